@@ -1,0 +1,41 @@
+"""The provider-neutral conversation, and its plain wire forms.
+
+The data model is in `_model`; `_openai` and `_anthropic` turn a message list into the vendor's plain dictionaries
+and back. They import no SDK: an adapter under `toolbus.providers` does that.
+"""
+
+from ._anthropic import from_anthropic, to_anthropic
+from ._model import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+    user_text,
+)
+from ._openai import from_openai, to_openai
+
+__all__ = [
+    "AssistantMessage",
+    "FilePart",
+    "ImagePart",
+    "Message",
+    "Part",
+    "SystemMessage",
+    "TextPart",
+    "ToolCall",
+    "ToolMessage",
+    "Usage",
+    "UserMessage",
+    "from_anthropic",
+    "from_openai",
+    "to_anthropic",
+    "to_openai",
+    "user_text",
+]

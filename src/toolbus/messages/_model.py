@@ -1,0 +1,143 @@
+"""The provider-neutral conversation: messages, tool calls, usage. Plain data, no behaviour, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
+
+__all__ = [
+    "AssistantMessage",
+    "FilePart",
+    "ImagePart",
+    "Message",
+    "Part",
+    "SystemMessage",
+    "TextPart",
+    "ToolCall",
+    "ToolMessage",
+    "Usage",
+    "UserMessage",
+    "user_text",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCall:
+    """One tool call in a model's reply.
+
+    `arguments` is the JSON text exactly as the model wrote it, which may be malformed: the turn machine parses
+    it, once. `call_id` is minted by toolbus and unique; `provider_call_id` is what the provider sent, which may
+    be repeated or empty, and is mapped back on the wire. A provider leaves `call_id` empty.
+    """
+
+    name: str
+    arguments: str = "{}"
+    call_id: str = ""
+    provider_call_id: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class TextPart:
+    """Text inside a user message of several parts."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+@dataclass(slots=True, kw_only=True)
+class ImagePart:
+    """An image: an `http(s):` or `data:` URL, as the provider takes it."""
+
+    url: str
+    type: Literal["image"] = "image"
+
+
+@dataclass(slots=True, kw_only=True)
+class FilePart:
+    """A file: its media type and a `data:` or `http(s):` URL."""
+
+    url: str
+    media_type: str
+    name: str = ""
+    type: Literal["file"] = "file"
+
+
+Part: TypeAlias = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
+
+
+@dataclass(slots=True, kw_only=True)
+class SystemMessage:
+    """Instructions. toolbus keeps at most one in front; later ones are notes of the application."""
+
+    text: str
+    message_id: str = ""
+    role: Literal["system"] = "system"
+
+
+@dataclass(slots=True, kw_only=True)
+class UserMessage:
+    """What the user said: text, or a tuple of parts."""
+
+    content: str | tuple[Part, ...]
+    message_id: str = ""
+    role: Literal["user"] = "user"
+
+
+@dataclass(slots=True, kw_only=True)
+class AssistantMessage:
+    """A whole reply of the model: text, tool calls in call order, reasoning where the provider shows it.
+
+    `vendor_data` holds what one vendor must get back unchanged (signatures of reasoning, say), keyed by vendor;
+    everybody else ignores it.
+    """
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    message_id: str = ""
+    vendor_data: dict[str, Any] | None = None
+    role: Literal["assistant"] = "assistant"
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolMessage:
+    """The result of one call: `content` is the exact text that the model reads. `is_error` marks a failed call."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+    message_id: str = ""
+    role: Literal["tool"] = "tool"
+
+
+Message: TypeAlias = Annotated[
+    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """Tokens as the provider counted them. `cached_tokens` are part of the input, `reasoning_tokens` of the output."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+def user_text(message: UserMessage) -> str:
+    """The text of a user message; its text parts joined by line breaks."""
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(part.text for part in message.content if isinstance(part, TextPart))

@@ -1,0 +1,236 @@
+"""The seams: what toolbus asks of a model provider, a store, a tool's executor and an observer.
+
+Contracts are documented here; implementations write down only where they differ. This module knows messages and
+events, and no implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from .events import Event
+from .messages import AssistantMessage, Message, Usage
+
+__all__ = [
+    "ArgumentsPiece",
+    "Delta",
+    "Emit",
+    "Journal",
+    "ModelReply",
+    "ModelRequest",
+    "ModelSettings",
+    "Observer",
+    "Provider",
+    "ReasoningPiece",
+    "RequestView",
+    "Store",
+    "TextPiece",
+    "ToolChoice",
+    "ToolExecutor",
+    "ToolSource",
+    "ToolSpec",
+]
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str
+
+
+# ------------------------------------------------------------------------------------------------- tools
+
+
+def _accept(_arguments: Mapping[str, Any]) -> None:
+    """The validator of a tool that takes any object."""
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class ToolSpec:
+    """What the model and the turn machine need to know of a tool; not how it runs.
+
+    `parameters` is a JSON schema of type object. `validate` raises `InvalidArguments` for arguments that break it.
+    `timeout_seconds` replaces the request's `tool_timeout_seconds`. `external` tools are answered by somebody else
+    on the bus, so no dispatcher runs them.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    validate: Callable[[Mapping[str, Any]], None] = field(default=_accept, repr=False, compare=False)
+    timeout_seconds: float | None = None
+    external: bool = False
+
+
+class ToolSource(Protocol):
+    """Something that says which tools there are now. The mapping is a snapshot: it never changes once given."""
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """The tools by name, in the order of registration."""
+        ...
+
+
+class RequestView(Protocol):
+    """What a handler may see of the request that it works for. Read-only; valid while the request runs."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def conversation_id(self) -> str: ...
+    @property
+    def deps(self) -> Any: ...
+    @property
+    def messages(self) -> Sequence[Message]: ...
+    @property
+    def metadata(self) -> Mapping[str, Any] | None: ...
+    @property
+    def tools(self) -> ToolSource: ...
+
+
+class ToolExecutor(Protocol):
+    """Runs tool calls that are requested on the bus, here or on another machine.
+
+    Contract: for each `ToolCallRequested` that it takes on, it publishes exactly one `ToolCallCompleted` or
+    `ToolCallFailed`; on a terminal event that somebody else published it stops the handler; it keeps no timers.
+    """
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, *exc_info: object) -> bool | None: ...
+
+
+# ------------------------------------------------------------------------------------------------- model
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class ModelSettings:
+    """How to ask the model. None means: whatever the provider's default is.
+
+    `temperature` is 0 to 2 for most vendors; `max_output_tokens` bounds one reply; `reasoning_effort` is the
+    vendor's word ("low", "high"); `tool_choice` is "auto", "none", "required" or a tool's name; `extra_body` is
+    merged into the vendor's request as it is.
+    """
+
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    reasoning_effort: str | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    extra_body: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelRequest:
+    """One call of the model. `messages` is a valid transcript, read-only; `tools` are in registration order.
+
+    With `tools` empty the model must answer with text.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    request_id: str = ""
+    conversation_id: str = ""
+    round: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelReply:
+    """The model's whole reply. The message's ids are empty: the session mints them."""
+
+    message: AssistantMessage
+    finish_reason: str = ""
+    usage: Usage = field(default_factory=Usage)
+    vendor: str = ""
+    model: str = ""
+
+
+@dataclass(slots=True)
+class TextPiece:
+    """A piece of text, to be appended to what came before."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ReasoningPiece:
+    """A piece of reasoning."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ArgumentsPiece:
+    """A piece of the argument text of the reply's call number `index`; `name` is its tool as far as known."""
+
+    index: int
+    name: str
+    text: str
+
+
+Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece
+Emit: TypeAlias = Callable[[Delta], None]
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """A model.
+
+    `respond` calls `emit` for each piece as it arrives (synchronous, cheap when nobody listens, feeds the timer
+    for streams that stand still) and returns the whole reply; a provider that does not stream never emits.
+    Pieces of text, joined, are the reply's text. It keeps no state between calls and may be called concurrently.
+    It does not retry: the turn machine does. It raises a `ProviderError` for all that goes wrong out there, and
+    lets cancellation pass.
+    """
+
+    @property
+    def vendor(self) -> str:
+        """The vendor's short name, such as "openai"; it stands on events."""
+        ...
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        """Ask the model once."""
+        ...
+
+
+# ----------------------------------------------------------------------------------------- store, observer
+
+
+class Journal(Protocol):
+    """Where a session writes its facts before it has effects."""
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+        """Write `facts`, of which the first has place `seq` in its request; durable when this returns.
+
+        Places are dense from 0. Called by one session, one append at a time, and never again after a
+        request's ending. Cancellation leaves either all or none of the facts written.
+        """
+        ...
+
+
+class Store(Protocol):
+    """Conversation memory, and for stores that survive a restart, the journal.
+
+    A conversation's history is the transcript of its ended turns, in the order in which they ended.
+    """
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal, or None where nothing outlives the process: then sessions do not wait for it."""
+        ...
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        """The messages of the conversation's ended turns, oldest first; empty for an unknown one."""
+        ...
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """Add a turn's messages behind the conversation's history. All or nothing under cancellation."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of files and connections. Idempotent."""
+        ...
+
+
+class Observer(Protocol):
+    """Somebody who wants to be told of every event, such as telemetry. Called inline; it must be quick."""
+
+    def __call__(self, event: Event) -> None: ...

@@ -1,0 +1,341 @@
+"""Tools: a function with a name, a description and a JSON schema, and the registry that holds them.
+
+Knows schemas and results; does not know the bus or who runs a handler. See `toolbus.dispatcher` for that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+
+from .errors import ConfigurationError
+from .messages import Message, UserMessage, user_text
+from .protocols import ToolSpec
+from .results import ToolResult
+from .schemas import ArgumentBinder, binder_for, describe, json_schema_validator
+
+__all__ = ["Tool", "ToolContext", "ToolRegistry", "ToolResult", "Toolish", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+DepsT = TypeVar("DepsT")
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what OpenAI and Anthropic both take as a function name
+
+
+class ToolContext(Generic[DepsT]):
+    """What a handler may know of its call. Ask for it with a parameter annotated `ToolContext[MyDeps]`.
+
+    `deps` is what the application gave to the runtime or the request. `messages` is the transcript as of this round,
+    read-only. `attempt` counts from 1. `idempotency_key` is the same for every run of this call, restarts included.
+    """
+
+    __slots__ = (
+        "_progress",
+        "attempt",
+        "call_id",
+        "conversation_id",
+        "deps",
+        "idempotency_key",
+        "messages",
+        "metadata",
+        "name",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        deps: DepsT,
+        name: str = "",
+        request_id: str = "",
+        conversation_id: str = "",
+        call_id: str = "",
+        attempt: int = 1,
+        idempotency_key: str = "",
+        messages: Sequence[Message] = (),
+        metadata: Mapping[str, Any] | None = None,
+        progress: Callable[[str, float | None, float | None], Awaitable[None]] | None = None,
+    ) -> None:
+        self.deps = deps
+        self.name = name
+        self.request_id = request_id
+        self.conversation_id = conversation_id
+        self.call_id = call_id
+        self.attempt = attempt
+        self.idempotency_key = idempotency_key
+        self.messages = messages
+        self.metadata = metadata
+        self._progress = progress
+
+    @property
+    def last_user_message(self) -> str:
+        """The text of the newest user message; empty where there is none."""
+        for message in reversed(self.messages):
+            if isinstance(message, UserMessage):
+                return user_text(message)
+        return ""
+
+    async def progress(self, message: str = "", *, done: float | None = None, total: float | None = None) -> None:
+        """Tell listeners how far the call is (`ToolCallProgress`). A checkpoint; does nothing outside a runtime.
+
+        From a sync handler: `anyio.from_thread.run(context.progress, "half way")`.
+        """
+        if self._progress is not None:
+            await self._progress(message, done, total)
+
+
+def _is_context(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
+
+
+class Tool(Generic[P, R]):
+    """A tool: what the model sees of it, and the handler that runs it.
+
+    Made by `@tool`, or directly from a bound method or for a schema that you already have:
+
+        Tool(handler=database.lookup)
+        Tool("lookup", "Look a word up.", {"type": "object", "properties": {...}}, handler)
+
+    `name` is 1 to 64 letters, digits, underscores and dashes. Without `schema`, name, description and schema come
+    from the handler's signature and docstring. With one, arguments are validated by the jsonschema library (extra
+    `schema`) or by `validate`, which raises `InvalidArguments`, and passed by name. An async handler runs on the
+    loop, any other one in a thread. `timeout_seconds` replaces the request's limit for tools; `max_concurrency`
+    bounds how many calls of this tool run at once in one dispatcher, over all requests. An `external` tool has no
+    handler here: somebody else on the bus answers.
+
+    Calling a `Tool` calls its handler. Raises `ConfigurationError` for what a model could not call.
+    """
+
+    __slots__ = (
+        "__wrapped__",
+        "_bind",
+        "_context",
+        "handler",
+        "is_async",
+        "max_concurrency",
+        "spec",
+    )
+
+    def __init__(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        handler: Callable[P, R] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        max_concurrency: int | None = None,
+        external: bool = False,
+        validate: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
+        if handler is None and not (external and name and schema is not None):
+            raise ConfigurationError("a Tool needs a handler, or external=True with a name and a schema")
+        name = _checked_name(name or getattr(handler, "__name__", ""))
+        _check_bounds(name, timeout_seconds, max_concurrency)
+        binder = _binder(schema, handler, validate)
+        if description is None:
+            description = describe(handler)[0] if handler is not None else ""
+        bind = binder.bind
+
+        def check(arguments: Mapping[str, Any]) -> None:
+            bind(arguments)
+
+        self.handler = handler
+        self.__wrapped__ = handler
+        self.is_async = handler is not None and _is_async(handler)
+        self.max_concurrency = max_concurrency
+        self._bind = bind
+        self._context = binder.context
+        self.spec = ToolSpec(
+            name=name,
+            description=description,
+            parameters=MappingProxyType(binder.parameters),
+            validate=check,
+            timeout_seconds=timeout_seconds,
+            external=external,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name that the model calls."""
+        return self.spec.name
+
+    @property
+    def description(self) -> str:
+        """What the model is told that the tool does."""
+        return self.spec.description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments."""
+        return self.spec.parameters
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether the handler has a parameter of type `ToolContext`."""
+        return self._context is not None
+
+    def prepare(self, arguments: Mapping[str, Any], context: ToolContext[Any] | None) -> Callable[[], Any]:
+        """The handler with its own validated copy of the arguments, ready to be called, in a thread or here.
+
+        Raises `InvalidArguments`.
+        """
+        if self.handler is None:
+            raise ConfigurationError(f"tool {self.name!r} is external: it has no handler here")
+        keywords = self._bind(arguments)
+        if self._context is not None:
+            keywords[self._context] = context
+        return functools.partial(self.handler, **keywords)  # type: ignore[call-arg]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler as the function that it is."""
+        if self.handler is None:
+            raise ConfigurationError(f"tool {self.name!r} is external: it has no handler here")
+        return self.handler(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+
+Toolish: TypeAlias = Tool[..., Any] | Callable[..., Any]
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"tool name {name!r} is not accepted by model providers: "
+            "use 1 to 64 letters, digits, underscores and dashes, or give name="
+        )
+    return name
+
+
+def _check_bounds(name: str, timeout_seconds: float | None, max_concurrency: int | None) -> None:
+    if timeout_seconds is not None and not (0 < timeout_seconds < math.inf):
+        raise ConfigurationError(f"tool {name!r}: timeout_seconds is {timeout_seconds}; it must be above 0 and finite")
+    if max_concurrency is not None and max_concurrency < 1:
+        raise ConfigurationError(f"tool {name!r}: max_concurrency is {max_concurrency}; it must be at least 1")
+
+
+def _is_async(handler: Callable[..., Any]) -> bool:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def _binder(
+    schema: Mapping[str, Any] | None,
+    handler: Callable[..., Any] | None,
+    validate: Callable[[Mapping[str, Any]], None] | None,
+) -> ArgumentBinder:
+    if schema is None:
+        assert handler is not None
+        return binder_for(handler, _is_context)
+    check = validate or json_schema_validator(schema)
+
+    def bind(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        check(arguments)
+        return dict(arguments)
+
+    context = None
+    if handler is not None:
+        hints = typing.get_type_hints(handler) if hasattr(handler, "__annotations__") else {}
+        context = next((name for name, hint in hints.items() if _is_context(hint)), None)
+    return ArgumentBinder(parameters=dict(schema), bind=bind, context=context)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout_seconds: float | None = None,
+    max_concurrency: int | None = None,
+    external: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool of a function: `@tool`, or `@tool(timeout_seconds=5)`.
+
+    The docstring is the description (Google, NumPy or Sphinx sections describe the parameters), the type annotations
+    are the schema; `Annotated[int, Field(gt=0, description="...")]` says more. See `Tool` for the options.
+    """
+    if function is not None:
+        return Tool(handler=function)
+    return lambda decorated: Tool(handler=decorated, **options)
+
+
+class ToolRegistry:
+    """The tools there are, by name, in the order of registration. May change while requests run.
+
+    A request sees the tools that there are when its round starts; a call of a tool that was removed since fails as
+    `unknown_tool`. Not thread-safe: change it on the loop's thread.
+    """
+
+    __slots__ = ("_specs", "_tools")
+
+    def __init__(self, tools: Iterable[Toolish] = ()) -> None:
+        self._tools: dict[str, Tool[..., Any]] = {}
+        self._specs: Mapping[str, ToolSpec] | None = None
+        for each in tools:
+            self.add(each)
+
+    def add(self, tool: Toolish) -> Tool[..., Any]:
+        """Add a tool, or a plain function as one. Raises `ConfigurationError` when the name is taken."""
+        made = _as_tool(tool)
+        if made.name in self._tools:
+            raise ConfigurationError(f"there is a tool {made.name!r} already; use replace(), or give another name=")
+        self._set(made)
+        return made
+
+    def replace(self, tool: Toolish) -> Tool[..., Any]:
+        """Add a tool, in the place of one of the same name if there is one."""
+        made = _as_tool(tool)
+        self._set(made)
+        return made
+
+    def remove(self, name: str) -> None:
+        """Remove a tool; calls that run go on. Raises `KeyError` when there is none."""
+        del self._tools[name]
+        self._specs = None
+
+    def get(self, name: str) -> Tool[..., Any] | None:
+        """The tool of that name, or None."""
+        return self._tools.get(name)
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """What models see, by name: a snapshot, made anew after a change."""
+        if self._specs is None:
+            self._specs = MappingProxyType({name: each.spec for name, each in self._tools.items()})
+        return self._specs
+
+    def _set(self, tool: Tool[..., Any]) -> None:
+        self._tools[tool.name] = tool
+        self._specs = None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[Tool[..., Any]]:
+        return iter(tuple(self._tools.values()))
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+
+def _as_tool(tool: Toolish) -> Tool[..., Any]:
+    if isinstance(tool, Tool):
+        return typing.cast("Tool[..., Any]", tool)
+    if callable(tool):
+        return Tool(handler=tool)
+    raise ConfigurationError(f"{tool!r} is no tool: give a function, a @tool or a Tool")
