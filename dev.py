@@ -1,0 +1,408 @@
+#!/usr/bin/env python3
+"""Runs toolbus, or its whole test suite, from a fresh checkout.
+
+    python3 dev.py ask "Which limits stop a request?" --dir src     what `toolbus ask ...` does
+    python3 dev.py test                                             all that CI checks
+    python3 dev.py test -k bus                                      pytest alone, with these arguments
+
+It needs a checkout, Python 3.11 or newer and a package registry, nothing else. Everything it makes lies in .venv and
+.dev; both may be deleted at any time. `ask` installs toolbus with its extras; `test` adds the tools of development.
+The set-up runs again only when the lock file, pyproject.toml, this file, Python's minor version or the checkout's
+place changes.
+
+This file knows the standard library alone, and no registry: pip's and uv's configuration on the machine decides.
+"""
+
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit(
+        f"toolbus needs Python 3.11 or newer, and {sys.executable} is {sys.version.split()[0]}.\n"
+        "Run dev.py with a newer one by its name, such as: python3.11 dev.py ..."
+    )
+
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+import time
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+STAMP = VENV / ".toolbus-dev.json"  # within, so that it goes when the environment goes
+STATE = ROOT / ".dev"
+
+TOOLBUS_COMMANDS = ("ask", "chat", "events")
+GROUPS = {"ask": ["--no-default-groups"], "test": ["--group", "dev"]}
+COVERAGE_PERCENT = 95
+
+CHECKS: dict[str, list[str]] = {
+    "pyright": ["pyright"],
+    "lint-imports": ["lint-imports"],
+    "ruff check": ["ruff", "check"],
+    "ruff format": ["ruff", "format", "--check"],
+}
+
+UNREACHABLE = """the package registry cannot be reached. Check the network, then run the same command again.
+  behind a proxy:              set HTTPS_PROXY
+  with a mirror:               set PIP_INDEX_URL or UV_DEFAULT_INDEX (pip's configuration file is read too)
+  with your own certificates:  set SSL_CERT_FILE"""
+ADVICE = (
+    (("No space left on device", "os error 28", "Errno 28"), "the disk is full. Free some space and run it again."),
+    (("Permission denied", "Read-only file system"), f"cannot write. Make {ROOT} and pip's and uv's caches writable."),
+    (("Hash mismatch", "DO NOT MATCH"), "a package is not what uv.lock says. Do not trust the registry in use."),
+    (
+        (
+            "fetch",
+            "sending request",
+            "onnection",
+            "resolve",
+            "urlopen",
+            "timed out",
+            "ertificate",
+            "No matching distribution",
+        ),
+        UNREACHABLE,
+    ),
+)
+
+# What pip's configuration calls a setting, and the variable by which uv learns of it.
+PIP_SETTINGS = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+}
+
+
+class SetupError(Exception):
+    """The environment could not be made; the text says why and what to do."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; the exit status."""
+    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "test"):
+        print(__doc__)
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    command, *rest = arguments
+    try:
+        prepare("test" if command == "test" else "ask")
+        if command in TOOLBUS_COMMANDS:
+            become([str(BIN / "toolbus"), *arguments])
+        if rest:
+            become([str(PYTHON), "-m", "pytest", *rest], folder=ROOT)
+        return check_everything()
+    except SetupError as failure:
+        print(f"dev.py: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def become(command: list[str], *, folder: Path | None = None) -> NoReturn:
+    """Go on as `command`, which gets the signals and gives the exit status."""
+    if folder:
+        os.chdir(folder)
+    environment = activated()
+    if os.name == "nt":  # there, exec returns to the shell at once
+        sys.exit(subprocess.run(command, check=False, env=environment).returncode)
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+def activated() -> dict[str, str]:
+    """The variables of a shell in which the environment is active."""
+    return {
+        **os.environ,
+        "VIRTUAL_ENV": str(VENV),
+        "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
+        "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",  # it would ask a registry for newer releases
+    }
+
+
+# ------------------------------------------------------------------------------------------------ set-up
+
+
+def prepare(needed: str) -> None:
+    """Make the environment hold what `needed` ("ask" or "test") needs. Costs milliseconds when it does already."""
+    key = fingerprint()
+    if _is_ready(needed, key):
+        return
+    began = time.monotonic()
+    try:
+        STATE.mkdir(exist_ok=True)
+        (STATE / ".gitignore").write_text("*\n", encoding="utf-8")
+        with only_one():
+            if _is_ready(needed, key):  # somebody else just did it
+                return
+            say(f"setting up {VENV.name} for `{needed}`; the next run needs none of this")
+            make_environment(needed, key)
+    except OSError as error:
+        raise SetupError(advise(str(error))) from error
+    say(f"ready after {time.monotonic() - began:.1f} s")
+
+
+def fingerprint() -> str:
+    """Changes with everything that the environment is made from."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {sysconfig.get_platform()} {ROOT}".encode())
+    for path in (ROOT / "pyproject.toml", ROOT / "uv.lock", Path(__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def read_stamp() -> dict[str, str]:
+    """What the environment was made from; empty where none was made here. Without a "key" its making was cut short."""
+    try:
+        return json.loads(STAMP.read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_ready(needed: str, key: str) -> bool:
+    stamp = read_stamp()
+    return stamp.get("key") == key and stamp.get("holds") in (needed, "test") and PYTHON.exists()
+
+
+def make_environment(needed: str, key: str) -> None:
+    """Bring the environment to what the lock file says. One that was cut short or has moved is made from nothing."""
+    before = read_stamp()
+    sound = not before or ("key" in before and before["root"] == str(ROOT))
+    settings = registry_settings()
+    uv = find_uv()
+    if not (sound and python_fits()):
+        run([uv, "venv", "--quiet", "--clear", "--no-project", "--python", sys.executable, VENV], settings)
+    write_stamp({"root": str(ROOT)})
+    # The lock file names one registry, so what it locks (releases and hashes) is exported, and the machine's registry
+    # is asked for it.
+    packages, build = STATE / "packages.txt", STATE / "build.txt"
+    export = [uv, "export", "--quiet", "--frozen", "--output-file"]
+    run([*export, packages, "--all-extras", *GROUPS[needed]], settings)
+    run([*export, build, "--only-group", "build"], settings)
+    # `ask` adds what is missing; `test` also removes what the lock file does not know.
+    verb = ["sync"] if needed == "test" else ["install", "--requirements"]
+    run([uv, "pip", *verb, packages, "--quiet", "--python", PYTHON, "--build-constraints", build], settings)
+    write_stamp({"root": str(ROOT), "holds": needed, "key": key})
+
+
+def python_fits() -> bool:
+    """Whether there is an environment, it works, and its Python is of the running one's minor version."""
+    with contextlib.suppress(OSError):
+        asked = [PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
+        return found.stdout.split() == [str(part) for part in sys.version_info[:2]] and (VENV / "pyvenv.cfg").exists()
+    return False
+
+
+def write_stamp(stamp: Mapping[str, str]) -> None:
+    """Replace the stamp in one step."""
+    partial = STAMP.with_suffix(".partial")
+    partial.write_text(json.dumps(stamp), encoding="utf-8")
+    partial.replace(STAMP)
+
+
+@contextlib.contextmanager
+def only_one() -> Generator[None]:
+    """Wait until no other set-up of this checkout runs. The system lets go of the lock if its holder is killed."""
+    with (STATE / "lock").open("a") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            while True:
+                with contextlib.suppress(OSError):  # it gives up after ten seconds
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+                    break
+        else:
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("another set-up of this checkout is running; waiting for it")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ------------------------------------------------------------------------------------------------ uv
+
+
+def find_uv() -> Path:
+    """The uv of the lock file, installed under .dev if it is not there yet."""
+    locked = locked_package("uv")
+    home = STATE / f"uv-{locked['version']}"
+    program = home / "bin" / ("uv.exe" if os.name == "nt" else "uv")
+    if not program.exists():
+        say(f"getting uv {locked['version']}, which installs the rest")
+        with tempfile.TemporaryDirectory(dir=STATE) as folder:
+            partial = Path(folder, "uv")
+            if importlib.util.find_spec("pip"):
+                install_with_pip(locked, partial)
+            else:
+                download(locked, partial)
+            shutil.rmtree(home, ignore_errors=True)
+            partial.replace(home)
+    return program
+
+
+def locked_package(name: str) -> dict[str, Any]:
+    """What the lock file says of one package."""
+    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    return next(package for package in lock["package"] if package["name"] == name)
+
+
+def install_with_pip(locked: Mapping[str, Any], target: Path) -> None:
+    """The machine's pip gets it, by the machine's own configuration, and compares the hashes of the lock file."""
+    hashes = " ".join(f"--hash={wheel['hash']}" for wheel in locked["wheels"])
+    requirement = target.with_suffix(".txt")
+    requirement.write_text(f"uv=={locked['version']} {hashes}\n", encoding="utf-8")
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
+    run(
+        [sys.executable, "-m", "pip", "install", *options, "--target", target, "--requirement", requirement],
+        {"PIP_USER": "0"},  # it contradicts --target
+    )
+
+
+def download(locked: Mapping[str, Any], target: Path) -> None:
+    """Where not even pip is installed (Debian's bare python3): the wheel that the lock file names, compared by hash."""
+    wheel = next((wheel for wheel in locked["wheels"] if _suits(wheel["url"])), None)
+    if wheel is None:
+        raise SetupError("this Python has no pip, and uv no release for this machine. Install pip and run it again.")
+    with urllib.request.urlopen(wheel["url"], timeout=60) as response:  # an https address from uv.lock
+        content = response.read()
+    if f"sha256:{hashlib.sha256(content).hexdigest()}" != wheel["hash"]:
+        raise SetupError(advise("Hash mismatch"))
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for member in archive.namelist():
+            if "/scripts/uv" in member:
+                path = target / "bin" / member.rsplit("/", 1)[-1]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(archive.read(member))
+                path.chmod(0o755)
+
+
+def _suits(address: str) -> bool:
+    """Whether a wheel's platform tags (the end of its name, with dots between) fit this machine."""
+    linux = "manylinux_2_17" if platform.libc_ver()[0] == "glibc" else "musllinux"
+    kind = {"Linux": linux, "Darwin": "macosx", "Windows": "win"}.get(platform.system(), "?")
+    tags = address.removesuffix(".whl").rsplit("-", 1)[-1].split(".")
+    return any(tag.startswith(kind) and tag.endswith("_" + platform.machine().lower()) for tag in tags)
+
+
+def registry_settings() -> dict[str, str]:
+    """Variables for uv: it downloads no Python, and where it has no word of its own on the registry, pip's holds."""
+    settings = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    if importlib.util.find_spec("pip"):
+        listing = [sys.executable, "-m", "pip", "config", "list"]
+        lines = subprocess.run(listing, capture_output=True, text=True, check=False).stdout.splitlines()
+        for line in sorted(lines, key=lambda line: (line.startswith(":env:"), line.startswith("install."))):
+            name, _, value = line.partition("=")
+            variable = PIP_SETTINGS.get(name.rpartition(".")[2])
+            if variable and variable not in os.environ and "UV_INDEX_URL" not in os.environ:
+                settings[variable] = str(ast.literal_eval(value))
+    return settings
+
+
+def run(command: Sequence[str | Path], settings: Mapping[str, str]) -> None:
+    """Run a step of the set-up, silently unless it fails."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, **settings},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        raise SetupError(advise(done.stdout))
+
+
+def advise(output: str) -> str:
+    """What went wrong as its tool tells it, and what to do about it."""
+    advice = next((text for signs, text in ADVICE if any(sign in output for sign in signs)), "the set-up failed.")
+    return f"{advice}\n\nIn full:\n{output.strip()[-2000:]}"
+
+
+def say(line: str) -> None:
+    """On standard error, since standard output belongs to the answer."""
+    print(f"dev.py: {line}", file=sys.stderr, flush=True)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def check_everything() -> int:
+    """All that CI asks for, each step even if an earlier one failed, with one summary at the end."""
+    os.chdir(ROOT)
+    environment = activated()
+    summary: list[tuple[str, bool, float, str]] = []
+
+    def step(name: str) -> None:
+        began = time.monotonic()
+        done = subprocess.run(
+            [str(BIN / CHECKS[name][0]), *CHECKS[name][1:]],
+            check=False,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        summary.append((name, done.returncode == 0, time.monotonic() - began, ""))
+        if done.returncode:
+            print(f"\n{name} failed:\n{done.stdout}", flush=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(step, CHECKS))
+    with tempfile.TemporaryDirectory(dir=STATE) as folder:
+        summary += run_tests({**environment, "COVERAGE_FILE": str(Path(folder, "coverage"))})
+    print()
+    for name, passed, seconds, remark in summary:
+        print(f"{'ok' if passed else 'FAILED':7} {name:13} {seconds:6.1f} s  {remark}".rstrip())
+    return 0 if all(passed for _, passed, _, _ in summary) else 1
+
+
+def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, str]]:
+    """pytest, then the coverage of all its processes and threads together."""
+    coverage = [str(PYTHON), "-m", "coverage"]
+    began = time.monotonic()
+    tests = subprocess.run([*coverage, "run", "-m", "pytest"], check=False, env=environment, stdin=subprocess.DEVNULL)
+    yield "pytest", tests.returncode == 0, time.monotonic() - began, ""
+    began = time.monotonic()
+    subprocess.run([*coverage, "combine", "--quiet"], check=False, env=environment)
+    limit = f"--fail-under={COVERAGE_PERCENT}"
+    total = subprocess.run(
+        [*coverage, "report", "--format=total", limit, "--precision=1"],
+        check=False,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if total.returncode:
+        subprocess.run([*coverage, "report", "--skip-covered"], check=False, env=environment)
+    shutil.copyfile(environment["COVERAGE_FILE"], ROOT / ".coverage")  # for `coverage html`
+    remark = f"{total.stdout.strip()} % with branches; at least {COVERAGE_PERCENT} % is asked for"
+    yield "coverage", total.returncode == 0, time.monotonic() - began, remark
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
