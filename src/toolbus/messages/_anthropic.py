@@ -1,4 +1,294 @@
-"""Messages to and from Anthropic dictionaries. Pure; no SDK."""
-from typing import Any
-def to_anthropic(messages: Any) -> Any: ...
-def from_anthropic(messages: Any) -> Any: ...
+"""Messages to and from Anthropic Messages-API dictionaries.
+
+Knows the dialect: instructions outside the list, roles that alternate, content in blocks, all results of a round in
+the one user message after it. Pure: no SDK, no I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from toolbus.errors import InvalidHistory
+
+from ._model import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from ._wire import (
+    IncomingIds,
+    OutgoingIds,
+    arguments_object,
+    arguments_text,
+    data_url,
+    decoded_text,
+    mapping_at,
+    split_data_url,
+    text_at,
+)
+
+__all__ = ["from_anthropic", "to_anthropic"]
+
+_VENDOR = "anthropic"
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses tool_use ids with anything else in them
+_UNKNOWN_TYPE = "application/octet-stream"
+
+_Block = dict[str, Any]
+
+
+def _legal_id(wire_id: str) -> str:
+    return _ILLEGAL.sub("_", wire_id)
+
+
+# --------------------------------------------------------------------------------------------------- out
+
+
+def to_anthropic(messages: Iterable[Message]) -> dict[str, Any]:
+    """The transcript as `{"system": ..., "messages": [...]}`; `system` only where there are instructions.
+
+    System messages in front are the instructions, joined by an empty line; a later one is a note, and stands in a
+    user message as `<system>` text where it was said. Neighbours of one role become one message, so results of one
+    round are one user message that begins with its `tool_result` blocks. Empty text has no block, since the API
+    refuses it; a message without a block is left out. Argument text that is no JSON object goes as an object that
+    quotes it. Ids follow the same rule as in `to_openai`, and are kept to the characters that the API takes.
+
+    The blocks of a reply that `from_anthropic` or a provider kept in `vendor_data["anthropic"]`, thinking with
+    its signature before all, go back unchanged and in their order. The dictionaries are fresh, kept blocks excepted.
+    """
+    ids = OutgoingIds(_legal_id)
+    system: list[str] = []
+    wire: list[dict[str, Any]] = []
+    begun = False
+    for message in messages:
+        if isinstance(message, SystemMessage) and not begun:
+            system.append(message.text)
+            continue
+        begun = True
+        role = "assistant" if isinstance(message, AssistantMessage) else "user"
+        blocks = _assistant(message, ids) if isinstance(message, AssistantMessage) else _user(message, ids)
+        if not blocks:
+            continue
+        if wire and wire[-1]["role"] == role:
+            wire[-1]["content"] += blocks
+        else:
+            wire.append({"role": role, "content": blocks})
+    result: dict[str, Any] = {"messages": [_shortened(each) for each in wire]}
+    if text := "\n\n".join(part for part in system if part):
+        result["system"] = text
+    return result
+
+
+def _shortened(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of one plain text block has the text itself as its content: shorter, and what people write."""
+    blocks = message["content"]
+    if len(blocks) == 1 and len(blocks[0]) == 2 and blocks[0]["type"] == "text":
+        message["content"] = blocks[0]["text"]
+    return message
+
+
+def _text(text: str) -> list[_Block]:
+    return [{"type": "text", "text": text}] if text.strip() else []
+
+
+def _user(message: SystemMessage | UserMessage | ToolMessage, ids: OutgoingIds) -> list[_Block]:
+    if isinstance(message, ToolMessage):
+        block: _Block = {
+            "type": "tool_result",
+            "tool_use_id": ids.result(message.call_id),
+            "content": message.content,
+        }
+        if message.is_error:
+            block["is_error"] = True
+            block["content"] = message.content or "error"  # the API refuses an error without a word
+        return [block]
+    if isinstance(message, SystemMessage):
+        return _text(f"<system>\n{message.text}\n</system>")
+    if isinstance(message.content, str):
+        return _text(message.content)
+    return [block for part in message.content for block in _part(part)]
+
+
+def _assistant(message: AssistantMessage, ids: OutgoingIds) -> list[_Block]:
+    calls: list[_Block] = [
+        {
+            "type": "tool_use",
+            "id": ids.call(call.call_id, call.provider_call_id),
+            "name": call.name,
+            "input": arguments_object(call.arguments),
+        }
+        for call in message.tool_calls
+    ]
+    kept: Mapping[str, Any] = (message.vendor_data or {}).get(_VENDOR) or {}
+    blocks: list[_Block] = kept.get("content") or []
+    if not blocks:
+        return _text(message.text) + calls
+    uses = [block for block in blocks if block["type"] == "tool_use"]
+    same_calls = [use["name"] for use in uses] == [call["name"] for call in calls]
+    if same_calls and _text_of(blocks) == message.text:
+        fresh = iter(calls)
+        return [_with_id(block, next(fresh)) if block["type"] == "tool_use" else block for block in blocks]
+    # Somebody edited the message since: its thinking still goes first, as the API demands of a turn that calls.
+    return [block for block in blocks if "thinking" in block["type"]] + _text(message.text) + calls
+
+
+def _with_id(block: _Block, call: _Block) -> _Block:
+    return block if block["id"] == call["id"] else {**block, "id": call["id"]}
+
+
+def _part(part: Part) -> list[_Block]:
+    if isinstance(part, TextPart):
+        return _text(part.text)
+    inline = split_data_url(part.url)
+    source: _Block = {"type": "url", "url": part.url}
+    if isinstance(part, ImagePart):
+        if inline:
+            source = {"type": "base64", "media_type": inline[0], "data": inline[1]}
+        return [{"type": "image", "source": source}]
+    if inline:
+        text = decoded_text(inline[1]) if part.media_type.startswith("text/") else None
+        source = (
+            {"type": "base64", "media_type": part.media_type, "data": inline[1]}
+            if text is None
+            else {"type": "text", "media_type": "text/plain", "data": text}
+        )
+    block: _Block = {"type": "document", "source": source}
+    if part.name:
+        block["title"] = part.name
+    return [block]
+
+
+# -------------------------------------------------------------------------------------------------- back
+
+
+def from_anthropic(
+    messages: Sequence[Mapping[str, Any]] | Mapping[str, Any], system: str | Sequence[Mapping[str, Any]] | None = None
+) -> list[Message]:
+    """The messages that Messages-API dictionaries stand for.
+
+    Takes a message list, with `system` beside it, or the dictionary that `to_anthropic` makes. Ids are read as in
+    `from_openai`. A user message with results becomes one `ToolMessage` for each, then a `UserMessage` of what else is
+    in it. A reply that has more than one text and its calls (thinking, redacted thinking, server tools) keeps all
+    its blocks in `vendor_data["anthropic"]["content"]`, and gives them back unchanged. Not carried: images inside
+    results (a mark stands for each), cache marks.
+
+    Raises `InvalidHistory` with the index of a message that has an unknown role, part or a wrongly typed field.
+    """
+    if isinstance(messages, Mapping):
+        system = messages.get("system") if system is None else system
+        messages = cast("Sequence[Mapping[str, Any]]", messages.get("messages") or ())
+    found: list[Message] = []
+    if system:
+        text = system if isinstance(system, str) else "\n\n".join(str(block.get("text") or "") for block in system)
+        found.append(SystemMessage(text=text))
+    ids = IncomingIds()
+    for index, each in enumerate(messages):
+        wire = mapping_at(index, each, "a message")
+        role, content = wire.get("role"), wire.get("content")
+        if role not in {"user", "assistant"}:
+            raise InvalidHistory(index, f"role {role!r} is none of user, assistant")
+        if content is None or isinstance(content, str):
+            text = content or ""
+            found.append(AssistantMessage(text=text) if role == "assistant" else UserMessage(content=text))
+            continue
+        if not isinstance(content, Sequence):
+            raise InvalidHistory(index, f"content must be text or blocks, not {type(content).__name__}")
+        blocks = [mapping_at(index, block, "a block") for block in cast("Sequence[Any]", content)]
+        found += [_assistant_back(index, blocks, ids)] if role == "assistant" else _user_back(index, blocks, ids)
+    return found
+
+
+def _text_of(blocks: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
+
+
+def _assistant_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: IncomingIds) -> AssistantMessage:
+    calls: list[ToolCall] = []
+    plain = True
+    thoughts: list[str] = []
+    uses = [block for block in blocks if block.get("type") == "tool_use"]
+    if uses:
+        ids.begin()
+    for block in uses:
+        name = text_at(index, block.get("name"), "a tool_use's name")
+        wire_id = text_at(index, block.get("id"), "a tool_use's id")
+        arguments = mapping_at(index, block.get("input") or {}, "a tool_use's input")
+        call_id = ids.call(wire_id, name)
+        calls.append(
+            ToolCall(name=name, arguments=arguments_text(index, arguments), call_id=call_id, provider_call_id=wire_id)
+        )
+    for place, block in enumerate(blocks):
+        kind = block.get("type")
+        if kind == "thinking":
+            thoughts.append(text_at(index, block.get("thinking"), "thinking"))
+        plain = plain and (kind == "tool_use" or (kind == "text" and place == 0 and len(block) == 2))
+    return AssistantMessage(
+        text=_text_of(blocks),
+        tool_calls=tuple(calls),
+        reasoning="\n\n".join(thoughts),
+        vendor_data=None if plain else {_VENDOR: {"content": [dict(block) for block in blocks]}},
+    )
+
+
+def _user_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: IncomingIds) -> list[Message]:
+    results: list[Message] = []
+    parts: list[Part] = []
+    for block in blocks:
+        if block.get("type") != "tool_result":
+            parts.append(_part_back(index, block))
+            continue
+        call_id, name = ids.result(text_at(index, block.get("tool_use_id"), "tool_use_id"))
+        results.append(
+            ToolMessage(
+                call_id=call_id,
+                name=name,
+                content=_result_text(index, block.get("content")),
+                is_error=bool(block.get("is_error")),
+            )
+        )
+    if len(parts) == 1 and results and isinstance(parts[0], TextPart):
+        return [*results, UserMessage(content=parts[0].text)]
+    return [*results, UserMessage(content=tuple(parts))] if parts else results
+
+
+def _result_text(index: int, content: object) -> str:
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return text_at(index, content, "a tool_result's content")
+    blocks = [mapping_at(index, block, "a block") for block in cast("Sequence[Any]", content)]
+    return "".join(
+        str(block.get("text") or "") if block.get("type") == "text" else f"[{block.get('type')}]" for block in blocks
+    )
+
+
+def _part_back(index: int, block: Mapping[str, Any]) -> Part:
+    kind = block.get("type")
+    if kind == "text":
+        return TextPart(text=text_at(index, block.get("text"), "a block's text"))
+    if kind not in {"image", "document"}:
+        raise InvalidHistory(index, f"a block of type {kind!r} is none of text, image, document, tool_result")
+    source = mapping_at(index, block.get("source"), f"the source of a {kind}")
+    media_type = text_at(index, source.get("media_type"), "media_type")
+    if source.get("type") == "url":
+        url = text_at(index, source.get("url"), "a source's url")
+        media_type = "application/pdf" if kind == "document" else media_type  # all that a URL may point to
+    elif source.get("type") == "base64":
+        url = data_url(media_type or _UNKNOWN_TYPE, text_at(index, source.get("data"), "a source's data"))
+    elif source.get("type") == "text":
+        text = text_at(index, source.get("data"), "a source's data")
+        url = data_url(media_type, base64.b64encode(text.encode("utf-8", "replace")).decode())
+    else:
+        raise InvalidHistory(index, f"a source of type {source.get('type')!r} is none of base64, url, text")
+    if kind == "image":
+        return ImagePart(url=url)
+    return FilePart(
+        url=url, media_type=media_type or _UNKNOWN_TYPE, name=text_at(index, block.get("title"), "a document's title")
+    )

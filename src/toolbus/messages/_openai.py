@@ -1,4 +1,244 @@
-"""Messages to and from OpenAI chat-completions dictionaries. Pure; no SDK."""
-from typing import Any
-def to_openai(messages: Any) -> Any: ...
-def from_openai(messages: Any) -> Any: ...
+"""Messages to and from OpenAI chat-completions dictionaries.
+
+Knows the dialect of chat completions as OpenAI and the servers that imitate it speak it. Pure: no SDK, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import orjson
+
+from toolbus.errors import InvalidHistory
+
+from ._model import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from ._wire import (
+    MALFORMED,
+    IncomingIds,
+    OutgoingIds,
+    arguments_object,
+    arguments_text,
+    data_url,
+    mapping_at,
+    split_data_url,
+    text_at,
+)
+
+__all__ = ["from_openai", "to_openai"]
+
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}  # the two that chat completions take
+_AUDIO_TYPES = {name: media_type for media_type, name in _AUDIO_FORMATS.items()}
+_KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
+_KNOWN_IN_CALL = frozenset({"id", "type", "function", "index"})
+_FAILURE = '{"ok":false'  # how `toolbus.results` writes a failure; the dialect has no field for it
+
+
+def _any_id(wire_id: str) -> str:
+    return wire_id
+
+
+# --------------------------------------------------------------------------------------------------- out
+
+
+def to_openai(
+    messages: Iterable[Message],
+    *,
+    vendor: str = "openai",
+    reasoning_field: str | None = None,
+    valid_arguments: bool = False,
+) -> list[dict[str, Any]]:
+    """The transcript as chat-completions messages, one dictionary for each message, in order.
+
+    On the wire a call has its `provider_call_id` where that is neither empty nor taken by an earlier call, else its
+    `call_id`; its result has the same. `vendor_data[vendor]` is merged back where a reply brought some. Reasoning is
+    left out, as OpenAI wants it, unless `reasoning_field` names a field for it ("reasoning_content" for servers that
+    ask for it back). `valid_arguments` replaces argument text that is no JSON object by an object that quotes it, for
+    servers that parse the history and refuse it otherwise. Not carried: message ids, `is_error` of a result that is
+    no `{"ok": false}` object, the media type of a file behind an `http(s):` URL.
+
+    The dictionaries are fresh; nothing is validated (see `toolbus.core.transcript`).
+    """
+    ids = OutgoingIds(_any_id)
+    wire: list[dict[str, Any]] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            wire.append({"role": "tool", "tool_call_id": ids.result(message.call_id), "content": message.content})
+        elif isinstance(message, AssistantMessage):
+            wire.append(_assistant(message, ids, vendor, reasoning_field, valid_arguments=valid_arguments))
+        elif isinstance(message, UserMessage):
+            content = message.content
+            parts = content if isinstance(content, str) else [_part(part) for part in content]
+            wire.append({"role": "user", "content": parts})
+        else:
+            wire.append({"role": "system", "content": message.text})
+    return wire
+
+
+def _assistant(
+    message: AssistantMessage, ids: OutgoingIds, vendor: str, reasoning_field: str | None, *, valid_arguments: bool
+) -> dict[str, Any]:
+    kept: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
+    wire: dict[str, Any] = {"role": "assistant", "content": message.text, **(kept.get("message") or {})}
+    if reasoning_field and message.reasoning:
+        wire[reasoning_field] = message.reasoning
+    if not message.tool_calls:
+        return wire
+    if not message.text:
+        wire["content"] = None
+    calls: list[dict[str, Any]] = []
+    for call in message.tool_calls:
+        text = _valid(call.arguments) if valid_arguments else call.arguments
+        function = {"name": call.name, "arguments": text or "{}"}
+        wire_id = ids.call(call.call_id, call.provider_call_id)
+        calls.append({"id": wire_id, "type": "function", "function": function})
+    extras = kept.get("tool_calls") or ()
+    if len(extras) == len(calls):  # else somebody edited the calls, and nobody knows whose these are
+        for each, extra in zip(calls, extras, strict=True):
+            each.update(extra or {})
+    wire["tool_calls"] = calls
+    return wire
+
+
+def _valid(arguments: str) -> str:
+    found = arguments_object(arguments)
+    return orjson.dumps(found).decode() if MALFORMED in found else arguments
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, ImagePart):
+        return {"type": "image_url", "image_url": {"url": part.url}}
+    audio, inline = _AUDIO_FORMATS.get(part.media_type), split_data_url(part.url)
+    if audio and inline and not part.name:
+        return {"type": "input_audio", "input_audio": {"data": inline[1], "format": audio}}
+    file = {"file_data": part.url}
+    if part.name:
+        file["filename"] = part.name
+    return {"type": "file", "file": file}
+
+
+# -------------------------------------------------------------------------------------------------- back
+
+
+def from_openai(messages: Sequence[Mapping[str, Any]], *, vendor: str = "openai") -> list[Message]:
+    """The messages that chat-completions dictionaries stand for.
+
+    A call's `call_id` and `provider_call_id` are its wire id; where that is empty or repeated the `call_id` gets a
+    suffix that makes it unique, and results are paired by position. `developer` counts as `system`. A tool message
+    takes its name from its call, and `is_error` from content that is toolbus's own `{"ok":false,...}`. Fields of an
+    assistant message that have no place in toolbus are kept in `vendor_data[vendor]` for `to_openai`.
+
+    Raises `InvalidHistory` with the index of a message that has an unknown role or a wrongly typed field. Orphans
+    and missing results are not looked for (see `toolbus.core.transcript`).
+    """
+    ids = IncomingIds()
+    found: list[Message] = []
+    for index, each in enumerate(messages):
+        wire = mapping_at(index, each, "a message")
+        role = wire.get("role")
+        if role in {"system", "developer"}:
+            found.append(SystemMessage(text=_joined(index, wire.get("content"))))
+        elif role == "user":
+            found.append(UserMessage(content=_user_content(index, wire.get("content"))))
+        elif role == "assistant":
+            found.append(_assistant_back(index, wire, ids, vendor))
+        elif role == "tool":
+            call_id, name = ids.result(text_at(index, wire.get("tool_call_id"), "tool_call_id"))
+            content = _joined(index, wire.get("content"))
+            failed = content.startswith(_FAILURE)
+            found.append(
+                ToolMessage(call_id=call_id, name=name or str(wire.get("name") or ""), content=content, is_error=failed)
+            )
+        else:
+            raise InvalidHistory(index, f"role {role!r} is none of system, developer, user, assistant, tool")
+    return found
+
+
+def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendor: str) -> AssistantMessage:
+    calls: list[ToolCall] = []
+    extras: list[dict[str, Any] | None] = []
+    raw_calls: Any = wire.get("tool_calls") or ()
+    if raw_calls:
+        ids.begin()
+    for raw in raw_calls:
+        call = mapping_at(index, raw, "a tool call")
+        function = mapping_at(index, call.get("function"), "a tool call's function")
+        name = text_at(index, function.get("name"), "a function's name")
+        wire_id = text_at(index, call.get("id"), "a tool call's id")
+        calls.append(
+            ToolCall(
+                name=name,
+                arguments=_arguments(index, function.get("arguments")),
+                call_id=ids.call(wire_id, name),
+                provider_call_id=wire_id,
+            )
+        )
+        extras.append({key: value for key, value in call.items() if key not in _KNOWN_IN_CALL} or None)
+    kept: dict[str, Any] = {}
+    # Replies dumped by an SDK are full of empty fields that servers refuse to take back.
+    if message := {key: value for key, value in wire.items() if key not in _KNOWN and value not in (None, [])}:
+        kept["message"] = message
+    if any(extras):
+        kept["tool_calls"] = extras
+    return AssistantMessage(
+        text=_joined(index, wire.get("content")) or text_at(index, wire.get("refusal"), "refusal"),
+        tool_calls=tuple(calls),
+        reasoning=text_at(index, wire.get("reasoning_content") or wire.get("reasoning"), "reasoning"),
+        vendor_data={vendor: kept} if kept else None,
+    )
+
+
+def _arguments(index: int, value: object) -> str:
+    if isinstance(value, Mapping):  # some servers send the object itself
+        return arguments_text(index, cast("Mapping[str, Any]", value))
+    return text_at(index, value, "a function's arguments") or "{}"
+
+
+def _joined(index: int, content: object) -> str:
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return text_at(index, content, "content")
+    parts = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
+    return "".join(text_at(index, part.get("text") or part.get("refusal"), "a part's text") for part in parts)
+
+
+def _user_content(index: int, content: object) -> str | tuple[Part, ...]:
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return text_at(index, content, "content")
+    return tuple(_part_back(index, mapping_at(index, part, "a part")) for part in cast("Sequence[Any]", content))
+
+
+def _part_back(index: int, part: Mapping[str, Any]) -> Part:
+    kind = part.get("type")
+    if kind == "text":
+        return TextPart(text=text_at(index, part.get("text"), "a part's text"))
+    if kind == "image_url":
+        image: Any = part.get("image_url")
+        url = image if isinstance(image, str) else mapping_at(index, image, "image_url").get("url")
+        return ImagePart(url=text_at(index, url, "image_url.url"))
+    if kind == "input_audio":
+        audio = mapping_at(index, part.get("input_audio"), "input_audio")
+        name = str(audio.get("format"))
+        media_type = _AUDIO_TYPES.get(name, f"audio/{name}")
+        return FilePart(url=data_url(media_type, text_at(index, audio.get("data"), "audio")), media_type=media_type)
+    if kind == "file":
+        file = mapping_at(index, part.get("file"), "file")
+        if "file_data" in file:
+            url = text_at(index, file["file_data"], "file_data")
+            inline = split_data_url(url)
+            media_type = inline[0] if inline else "application/octet-stream"
+            return FilePart(url=url, media_type=media_type, name=text_at(index, file.get("filename"), "filename"))
+        raise InvalidHistory(index, "a file part needs file_data; files behind a file_id cannot be carried")
+    raise InvalidHistory(index, f"a part of type {kind!r} is none of text, image_url, input_audio, file")

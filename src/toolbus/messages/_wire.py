@@ -1,0 +1,181 @@
+"""What the wire forms share: ids for the wire and back, argument text as an object, data URLs.
+
+Knows no vendor's dialect; `_openai` and `_anthropic` do. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+from urllib.parse import unquote_to_bytes
+
+import orjson
+
+from toolbus.errors import InvalidHistory
+
+__all__ = [
+    "MALFORMED",
+    "IncomingIds",
+    "OutgoingIds",
+    "arguments_object",
+    "arguments_text",
+    "data_url",
+    "decoded_text",
+    "mapping_at",
+    "split_data_url",
+    "text_at",
+]
+
+MALFORMED = "_malformed_arguments"
+"""The key under which argument text that is no JSON object goes where a dialect wants an object."""
+
+_BIG_NUMBER = re.compile(r"\d{19}")  # from here on orjson may turn an integer into a float
+
+
+class OutgoingIds:
+    """The ids that calls and results carry on the wire, for one transcript read from front to back.
+
+    A call keeps its `provider_call_id` unless that is empty, illegal in the dialect, or taken by an earlier call:
+    then it is its `call_id`. The first holder of a repeated id keeps it, so what was sent once stays as it was when
+    the transcript grows, and the provider's prompt cache stays valid.
+    """
+
+    __slots__ = ("_legal", "_taken", "_waiting")
+
+    def __init__(self, legal: Callable[[str], str]) -> None:
+        """`legal` maps an id to itself, or to the nearest one that the dialect takes."""
+        self._legal = legal
+        self._taken: set[str] = set()
+        self._waiting: dict[str, list[str]] = {}
+
+    def call(self, call_id: str, provider_call_id: str) -> str:
+        """The wire id of the next call."""
+        wire = provider_call_id
+        if not wire or wire in self._taken or self._legal(wire) != wire:
+            wire = self._legal(call_id) if call_id else ""
+        if not wire or wire in self._taken:
+            wire = _unused(wire, self._taken)
+        self._taken.add(wire)
+        self._waiting.setdefault(call_id, []).append(wire)
+        return wire
+
+    def result(self, call_id: str) -> str:
+        """The wire id of a result: that of its oldest unanswered call, or of nothing known, the id as it is."""
+        waiting = self._waiting.get(call_id)
+        return waiting.pop(0) if waiting else self._legal(call_id)
+
+
+class IncomingIds:
+    """From wire ids to call ids that are unique in the transcript.
+
+    The first call with a wire id has it as its `call_id`; repeated and empty ones get a suffix. A result belongs
+    to the oldest unanswered call of its id in the newest message that calls, so repeated ids pair by position.
+    """
+
+    __slots__ = ("_open", "_seen", "_taken")
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._open: dict[str, list[tuple[str, str]]] = {}
+        self._seen: dict[str, tuple[str, str]] = {}
+
+    def begin(self) -> None:
+        """A new message that calls: what is unanswered before it stays so."""
+        self._open = {}
+
+    def call(self, wire_id: str, name: str) -> str:
+        call_id = wire_id
+        if not call_id or call_id in self._taken:
+            call_id = _unused(call_id, self._taken)
+        self._taken.add(call_id)
+        self._open.setdefault(wire_id, []).append((call_id, name))
+        self._seen[wire_id] = (call_id, name)
+        return call_id
+
+    def result(self, wire_id: str) -> tuple[str, str]:
+        """Call id and tool name of a result; the wire id and an empty name for an orphan."""
+        waiting = self._open.get(wire_id)
+        return waiting.pop(0) if waiting else self._seen.get(wire_id, (wire_id, ""))
+
+
+def _unused(stem: str, taken: set[str]) -> str:
+    number = len(taken)
+    while (made := f"{stem or 'call'}_{number}") in taken:
+        number += 1
+    return made
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """The argument text as an object that any JSON writer can write; nothing is lost.
+
+    Empty text is `{}`. Text that is no JSON object stands as it is under `MALFORMED`, so that the model sees what it
+    wrote when its error message comes back.
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = orjson.loads(text)
+        if _BIG_NUMBER.search(text):
+            value = json.loads(text)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    return {MALFORMED: text.encode("utf-8", "replace").decode()}
+
+
+def arguments_text(index: int, value: Mapping[str, Any]) -> str:
+    """An object as argument text: what `arguments_object` quoted is itself again. Raises `InvalidHistory`."""
+    if list(value) == [MALFORMED]:
+        return str(value[MALFORMED])
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # integers over 64 bits, lone surrogates: JSON all the same
+        pass
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as exc:
+        raise InvalidHistory(index, f"a tool call's arguments are no JSON: {exc}") from exc
+
+
+def data_url(media_type: str, data: str) -> str:
+    """A `data:` URL of base64 text."""
+    return f"data:{media_type};base64,{data}"
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """Media type and base64 text of a `data:` URL; None for any other URL."""
+    if not url.startswith("data:"):
+        return None
+    head, _, body = url[5:].partition(",")
+    if head.endswith(";base64"):
+        return head[: -len(";base64")] or "text/plain", body
+    return head or "text/plain", base64.b64encode(unquote_to_bytes(body)).decode()
+
+
+def decoded_text(data: str) -> str | None:
+    """Base64 of UTF-8 text as that text, or None where it is neither."""
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def mapping_at(index: int, value: object, what: str) -> Mapping[str, Any]:
+    """`value`, which must be an object. Raises `InvalidHistory`."""
+    if not isinstance(value, Mapping):
+        raise InvalidHistory(index, f"{what} must be an object, not {type(value).__name__}")
+    return cast("Mapping[str, Any]", value)
+
+
+def text_at(index: int, value: object, what: str) -> str:
+    """`value`, which must be text; None is empty. Raises `InvalidHistory`."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidHistory(index, f"{what} must be text, not {type(value).__name__}")
+    return value

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from wire_strategies import transcripts
+
+from toolbus.errors import InvalidHistory
+from toolbus.messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    from_anthropic,
+    to_anthropic,
+)
+
+SAMPLE: dict[str, Any] = {
+    "system": "You are an AI assistant.",
+    "messages": [
+        {"role": "user", "content": "What are some sample nodes?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "Let me look."},
+                {"type": "tool_use", "id": "toolu_1", "name": "sample", "input": {"count": 3}},
+                {"type": "tool_use", "id": "toolu_2", "name": "sample", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_1", "content": "three"},
+                {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no", "is_error": True},
+            ],
+        },
+        {"role": "assistant", "content": "Here are 3."},
+    ],
+}
+
+
+def test_a_whole_conversation_reads_as_messages_and_back_again() -> None:
+    messages = from_anthropic(SAMPLE)
+    assert messages == [
+        SystemMessage(text="You are an AI assistant."),
+        UserMessage(content="What are some sample nodes?"),
+        AssistantMessage(
+            text="Let me look.",
+            tool_calls=(
+                ToolCall(name="sample", arguments='{"count":3}', call_id="toolu_1", provider_call_id="toolu_1"),
+                ToolCall(name="sample", arguments="{}", call_id="toolu_2", provider_call_id="toolu_2"),
+            ),
+        ),
+        ToolMessage(call_id="toolu_1", name="sample", content="three"),
+        ToolMessage(call_id="toolu_2", name="sample", content="no", is_error=True),
+        AssistantMessage(text="Here are 3."),
+    ]
+    assert to_anthropic(messages) == SAMPLE
+
+
+def test_a_list_with_instructions_beside_it_is_the_same() -> None:
+    assert from_anthropic(SAMPLE["messages"], SAMPLE["system"]) == from_anthropic(SAMPLE)
+    blocks = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert from_anthropic([], blocks) == [SystemMessage(text="a\n\nb")]
+    assert from_anthropic(SAMPLE["messages"])[0] == UserMessage(content="What are some sample nodes?")
+
+
+@given(transcripts())
+def test_any_transcript_survives_the_wire(messages: list[Message]) -> None:
+    before = copy.deepcopy(messages)
+    wire = to_anthropic(messages)
+    back = from_anthropic(wire)
+    assert messages == before
+    assert to_anthropic(back) == wire
+    assert [plain(each) for each in back] == [plain(each) for each in messages]
+
+
+def plain(message: Message) -> Any:
+    """What the dialect carries: no call ids, and arguments as values where they have one."""
+    if isinstance(message, ToolMessage):
+        return message.name, message.content, message.is_error
+    if isinstance(message, AssistantMessage):
+        return message.text, [(call.name, parsed(call.arguments)) for call in message.tool_calls]
+    if isinstance(message, UserMessage) and len(message.content) == 1 and isinstance(message.content[0], TextPart):
+        return UserMessage(content=message.content[0].text)
+    return message
+
+
+def parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda _: text)
+    except ValueError:
+        return text
+
+
+@given(transcripts())
+def test_any_transcript_obeys_the_rules_of_the_api(messages: list[Message]) -> None:
+    wire = to_anthropic(messages)["messages"]
+    roles = [each["role"] for each in wire]
+    assert all(one != next_ for one, next_ in itertools.pairwise(roles))
+    end: dict[str, Any] = {"content": []}
+    for asking, answering in zip(wire, [*wire[1:], end], strict=True):
+        uses: list[dict[str, Any]] = [b for b in asking["content"] if isinstance(b, dict) and b["type"] == "tool_use"]
+        if not uses:
+            continue
+        ids = [use["id"] for use in uses]
+        results = answering["content"][: len(ids)]
+        assert [each["tool_use_id"] for each in results] == ids
+        assert len(set(ids)) == len(ids)
+        for use in uses:
+            assert set(use["id"]) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+            assert isinstance(use["input"], dict)
+            json.dumps(use["input"], allow_nan=False)
+
+
+def test_parallel_results_are_one_user_message_and_the_next_user_text_joins_it() -> None:
+    calls = (ToolCall(name="f", call_id="a"), ToolCall(name="f", call_id="b"))
+    wire = to_anthropic(
+        [
+            AssistantMessage(tool_calls=calls),
+            ToolMessage(call_id="a", name="f", content="1"),
+            ToolMessage(call_id="b", name="f", content="2"),
+            UserMessage(content="and now?"),
+        ]
+    )
+    assert [each["role"] for each in wire["messages"]] == ["assistant", "user"]
+    assert [block["type"] for block in wire["messages"][1]["content"]] == ["tool_result", "tool_result", "text"]
+    assert "system" not in wire
+    assert from_anthropic(wire)[-1] == UserMessage(content="and now?")
+
+
+def test_neighbours_of_one_role_are_merged_and_empty_text_is_left_out() -> None:
+    wire = to_anthropic(
+        [
+            UserMessage(content="one"),
+            AssistantMessage(text=""),
+            UserMessage(content=(TextPart(text="two"), TextPart(text=" "))),
+            AssistantMessage(text="a"),
+            AssistantMessage(text="b"),
+        ]
+    )
+    assert wire["messages"] == [
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    ]
+
+
+def test_instructions_stand_in_front_and_later_notes_where_they_were_said() -> None:
+    wire = to_anthropic(
+        [
+            SystemMessage(text="first"),
+            SystemMessage(text=""),
+            SystemMessage(text="second"),
+            UserMessage(content="hi"),
+            SystemMessage(text="a note"),
+        ]
+    )
+    assert wire["system"] == "first\n\nsecond"
+    assert wire["messages"][0]["content"][1] == {"type": "text", "text": "<system>\na note\n</system>"}
+
+
+def test_malformed_arguments_become_an_object_that_quotes_them_and_come_back_as_written() -> None:
+    for text in ('{"city": "Par', "[1, 2]", '"text"', '{"x": NaN}', '{"x": 1e999}', '{"x": "\\ud800"}'):
+        wire = to_anthropic([AssistantMessage(tool_calls=(ToolCall(name="f", arguments=text, call_id="a"),))])
+        assert wire["messages"][0]["content"][0]["input"] == {"_malformed_arguments": text}
+        (back,) = from_anthropic(wire)
+        assert isinstance(back, AssistantMessage)
+        assert back.tool_calls[0].arguments == text
+
+
+def test_empty_arguments_are_an_empty_object_and_large_integers_stay_exact() -> None:
+    calls = (
+        ToolCall(name="f", arguments="", call_id="a"),
+        ToolCall(name="f", arguments='{"n": 123456789012345678901234567890}', call_id="b"),
+    )
+    blocks = to_anthropic([AssistantMessage(tool_calls=calls)])["messages"][0]["content"]
+    assert [each["input"] for each in blocks] == [{}, {"n": 123456789012345678901234567890}]
+
+
+def test_ids_with_characters_that_the_api_refuses_are_replaced() -> None:
+    calls = (
+        ToolCall(name="f", call_id="minted", provider_call_id="functions.f:0"),
+        ToolCall(name="f", call_id="functions.f:1", provider_call_id="functions.f:1"),
+    )
+    results = [ToolMessage(call_id=call.call_id, name="f", content="x") for call in calls]
+    wire = to_anthropic([AssistantMessage(tool_calls=calls), *results])["messages"]
+    assert [each["id"] for each in wire[0]["content"]] == ["minted", "functions_f_1"]
+    assert [each["tool_use_id"] for each in wire[1]["content"]] == ["minted", "functions_f_1"]
+
+
+THINKING: list[dict[str, Any]] = [
+    {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+    {"type": "text", "text": "First. "},
+    {"type": "redacted_thinking", "data": "AAAA"},
+    {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}},
+    {"type": "thinking", "thinking": "so", "signature": "c2lnMg=="},
+    {"type": "text", "text": "Second."},
+    {"type": "tool_use", "id": "toolu_2", "name": "g", "input": {}},
+]
+
+
+def test_thinking_with_its_signature_goes_back_unchanged_and_in_its_place() -> None:
+    wire = {"messages": [{"role": "assistant", "content": copy.deepcopy(THINKING)}]}
+    (message,) = from_anthropic(wire)
+    assert isinstance(message, AssistantMessage)
+    assert (message.text, message.reasoning) == ("First. Second.", "hm\n\nso")
+    assert message.vendor_data == {"anthropic": {"content": THINKING}}
+    assert to_anthropic([message]) == {"messages": [{"role": "assistant", "content": THINKING}]}
+
+
+def test_kept_blocks_follow_ids_that_had_to_change() -> None:
+    reply = {"role": "assistant", "content": copy.deepcopy(THINKING)}
+    results = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": each, "content": "x"} for each in ("toolu_1", "toolu_2")],
+    }
+    wire = to_anthropic(from_anthropic([reply, results, reply, results]))["messages"]
+    asked = [[b["id"] for b in each["content"] if b["type"] == "tool_use"] for each in wire[::2]]
+    answers = [[b["tool_use_id"] for b in each["content"]] for each in wire[1::2]]
+    assert asked == answers
+    assert len({each for ids in asked for each in ids}) == 4
+    assert wire[0]["content"] == THINKING
+
+
+def test_an_edited_reply_keeps_its_thinking_in_front() -> None:
+    (message,) = from_anthropic([{"role": "assistant", "content": copy.deepcopy(THINKING)}])
+    assert isinstance(message, AssistantMessage)
+    message.text = "Edited."
+    content = to_anthropic([message])["messages"][0]["content"]
+    assert [each["type"] for each in content] == [
+        "thinking",
+        "redacted_thinking",
+        "thinking",
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
+    assert content[3]["text"] == "Edited."
+
+
+def test_images_and_documents_go_both_ways() -> None:
+    content = (
+        ImagePart(url="https://example.com/cat.png"),
+        ImagePart(url="data:image/png;base64,iVBORw0KGgo="),
+        FilePart(url="data:application/pdf;base64,JVBERi0=", media_type="application/pdf", name="a.pdf"),
+        FilePart(url="https://example.com/b.pdf", media_type="application/pdf"),
+        FilePart(url="data:text/plain;base64,aGVsbG8=", media_type="text/plain"),
+    )
+    wire = to_anthropic([UserMessage(content=content)])
+    assert [each["source"] for each in wire["messages"][0]["content"]] == [
+        {"type": "url", "url": "https://example.com/cat.png"},
+        {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+        {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+        {"type": "url", "url": "https://example.com/b.pdf"},
+        {"type": "text", "media_type": "text/plain", "data": "hello"},
+    ]
+    assert from_anthropic(wire) == [UserMessage(content=content)]
+
+
+@pytest.mark.parametrize(
+    ("url", "source"),
+    [
+        ("data:,hi%20there", {"type": "text", "media_type": "text/plain", "data": "hi there"}),
+        ("data:text/plain;base64,/w==", {"type": "base64", "media_type": "text/plain", "data": "/w=="}),
+        ("data:text/plain;base64,!", {"type": "base64", "media_type": "text/plain", "data": "!"}),
+    ],
+)
+def test_text_documents_are_text_where_they_can_be(url: str, source: dict[str, str]) -> None:
+    wire = to_anthropic([UserMessage(content=(FilePart(url=url, media_type="text/plain"),))])
+    assert wire["messages"][0]["content"][0]["source"] == source
+
+
+def test_a_failed_result_without_a_word_gets_one() -> None:
+    wire = to_anthropic([ToolMessage(call_id="a", name="f", content="", is_error=True)])
+    assert wire["messages"][0]["content"][0]["content"] == "error"
+
+
+def test_results_of_blocks_read_as_text_with_marks_for_the_rest() -> None:
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": "see "}, {"type": "image", "source": {}}]
+    wire = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": blocks}]}]
+    assert from_anthropic(wire) == [ToolMessage(call_id="a", name="", content="see [image]")]
+
+
+@pytest.mark.parametrize(
+    ("wire", "problem"),
+    [
+        ({"role": "system", "content": "x"}, "role 'system' is none of user, assistant"),
+        ({"role": "user", "content": 3}, "content must be text or blocks, not int"),
+        ({"role": "user", "content": ["x"]}, "a block must be an object, not str"),
+        ({"role": "user", "content": [{"type": "video"}]}, "a block of type 'video'"),
+        ({"role": "user", "content": [{"type": "image"}]}, "the source of a image must be an object"),
+        ({"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}, "a source of type 'file'"),
+        ({"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": 3}]}, "input must be an object"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_refused_with_its_index(wire: Any, problem: str) -> None:
+    with pytest.raises(InvalidHistory, match=problem) as caught:
+        from_anthropic([{"role": "user", "content": "fine"}, wire])
+    assert caught.value.index == 1
