@@ -197,7 +197,11 @@ def make_environment(needed: str, key: str) -> None:
     run([*export, build, "--only-group", "build"], settings)
     # `ask` adds what is missing; `test` also removes what the lock file does not know.
     verb = ["sync"] if needed == "test" else ["install", "--requirements"]
-    run([uv, "pip", *verb, packages, "--quiet", "--python", PYTHON, "--build-constraints", build], settings)
+    install = [uv, "pip", *verb, packages, "--quiet", "--python", PYTHON, "--build-constraints", build]
+    try:  # the hashes make what lies in uv's cache as good as what the registry has
+        run([*install, "--offline"], settings)
+    except SetupError:
+        run(install, settings)
     write_stamp({"root": str(ROOT), "holds": needed, "key": key})
 
 
