@@ -1,0 +1,51 @@
+"""An environment apart from the suite's own, for programs that shall find there what a user's machine has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BIN = "Scripts" if os.name == "nt" else "bin"
+# A variable of the machine's must not choose a provider, colour the output or start coverage in the other environment.
+LEFT_OUT = ("COVERAGE_", "PYTHON", "TOOLBUS_", "OPENAI_", "OLLAMA_", "ANTHROPIC_", "VIRTUAL_ENV", "FORCE_COLOR")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment with the wheel in it."""
+
+    folder: Path
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a program of this environment, away from the checkout."""
+        program, *arguments = (str(part) for part in command)
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
+        return subprocess.run(
+            [str(self.folder / BIN / program), *arguments],
+            check=False,
+            cwd=self.folder,
+            env={**variables, "PYTHONUTF8": "1"},
+            capture_output=True,
+            encoding="utf-8",
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+        )
+
+    def python(self, code: str) -> str:
+        """What `code` prints here; fails the test with its traceback where it raises."""
+        done = self.run("python", "-c", code)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+def uv(*arguments: str | Path) -> None:
+    """Run the locked uv; from its cache alone where that suffices, as it does after dev.py's set-up."""
+    command = [sys.executable, "-m", "uv", *(str(part) for part in arguments)]
+    variables = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
+    if subprocess.run([*command, "--offline"], check=False, cwd=ROOT, env=variables, capture_output=True).returncode:
+        done = subprocess.run(command, check=False, cwd=ROOT, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

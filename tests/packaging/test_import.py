@@ -1,0 +1,43 @@
+"""What `import toolbus` brings along. Asked where everything is installed, so that a leak would not go unseen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from environments import Environment
+
+ALLOWED = {
+    *("toolbus", "anyio", "blinker", "orjson", "pydantic", "pydantic_core"),
+    *("annotated_types", "idna", "sniffio", "typing_extensions", "typing_inspection"),
+}
+# Parts of toolbus that are imported by those who use them.
+ON_DEMAND = {"toolbus.cli", "toolbus.testing", "toolbus.providers.openai", "toolbus.toolsets"}
+
+HERE = Environment(Path(sys.prefix))
+
+
+def imported_by(statement: str) -> set[str]:
+    """The modules that `statement` adds to those of a fresh interpreter of the suite's own environment."""
+    code = f"import sys; b = set(sys.modules); {statement}; import json; print(json.dumps([*({{*sys.modules}} - b)]))"
+    return set(json.loads(HERE.python(code)))
+
+
+def top_level(modules: set[str]) -> set[str]:
+    """Their top-level names, without the standard library's."""
+    return {module.split(".")[0] for module in modules} - sys.stdlib_module_names
+
+
+def test_importing_toolbus_imports_no_more_than_its_core_dependencies():
+    assert top_level(imported_by("import toolbus")) - ALLOWED == set()
+
+
+def test_importing_toolbus_leaves_its_adapters_and_its_command_alone():
+    assert imported_by("import toolbus") & ON_DEMAND == set()
+
+
+@pytest.mark.parametrize("package", ["rich", "openai", "trio", "jsonschema"])
+def test_a_leak_would_be_seen(package: str):
+    assert package in top_level(imported_by(f"import toolbus, {package}"))
