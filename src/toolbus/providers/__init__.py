@@ -1,0 +1,1 @@
+"""Models: adapters of vendors' wire formats to `toolbus.protocols.Provider`."""
