@@ -259,7 +259,8 @@ class ToolCallCompleted(Event):
 class ToolCallFailed(Event):
     """The call's one terminal event, on failure. `error` is for people and the model; no traceback is in it.
 
-    `outcome_unknown` is true where the tool may have had its effect all the same.
+    `outcome_unknown` is true where the tool may have had its effect all the same. `limit` says which limit refused
+    the call, with its value ("max_tool_calls=100"), where `reason` is `limit`.
     """
 
     type: Literal["tool_call_failed"] = "tool_call_failed"
@@ -269,6 +270,7 @@ class ToolCallFailed(Event):
     error: str
     retryable: bool = False
     outcome_unknown: bool = False
+    limit: str = ""
     duration_seconds: float = 0.0
     is_fact: ClassVar[bool] = True
 

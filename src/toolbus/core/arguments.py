@@ -1,0 +1,88 @@
+"""Reading the JSON that models write as a call's arguments: strictly, and with an answer that helps the model.
+
+Refused are what JSON does not have (NaN, Infinity), what readers disagree on (duplicate keys, lone surrogates,
+integers over 64 bits, numbers over a double), and nesting deeper than 64.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeAlias, cast
+
+import orjson
+
+from ..errors import InvalidArguments
+
+__all__ = ["MAX_DEPTH", "parse_arguments"]
+
+MAX_DEPTH = 64
+"""Levels of nesting that arguments may have: the bad-input table's bound; real schemas stay under ten."""
+
+_Json: TypeAlias = dict[str, Any]
+_BIG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; below that nothing is lost
+
+
+def parse_arguments(text: str) -> _Json:
+    """The object that `text` holds; an empty text is an object without members (Anthropic sends it so).
+
+    Raises `InvalidArguments` with the reason and the place, worded for the model.
+    """
+    if not text or text.isspace():
+        return {}
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidArguments(f"the arguments are not valid JSON: {exc}") from None
+    except UnicodeEncodeError:
+        raise InvalidArguments("the arguments are not valid JSON: they hold half of a surrogate pair") from None
+    if not isinstance(value, dict):
+        raise InvalidArguments(f"the arguments must be a JSON object, not {_kind(value)}")
+    if text.count("{") + text.count("[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise InvalidArguments(f"the arguments are nested deeper than {MAX_DEPTH} levels")
+    # Every member has one colon of its own, so as many colons as members proves that no key was written twice.
+    if text.count(":") != len(cast("_Json", value)) or _BIG_NUMBER.search(text):
+        _check_slowly(text)
+    return cast("_Json", value)
+
+
+def _check_slowly(text: str) -> None:
+    """Find duplicate keys and oversized integers with the standard library's reader, which shows them."""
+
+    def members(pairs: list[tuple[str, Any]]) -> _Json:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidArguments(f"the arguments have the key {twice!r} twice")
+        return found
+
+    def integer(digits: str) -> int:
+        if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+            raise InvalidArguments(f"the integer {digits[:24]}... has more than 64 bits; send it as a string")
+        return int(digits)
+
+    json.loads(text, object_pairs_hook=members, parse_int=integer)
+
+
+def _depth(value: Any) -> int:
+    """Levels of nesting, counted without recursion; the parser has bounded them at 1,024."""
+    depth = 0
+    level: list[Any] = [value]
+    while level:
+        depth += 1
+        inside: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inside.extend(cast("_Json", each).values())
+            elif isinstance(each, list):
+                inside.extend(cast("list[Any]", each))
+        level = [each for each in inside if isinstance(each, (dict, list))]
+    return depth
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return names[type(value)]

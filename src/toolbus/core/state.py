@@ -1,0 +1,136 @@
+"""What a request is: the data that the turn machine decides on. No decisions in here.
+
+A `TurnState` belongs to one session. `core.turn.apply` changes it in place, as a fold owns its accumulator; everybody
+else only reads. The transcript only ever grows, so a `Messages` view of it stays true and costs nothing to take.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from ..events import RequestEnding, TerminalEvent
+from ..messages import Message, SystemMessage, ToolCall, Usage
+from .limits import Limits
+
+__all__ = ["CallState", "Messages", "Phase", "RoundState", "TurnState"]
+
+
+class Phase(enum.Enum):
+    """Where the machine stands. Which facts are legal in which phase is the table in `core.turn`."""
+
+    NEW = "new"
+    READY = "ready"  # nothing is owed; the next round or the ending follows
+    MODEL = "model"  # the model is being called
+    REPLIED = "replied"  # the reply is known, its message not yet appended
+    TOOLS = "tools"  # calls are open, or their results not yet appended
+    ENDED = "ended"
+
+
+class Messages(Sequence[Message]):
+    """A read-only view of the first `length` messages of a transcript that only grows, behind a system message."""
+
+    __slots__ = ("_length", "_messages", "_system")
+
+    def __init__(self, messages: list[Message], system: SystemMessage | None = None) -> None:
+        self._messages = messages
+        self._length = len(messages)
+        self._system = system
+
+    def __len__(self) -> int:
+        return self._length + (self._system is not None)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        place = range(len(self))[index]
+        if self._system is not None:
+            if place == 0:
+                return self._system
+            place -= 1
+        return self._messages[place]
+
+    def __iter__(self) -> Iterator[Message]:
+        if self._system is not None:
+            yield self._system
+        messages = self._messages
+        for index in range(self._length):
+            yield messages[index]
+
+
+@dataclass(slots=True)
+class CallState:
+    """One call of a reply. `arguments` is set once it was requested; `outcome` once it is settled.
+
+    `deadline` is a moment on the session's clock; infinite for a call that was refused before it could run.
+    """
+
+    call: ToolCall
+    round: int
+    arguments: dict[str, Any] | None = None
+    requested_at: float | None = None
+    deadline: float = float("inf")
+    outcome: TerminalEvent | None = None
+
+
+@dataclass(slots=True)
+class RoundState:
+    """One call of the model, for the report afterwards. `seconds` runs from the round's start to its whole reply."""
+
+    round: int
+    started_at: float
+    seconds: float = 0.0
+    finish_reason: str = ""
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
+    calls: list[CallState] = field(default_factory=list[CallState])
+
+
+@dataclass(slots=True)
+class TurnState:
+    """Everything that the machine knows of one request."""
+
+    request_id: str
+    conversation_id: str = ""
+    parent_id: str = ""
+    metadata: Mapping[str, Any] | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    phase: Phase = Phase.NEW
+    messages: list[Message] = field(default_factory=list[Message])
+    history_count: int = 0
+    rounds: list[RoundState] = field(default_factory=list[RoundState])
+    calls: list[CallState] = field(default_factory=list[CallState])  # of the current round, in call order
+    open_calls: dict[str, CallState] = field(default_factory=dict[str, CallState])  # of these, not settled yet
+    appended: int = 0  # how many results of the current round are in the transcript
+    tools_offered: bool = True
+    started_at: float = 0.0
+    deadline: float = float("inf")
+    model_deadline: float = float("inf")
+
+    facts: int = 0  # applied so far: the next fact's `seq`
+    replies: int = 0  # of the model, with tools offered and calls made
+    tool_calls: int = 0
+    consecutive_errors: int = 0
+    last_call: tuple[str, dict[str, Any]] | None = None
+    repeats: int = 0
+    empty_replies: int = 0  # in the current round
+    steering: list[str] = field(default_factory=list[str])
+    steered: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+    stop: str = ""  # the limit that was reached, with its value
+    cancel: str | None = None  # the reason, once somebody asked
+    last_text: str = ""
+    ending: RequestEnding | None = None
+
+    @property
+    def round(self) -> int:
+        """The number of the current round, from 0; -1 before the first."""
+        return len(self.rounds) - 1

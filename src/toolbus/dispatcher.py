@@ -1,0 +1,443 @@
+"""The tool dispatcher: runs requested calls and publishes how each ended.
+
+A receiver of `ToolCallRequested`, with workers that are reused. It keeps no timers: a session whose deadline fires
+publishes `ToolCallFailed`, and the dispatcher, told of it like everybody else, cancels the handler. It knows the bus
+and tools, and nothing of sessions or models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from .errors import ConfigurationError, NotRunning
+from .events import (
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+    ToolCallRequested,
+    ToolCallStarted,
+)
+from .execution import Failure, ThreadRun, classify, in_context, is_being_cancelled
+from .results import Rendered, render
+from .tools import Tool, ToolContext, ToolRegistry
+
+if TYPE_CHECKING:
+    import anyio.abc
+
+    from .bus import EventBus
+
+__all__ = ["DispatcherStatistics", "ToolDispatcher"]
+
+_logger = logging.getLogger("toolbus.dispatcher")
+_Key: TypeAlias = tuple[str, str]
+_MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked worker holds about 4 KiB.
+
+
+@dataclass(slots=True, frozen=True)
+class DispatcherStatistics:
+    """Calls and workers now, and peaks since the start. `overdue` names calls that were settled and still run."""
+
+    running: int
+    running_peak: int
+    queued: int
+    queued_peak: int
+    idle_workers: int
+    threads: int
+    threads_peak: int
+    overdue: tuple[str, ...]
+
+
+_NO_TOOL: Tool[..., Any] = Tool("none", "", {}, external=True, validate=lambda _arguments: None)
+
+
+class _Gate:
+    """A bound on how many calls do something at once, and those that wait for it, in order."""
+
+    __slots__ = ("capacity", "peak", "used", "waiting")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self.peak = 0
+        self.waiting: deque[_Job] = deque()
+
+    def enter(self) -> None:
+        self.used += 1
+        self.peak = max(self.peak, self.used)
+
+
+class _Job:
+    """One call on its way through the dispatcher."""
+
+    __slots__ = ("context", "gates", "received_at", "request", "run", "settled", "started_at", "tool", "worker")
+
+    def __init__(self, request: ToolCallRequested, tool: Tool[..., Any], gates: tuple[_Gate, ...]) -> None:
+        self.request = request
+        self.tool = tool
+        self.gates = gates
+        self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
+        self.received_at = anyio.current_time()
+        self.started_at = 0.0
+        self.settled = False  # by somebody else
+        self.run: ThreadRun | None = None  # a thread that was given up and still runs
+        self.worker: _Worker | None = None
+
+    @property
+    def key(self) -> _Key:
+        return self.request.request_id, self.request.call_id
+
+
+class _Worker:
+    """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
+
+    __slots__ = ("job", "scope", "wake")
+
+    def __init__(self, job: _Job) -> None:
+        self.job: _Job | None = job
+        self.scope = anyio.CancelScope()
+        self.wake = anyio.Event()
+
+
+class ToolDispatcher:
+    """Runs tool calls in this process. One for each bus, usually.
+
+        async with ToolDispatcher(bus, registry):
+            ...
+
+    A call is looked up in the registry of its own request first, then in `registry`; calls of tools that are in
+    neither, and of `external` ones, are left to others on the bus. `max_concurrency` bounds the handlers that run at
+    once; further calls wait in order, while their deadlines run. `max_threads` bounds the threads of sync handlers;
+    a thread cannot be killed, so one that outlives its deadline keeps its place until it ends, and when all places
+    are held like that, calls are refused. Leaving the block cancels what runs.
+
+    A handler runs in the context (`contextvars`) of the session that asked. Whatever it raises, `SystemExit` included,
+    becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass.
+    """
+
+    def __init__(
+        self,
+        bus: EventBus,
+        registry: ToolRegistry | None = None,
+        *,
+        max_concurrency: int = 1_000,
+        max_threads: int = 40,
+    ) -> None:
+        if max_concurrency < 1 or max_threads < 1:
+            raise ConfigurationError(
+                f"max_concurrency is {max_concurrency} and max_threads {max_threads}; each must be at least 1"
+            )
+        self.registry = registry if registry is not None else ToolRegistry()
+        self._bus = bus
+        self._all = _Gate(max_concurrency)
+        self._threads = _Gate(max_threads)
+        self._per_tool: dict[Tool[..., Any], _Gate] = {}
+        self._jobs: dict[_Key, _Job] = {}
+        self._overdue: dict[_Key, _Job] = {}
+        self._idle: list[_Worker] = []
+        self._queued_peak = 0
+        self._disconnect: list[Callable[[], None]] = []
+        self._group: anyio.abc.TaskGroup | None = None
+
+    async def __aenter__(self) -> ToolDispatcher:
+        if self._group is not None:
+            raise NotRunning("the dispatcher runs already")
+        self._bus.bind()
+        self._token = anyio.lowlevel.current_token()
+        self._context = contextvars.copy_context()
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._disconnect = [
+            self._bus.connect(ToolCallRequested, self._on_requested),
+            self._bus.connect((ToolCallCompleted, ToolCallFailed), self._on_settled),
+        ]
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        group = self._group
+        assert group is not None
+        self._disconnect[0]()
+        for job in list(self._jobs.values()):
+            if job.worker is None:
+                self._fail(job, Failure("cancelled", "The dispatcher was closed."))
+        group.cancel_scope.cancel()
+        try:
+            return await group.__aexit__(*exc_info)
+        finally:
+            self._disconnect[1]()
+            self._group = None
+            self._idle.clear()
+
+    # ------------------------------------------------------------------------------------------------- receivers
+
+    def _on_requested(self, request: ToolCallRequested) -> None:
+        tool, is_ours = self._find(request)
+        if tool is None:
+            if is_ours:
+                self._refuse(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
+            return
+        gates: tuple[_Gate, ...] = (self._all,)
+        if tool.max_concurrency is not None:
+            gate = self._per_tool.get(tool)
+            if gate is None:
+                gate = self._per_tool[tool] = _Gate(tool.max_concurrency)
+            gates = (*gates, gate)
+        if not tool.is_async:
+            gates = (*gates, self._threads)
+            if self._overdue_threads() >= self._threads.capacity:
+                error = "No thread is free: all are held by calls that outlived their deadline."
+                self._refuse(request, Failure("error", error, retryable=True))
+                return
+        job = _Job(request, tool, gates)
+        self._jobs[job.key] = job
+        self._admit(job)
+
+    def _refuse(self, request: ToolCallRequested, failure: Failure) -> None:
+        self._fail(_Job(request, _NO_TOOL, ()), failure)
+
+    def _find(self, request: ToolCallRequested) -> tuple[Tool[..., Any] | None, bool]:
+        """The tool to run, if it is ours to run; and whether it is ours to say that there is none."""
+        view = self._bus.view(request.request_id)
+        source = None if view is None else view.tools
+        tool: Tool[..., Any] | None = None
+        if isinstance(source, ToolRegistry):
+            tool = source.get(request.name)
+        if tool is None:
+            tool = self.registry.get(request.name)
+        if tool is None:
+            return None, isinstance(source, ToolRegistry)
+        return (None, False) if tool.spec.external else (tool, True)
+
+    def _on_settled(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+        """Somebody else settled a call of ours: a session's deadline, a cancel, another answer. Stop the handler."""
+        job = self._jobs.pop((event.request_id, event.call_id), None)
+        if job is None:
+            return
+        job.settled = True
+        if job.worker is not None:
+            self._overdue[job.key] = job
+            job.worker.scope.cancel()
+
+    # ------------------------------------------------------------------------------------------------ scheduling
+
+    def _admit(self, job: _Job) -> None:
+        for gate in job.gates:
+            if gate.used >= gate.capacity:
+                gate.waiting.append(job)
+                self._queued_peak = max(self._queued_peak, self._queued())
+                return
+        for gate in job.gates:
+            gate.enter()
+        if self._idle:
+            worker = self._idle.pop()
+            worker.job = job
+            job.worker = worker
+            worker.wake.set()
+        elif self._group is not None:
+            job.worker = worker = _Worker(job)
+            # In the dispatcher's own context, so that a worker does not keep alive what its first caller had in its own.
+            self._context.copy().run(self._group.start_soon, self._work, worker)
+
+    def _release(self, gates: tuple[_Gate, ...]) -> None:
+        for gate in gates:
+            gate.used -= 1
+        for gate in gates:
+            while gate.waiting and gate.used < gate.capacity:
+                job = gate.waiting.popleft()
+                if not job.settled:
+                    self._admit(job)
+
+    def _queued(self) -> int:
+        return sum(len(gate.waiting) for gate in (self._all, self._threads, *self._per_tool.values()))
+
+    def _overdue_threads(self) -> int:
+        return sum(job.run is not None for job in self._overdue.values())
+
+    # --------------------------------------------------------------------------------------------------- workers
+
+    async def _work(self, worker: _Worker) -> None:
+        with worker.scope:
+            while worker.job is not None:
+                job, worker.job = worker.job, None
+                goes_on = await self._perform(job, worker)
+                if not goes_on or worker.scope.cancel_called or len(self._idle) >= _MAX_IDLE:
+                    return
+                if worker.job is None:
+                    worker.wake = anyio.Event()
+                    self._idle.append(worker)
+                    await worker.wake.wait()
+
+    async def _perform(self, job: _Job, worker: _Worker) -> bool:
+        """Run one call and publish its end. False when the worker has to end, too."""
+        request = job.request
+        job.started_at = anyio.current_time()
+        bus = self._bus
+        if bus.wants(ToolCallStarted, request.request_id):
+            bus.publish(ToolCallStarted(**_envelope(job), call_id=request.call_id, name=request.name))
+        try:
+            rendered = render(await in_context(job.context, self._call(job)))
+        except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
+            return self._on_exception(job, worker, exc)
+        finally:
+            if job.run is None:
+                self._overdue.pop(job.key, None)
+                self._release(job.gates)
+            else:  # a thread that was given up keeps its place, and its tool's
+                self._release(job.gates[:1])
+        self._jobs.pop(job.key, None)
+        self._complete(job, rendered)
+        return True
+
+    async def _call(self, job: _Job) -> Any:
+        """The handler's value. Runs in the caller's context."""
+        tool = job.tool
+        call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
+        value = await (call() if tool.is_async else self._in_thread(job, call))
+        while inspect.isawaitable(value):  # a sync function that returned a coroutine
+            value = await value
+        return value
+
+    async def _in_thread(self, job: _Job, call: Callable[[], Any]) -> Any:
+        def on_late(value: Any, error: BaseException | None) -> None:
+            with contextlib.suppress(anyio.RunFinishedError):  # the loop is gone: nobody is left to tell
+                anyio.from_thread.run_sync(self._on_late_thread, job, value, error, token=self._token)
+
+        run = ThreadRun(call, on_late)
+        try:
+            return await run.wait()
+        except anyio.get_cancelled_exc_class():
+            if run.abandon():
+                job.run = run
+                _logger.warning("the thread of tool %s outlives its call", job.tool.name, extra=_ids(job.request))
+            raise
+
+    def _on_late_thread(self, job: _Job, value: Any, error: BaseException | None) -> None:
+        """A thread that was given up has ended. On the loop."""
+        job.run = None
+        self._overdue.pop(job.key, None)
+        self._release(job.gates[1:])
+        try:
+            if error is not None:
+                raise error
+            self._complete(job, render(value))
+        except Exception as exc:
+            self._fail(job, classify(exc), exc)
+
+    def _on_exception(self, job: _Job, worker: _Worker, exc: BaseException) -> bool:
+        """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
+        self._jobs.pop(job.key, None)
+        if isinstance(exc, anyio.get_cancelled_exc_class()):
+            if worker.scope.cancel_called and job.settled:
+                raise exc  # as asked; the worker's scope takes it
+            if is_being_cancelled():
+                self._fail(job, Failure("cancelled", "The host was cancelled."), exc)
+                raise exc
+        self._fail(job, classify(exc), exc)
+        if isinstance(exc, KeyboardInterrupt) or (
+            isinstance(exc, BaseExceptionGroup) and exc.subgroup(KeyboardInterrupt) is not None
+        ):
+            raise exc
+        # A stray cancellation cannot be told from one of the loop that shuts down: either way this task ends.
+        return not isinstance(exc, anyio.get_cancelled_exc_class())
+
+    # ---------------------------------------------------------------------------------------------------- telling
+
+    def _tool_context(self, job: _Job) -> ToolContext[Any]:
+        request = job.request
+        view = self._bus.view(request.request_id)
+
+        async def progress(message: str, done: float | None, total: float | None) -> None:
+            self._bus.publish(
+                ToolCallProgress(
+                    **_envelope(job), call_id=request.call_id, name=request.name, message=message, done=done, total=total
+                )
+            )
+            await anyio.lowlevel.checkpoint()
+
+        return ToolContext(
+            deps=None if view is None else view.deps,
+            name=request.name,
+            request_id=request.request_id,
+            conversation_id=request.conversation_id,
+            call_id=request.call_id,
+            idempotency_key=request.idempotency_key,
+            messages=() if view is None else view.messages,
+            metadata=request.metadata,
+            progress=progress,
+        )
+
+    def _complete(self, job: _Job, rendered: Rendered) -> None:
+        request = job.request
+        self._bus.publish(
+            ToolCallCompleted(
+                **_envelope(job),
+                call_id=request.call_id,
+                name=request.name,
+                content=rendered.content,
+                data=rendered.data,
+                artifacts=rendered.artifacts,
+                affected=rendered.affected,
+                duration_seconds=_elapsed(job),
+            )
+        )
+
+    def _fail(self, job: _Job, failure: Failure, cause: BaseException | None = None) -> None:
+        if cause is not None and not failure.shown:
+            _logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=_ids(job.request))
+        request = job.request
+        self._bus.publish(
+            ToolCallFailed(
+                **_envelope(job),
+                call_id=request.call_id,
+                name=request.name,
+                reason=failure.reason,
+                error=failure.error,
+                retryable=failure.retryable,
+                duration_seconds=_elapsed(job),
+            ),
+            cause=cause,
+        )
+
+    def statistics(self) -> DispatcherStatistics:
+        """Calls, workers and threads. Costs O(tools with a bound of their own)."""
+        return DispatcherStatistics(
+            running=self._all.used,
+            running_peak=self._all.peak,
+            queued=self._queued(),
+            queued_peak=self._queued_peak,
+            idle_workers=len(self._idle),
+            threads=self._threads.used,
+            threads_peak=self._threads.peak,
+            overdue=tuple(job.tool.name for job in self._overdue.values()),
+        )
+
+
+def _elapsed(job: _Job) -> float:
+    """Seconds that the handler has run; 0 when it was not started."""
+    return anyio.current_time() - job.started_at if job.started_at else 0.0
+
+
+def _envelope(job: _Job) -> dict[str, Any]:
+    """The ids of the call's events; `at` on the session's clock, from where the request stands on it."""
+    request = job.request
+    return {
+        "request_id": request.request_id,
+        "conversation_id": request.conversation_id,
+        "parent_id": request.parent_id,
+        "metadata": request.metadata,
+        "at": request.at + (anyio.current_time() - job.received_at),
+    }
+
+
+def _ids(request: ToolCallRequested) -> dict[str, Any]:
+    return {"request_id": request.request_id, "call_id": request.call_id, "metadata": request.metadata}

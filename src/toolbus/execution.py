@@ -1,0 +1,121 @@
+"""How one handler is run: in its caller's context, in a thread that may be given up, with failures put into words.
+
+Knows anyio and no bus; `toolbus.dispatcher` decides when and reports.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import math
+import threading
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from .errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
+from .events import FailureReason
+
+__all__ = ["Failure", "ThreadRun", "classify", "in_context", "is_being_cancelled"]
+
+_logger = logging.getLogger("toolbus.dispatcher")
+_NO_LIMIT = math.inf
+
+
+@types.coroutine
+def in_context(context: contextvars.Context, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Await `coroutine` in this task with every step of it inside `context`.
+
+    So context variables, such as a trace's current span, reach a handler that runs in a reused task. Works on both
+    backends: the task stays the same, only the variables differ.
+    """
+    try:
+        yielded = context.run(coroutine.send, None)
+        while True:
+            try:
+                sent = yield yielded
+            except BaseException as exc:  # thrown in by the event loop, cancellation included: the coroutine's to handle
+                yielded = context.run(coroutine.throw, exc)
+            else:
+                yielded = context.run(coroutine.send, sent)
+    except StopIteration as stop:
+        return stop.value
+
+
+class ThreadRun:
+    """One sync handler in a thread. The waiter may give it up; the thread tells `on_late` when it ends after that.
+
+    `on_late(value, error)` is called in the thread.
+    """
+
+    __slots__ = ("_abandoned", "_call", "_ended", "_lock", "_on_late")
+
+    def __init__(self, call: Callable[[], Any], on_late: Callable[[Any, BaseException | None], None]) -> None:
+        self._call = call
+        self._on_late = on_late
+        self._lock = threading.Lock()
+        self._ended = False
+        self._abandoned = False
+
+    async def wait(self) -> Any:
+        """The handler's value. When cancelled, gives the thread up at once."""
+        # anyio's own limiter counts waiters and would free a place too early, so it gets one without a bound.
+        limiter = anyio.CapacityLimiter(_NO_LIMIT)
+        return await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
+
+    def abandon(self) -> bool:
+        """Give the thread up. False when it has ended already, so that `on_late` will not be called."""
+        with self._lock:
+            self._abandoned = not self._ended
+            return self._abandoned
+
+    def _run(self) -> Any:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = self._call()
+        except BaseException as exc:  # carried over to the loop's side, whatever it is
+            error = exc
+        with self._lock:
+            self._ended = True
+            late = self._abandoned
+        if late:
+            self._on_late(value, error)
+        elif error is not None:
+            raise error
+        return value
+
+
+class Failure:
+    """A handler's exception in words. `shown` is whether the text is the author's own, for the model."""
+
+    __slots__ = ("error", "reason", "retryable", "shown")
+
+    def __init__(self, reason: FailureReason, error: str, *, retryable: bool = False, shown: bool = True) -> None:
+        self.reason: FailureReason = reason
+        self.error = error
+        self.retryable = retryable
+        self.shown = shown
+
+
+def classify(exc: BaseException) -> Failure:
+    """What the model is told of `exc`: the text of a `ToolError`, and a generic sentence of anything else."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:  # a handler's own task group
+        exc = exc.exceptions[0]
+    if isinstance(exc, InvalidArguments):
+        return Failure("invalid_arguments", str(exc))
+    if isinstance(exc, ToolRetry):
+        return Failure("error", str(exc), retryable=True)
+    if isinstance(exc, (ToolError, UnserialisableResult)):
+        return Failure("error", str(exc))
+    if isinstance(exc, anyio.get_cancelled_exc_class()):
+        return Failure("error", "The tool was cancelled from within.", shown=False)
+    return Failure("error", "The tool failed with an internal error.", shown=False)
+
+
+def is_being_cancelled() -> bool:
+    """Whether a cancel scope around this task is cancelled, so that a cancellation is the host's and no stray one."""
+    return anyio.current_effective_deadline() == -math.inf

@@ -1,0 +1,61 @@
+"""What toolbus writes to the standard library's logging, and nothing else.
+
+Loggers are children of `toolbus`. Requested and completed calls are told at INFO, failures and time-outs at WARNING;
+the ids and the application's metadata are extra fields of the record. Arguments and results are not logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from .events import (
+    Event,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+
+__all__ = ["log_fact"]
+
+_logger = logging.getLogger("toolbus.session")
+
+
+def log_fact(fact: Event) -> None:
+    """Write the line that belongs to `fact`, if one does."""
+    kind = type(fact)
+    if kind not in _TOLD:
+        return
+    if isinstance(fact, ToolCallFailed):
+        _tell(logging.WARNING, fact, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
+    elif isinstance(fact, RequestFailed):
+        _tell(logging.WARNING, fact, "request failed: %s: %s", fact.reason, fact.error)
+    elif not _logger.isEnabledFor(logging.INFO):
+        return
+    elif isinstance(fact, ToolCallRequested):
+        _tell(logging.INFO, fact, "tool call requested: %s", fact.name)
+    elif isinstance(fact, ToolCallCompleted):
+        _tell(logging.INFO, fact, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
+    elif isinstance(fact, RequestCompleted):
+        _tell(logging.INFO, fact, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
+    elif isinstance(fact, RequestCancelled):
+        _tell(logging.INFO, fact, "request cancelled: %s", fact.reason)
+
+
+_TOLD = frozenset(
+    {ToolCallRequested, ToolCallCompleted, ToolCallFailed, RequestCompleted, RequestFailed, RequestCancelled}
+)
+
+
+def _tell(level: int, fact: Event, text: str, *values: object) -> None:
+    extra: dict[str, Any] = {
+        "request_id": fact.request_id,
+        "conversation_id": fact.conversation_id,
+        "call_id": getattr(fact, "call_id", ""),
+        "event_id": fact.event_id,
+        "metadata": fact.metadata,
+    }
+    _logger.log(level, text, *values, extra=extra)

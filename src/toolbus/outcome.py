@@ -1,0 +1,212 @@
+"""How a request ended, for the code that asked: `RequestResult`, its calls, and the errors that it can be raised as.
+
+Built from a turn's final state; knows `core` and no bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from .core.state import CallState, TurnState
+from .errors import (
+    ApplicationError,
+    EmptyReply,
+    LimitReached,
+    ProviderError,
+    ProviderTimeout,
+    RequestCancelledError,
+    ToolbusError,
+)
+from .events import Artifact, RequestCancelled, RequestCompleted, RequestFailed, ToolCallCompleted, ToolCallFailed
+from .messages import Message, Usage
+
+__all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
+
+RequestOutcome: TypeAlias = Literal["completed", "failed", "cancelled", "stopped"]
+OutputT = TypeVar("OutputT")
+
+
+@dataclass(slots=True, kw_only=True)
+class CallRecord:
+    """One tool call of the request. `reason` and `error` are empty for a success.
+
+    `arguments` are the parsed ones, or None where the call was refused before it could run; `exception` is what the
+    handler raised, with its traceback, where it ran in this process.
+    """
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+    round: int
+    ok: bool
+    content: str = ""
+    data: Any = None
+    reason: str = ""
+    error: str = ""
+    started_at: float | None = None
+    duration_seconds: float = 0.0
+    exception: BaseException | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundRecord:
+    """One round: the call of the model, then the calls in its reply."""
+
+    round: int
+    started_at: float
+    seconds: float
+    finish_reason: str
+    model: str
+    usage: Usage
+    calls: list[CallRecord]
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestResult(Generic[OutputT]):
+    """How a request ended.
+
+    `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value), "failed" (`reason` is an error
+    code, `error` the exception) or "cancelled". `text` is the answer, or the last text there was. `messages` is the
+    valid transcript: the history, and this turn behind it from `messages[history_count]` on. `affected` gathers what
+    tools reported to have changed, in call order, each once. Times are seconds.
+    """
+
+    outcome: RequestOutcome
+    reason: str
+    text: str
+    output: OutputT
+    messages: list[Message]
+    history_count: int
+    artifacts: list[Artifact]
+    affected: list[str]
+    usage: Usage
+    rounds: int
+    tool_calls: list[CallRecord]
+    request_id: str
+    conversation_id: str
+    duration_seconds: float
+    error: ToolbusError | None = None
+    trace: list[RoundRecord] = field(default_factory=list[RoundRecord], repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model answered of its own accord."""
+        return self.outcome == "completed"
+
+    @property
+    def new_messages(self) -> list[Message]:
+        """This turn's messages, without the history."""
+        return self.messages[self.history_count :]
+
+    def raise_for_outcome(self) -> None:
+        """Raise the matching `ToolbusError` unless the outcome is `completed`."""
+        if self.outcome == "stopped":
+            raise LimitReached(self.reason)
+        if self.outcome == "cancelled":
+            raise RequestCancelledError(self.reason or "the request was cancelled")
+        if self.error is not None:
+            raise self.error
+
+    def timeline(self) -> str:
+        """What happened, for people: a line for each model call, tool call, and the ending."""
+        started = self.trace[0].started_at if self.trace else 0.0
+        lines = [f"request {self.request_id}"]
+        for each in self.trace:
+            asked = f", {len(each.calls)} call{'s' if len(each.calls) != 1 else ''}" if each.calls else ""
+            model = f" ({each.model})" if each.model else ""
+            lines.append(f"{each.started_at - started:8.3f}s  model{model} answered in {each.seconds:.3f}s{asked}")
+            lines.extend(_call_line(call, started, each) for call in each.calls)
+        reason = f": {self.reason}" if self.reason else ""
+        tokens = f"{self.usage.input_tokens} tokens in, {self.usage.output_tokens} out"
+        lines.append(f"{self.duration_seconds:8.3f}s  {self.outcome}{reason}; {tokens}")
+        return "\n".join(lines)
+
+
+def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
+    at = (call.started_at if call.started_at is not None else in_round.started_at + in_round.seconds) - started
+    mark, ending = ("✓", "") if call.ok else ("✗", f": {call.reason}: {call.error}")
+    return f"{at:8.3f}s    {mark} {call.name} in {call.duration_seconds:.3f}s{ending}"
+
+
+def result_from(
+    state: TurnState, messages: Sequence[Message], cause: Callable[[str], BaseException | None], error: ToolbusError | None
+) -> RequestResult[Any]:
+    """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
+    ending = state.ending
+    assert ending is not None
+    trace = [
+        RoundRecord(
+            round=each.round,
+            started_at=each.started_at,
+            seconds=each.seconds,
+            finish_reason=each.finish_reason,
+            model=each.model,
+            usage=each.usage,
+            calls=[_record(call, cause) for call in each.calls],
+        )
+        for each in state.rounds
+    ]
+    outcomes = [call.outcome for each in state.rounds for call in each.calls]
+    completed = [outcome for outcome in outcomes if isinstance(outcome, ToolCallCompleted)]
+    return RequestResult(
+        outcome=_outcome(ending),
+        reason=ending.reason,
+        text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,
+        output=None,
+        messages=list(messages),
+        history_count=state.history_count,
+        artifacts=[artifact for outcome in completed for artifact in outcome.artifacts],
+        affected=list(dict.fromkeys(name for outcome in completed for name in outcome.affected)),
+        usage=state.usage,
+        rounds=len(state.rounds),
+        tool_calls=[call for each in trace for call in each.calls],
+        request_id=state.request_id,
+        conversation_id=state.conversation_id,
+        duration_seconds=ending.at - state.started_at,
+        error=_error(ending, error),
+        trace=trace,
+    )
+
+
+def _outcome(ending: RequestCompleted | RequestFailed | RequestCancelled) -> RequestOutcome:
+    if isinstance(ending, RequestCompleted):
+        return ending.outcome
+    return "failed" if isinstance(ending, RequestFailed) else "cancelled"
+
+
+_ERRORS: dict[str, type[ProviderError]] = {
+    each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply)
+}
+
+
+def _error(
+    ending: RequestCompleted | RequestFailed | RequestCancelled, raised: ToolbusError | None
+) -> ToolbusError | None:
+    """The exception of a failed request: the one that was raised, or one made from the ending's words."""
+    if not isinstance(ending, RequestFailed):
+        return None
+    if raised is not None and raised.code == ending.reason:
+        return raised
+    kind = _ERRORS.get(ending.reason)
+    return ApplicationError(ending.error) if kind is None else kind(ending.error, retryable=ending.retryable)
+
+
+def _record(state: CallState, cause: Callable[[str], BaseException | None]) -> CallRecord:
+    outcome = state.outcome
+    record = CallRecord(
+        call_id=state.call.call_id,
+        name=state.call.name,
+        arguments=state.arguments,
+        round=state.round,
+        ok=isinstance(outcome, ToolCallCompleted),
+        started_at=state.requested_at,
+        duration_seconds=outcome.duration_seconds if outcome is not None else 0.0,
+    )
+    if isinstance(outcome, ToolCallCompleted):
+        record.content, record.data = outcome.content, outcome.data
+    elif isinstance(outcome, ToolCallFailed):
+        record.reason, record.error = outcome.reason, outcome.error
+        record.exception = cause(record.call_id)
+    return record

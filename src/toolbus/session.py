@@ -1,0 +1,568 @@
+"""The request session: one actor for one request.
+
+It performs what the turn machine (`core.turn`) decides and decides nothing itself: it calls the model, opens calls on
+the bus, waits with one timer, writes facts to the journal before it publishes them. It is the only writer of its
+request's facts. It knows the bus, and no runtime, dispatcher or vendor.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import anyio
+
+from .buffers import Overflow
+from .bus import EventBus, Mailbox
+from .clock import SessionClock
+from .core.limits import Limits
+from .core.state import Messages, Phase, TurnState
+from .core.transcript import validate
+from .core.turn import (
+    AwaitCalls,
+    CallModel,
+    Elapsed,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    Start,
+    apply,
+    decide,
+    pending,
+)
+from .errors import ConfigurationError, ProviderError, ToolbusError
+from .events import (
+    CancelRequested,
+    Event,
+    MessageAppended,
+    ModelResponded,
+    ModelRetrying,
+    ReasoningDelta,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    SteeringAdded,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolCallCompleted,
+    ToolCallFailed,
+    new_id,
+)
+from .logs import log_fact
+from .messages import AssistantMessage, Message, SystemMessage, UserMessage, from_openai
+from .outcome import RequestResult, result_from
+from .protocols import (
+    Delta,
+    Journal,
+    ModelRequest,
+    ModelSettings,
+    Provider,
+    ReasoningPiece,
+    TextPiece,
+    ToolSource,
+    ToolSpec,
+)
+from .subscriptions import Subscription
+from .tools import ToolContext, ToolRegistry, Toolish
+
+__all__ = ["Instructions", "RequestSession"]
+
+Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
+"""A system prompt, or a function (sync or async) of the context that is asked before every call of the model."""
+
+_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
+_ARBITRATED = frozenset[type[Event]]({MessageAppended, ToolCallFailed})
+_FROM_BUS = frozenset[type[Event]]({ToolCallCompleted, CancelRequested, SteeringAdded})
+_IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has passed, not for every piece
+_logger = logging.getLogger("toolbus.session")
+
+
+class RequestSession:
+    """One request: from a prompt to its `RequestResult`, over the bus.
+
+        session = RequestSession(bus, provider, "Weather in Paris?", tools=[get_weather])
+        task_group.start_soon(session.run)
+        result = await session.result()
+
+    `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or OpenAI dictionaries; copied,
+    never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
+    change while the request runs. Nothing happens before `run`, which is called once, in any task.
+    """
+
+    def __init__(
+        self,
+        bus: EventBus,
+        provider: Provider,
+        messages: str | Sequence[Message] | Sequence[Mapping[str, Any]],
+        *,
+        tools: ToolSource | Iterable[Toolish | ToolSpec] = (),
+        limits: Limits | None = None,
+        settings: ModelSettings | None = None,
+        instructions: Instructions | None = None,
+        deps: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        conversation_id: str = "",
+        request_id: str = "",
+        journal: Journal | None = None,
+        raise_on_failure: bool = False,
+    ) -> None:
+        history, prompt = _split(messages)
+        self.request_id = request_id or new_id()
+        self.conversation_id = conversation_id or f"c{self.request_id}"
+        self.deps = deps
+        self.metadata = metadata
+        self.tools: ToolSource = _tool_source(tools)
+        self._bus = bus
+        self._provider = provider
+        self._settings = settings or ModelSettings()
+        self._instructions = instructions
+        self._journal = journal
+        self._raise = raise_on_failure
+        self._prompt = prompt
+        parent_id = f"{self.request_id}_u"
+        if prompt is not None and not prompt.message_id:
+            self._prompt = UserMessage(content=prompt.content, message_id=parent_id)
+        self._state = TurnState(
+            request_id=self.request_id,
+            conversation_id=self.conversation_id,
+            parent_id=self._prompt.message_id if self._prompt else "",
+            metadata=metadata,
+            limits=limits or Limits(),
+            messages=history,
+        )
+        self._mailbox: Mailbox | None = None
+        self._result: RequestResult[Any] | None = None
+        self._error: ToolbusError | None = None
+        self._done: anyio.Event | None = None
+        self._accepted: anyio.Event | None = None
+        self._begun = False
+
+    # ---------------------------------------------------------------------------------------- for the caller
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The transcript so far: a read-only view that does not grow."""
+        return Messages(self._state.messages)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the result is there."""
+        return self._result is not None
+
+    async def result(self) -> RequestResult[Any]:
+        """Wait for the end. Cancelling the wait does not cancel the request; any number of tasks may wait.
+
+        Raises the matching `ToolbusError` where the session was made with `raise_on_failure`.
+        """
+        if self._result is None:
+            if self._done is None:
+                self._done = anyio.Event()
+            await self._done.wait()
+            assert self._result is not None
+        if self._raise:
+            self._result.raise_for_outcome()
+        return self._result
+
+    async def accepted(self) -> None:
+        """Return once the request has begun and, with a journal, is durable. Also after it has ended."""
+        if self._state.facts == 0 and self._result is None:
+            if self._accepted is None:
+                self._accepted = anyio.Event()
+            await self._accepted.wait()
+
+    def cancel(self, reason: str = "") -> bool:
+        """Ask the request to end as `cancelled`; results that are there stay. False when it does not run (any more)."""
+        return self._ask(CancelRequested, reason=reason)
+
+    def steer(self, text: str) -> bool:
+        """Add a user message at the next round boundary. False when the request does not run (any more)."""
+        return self._ask(SteeringAdded, text=text)
+
+    def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
+        if self._result is not None:
+            return False
+        self._open_mailbox()
+        state = self._state
+        event = kind(
+            request_id=state.request_id,
+            conversation_id=state.conversation_id,
+            parent_id=state.parent_id,
+            metadata=state.metadata,
+            **fields,
+        )
+        return self._bus.publish(event)
+
+    def events(self, *kinds: type[Event], capacity: int = 1_000) -> Subscription:
+        """This request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
+
+        The subscription is made here, not at the first `anext`; it is let go by itself when the request ends.
+        """
+        return self._listen(kinds, capacity, "drop_oldest")
+
+    def text(self, *, final_only: bool = False) -> AsyncIterator[str]:
+        """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
+
+        With `final_only`, only the text of the last round, once it is known to be the last. Of a provider that does
+        not stream, whole texts arrive.
+        """
+        subscription = self._listen((TextDelta, ModelResponded), 1_000, "coalesce")
+        return _text_of(subscription, final_only=final_only)
+
+    def _listen(self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow) -> Subscription:
+        subscription = self._bus.subscribe(
+            *kinds,
+            request_id=self.request_id,
+            until=_is_ending,
+            capacity=capacity,
+            overflow=overflow,
+            name=self.request_id,
+        )
+        return subscription if self.ended else subscription.open()
+
+    # ------------------------------------------------------------------------------------------------ the actor
+
+    async def run(self) -> RequestResult[Any]:
+        """Carry the request out, in this task. Cancelling this ends the request as `cancelled`, and is passed on.
+
+        Returns the result, also for requests that failed; raises nothing of its own unless `raise_on_failure`.
+        """
+        if self._begun:
+            raise ConfigurationError("a session runs once; make another one")
+        self._begun = True
+        self._clock = SessionClock()
+        mailbox = self._open_mailbox()
+        try:
+            await self._step([self._start()], self._clock())
+            if self._accepted is not None:
+                self._accepted.set()
+            while True:
+                command = pending(self._state)
+                if isinstance(command, CallModel):
+                    await self._call_model(command, mailbox)
+                elif isinstance(command, AwaitCalls):
+                    await self._await_calls(command, mailbox)
+                else:
+                    break
+        except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
+            self._crash(exc)
+        finally:
+            if self._state.ending is None:
+                self._abandon()
+            self._finish(mailbox)
+        assert self._result is not None
+        if self._raise:
+            self._result.raise_for_outcome()
+        return self._result
+
+    def _start(self) -> Start:
+        state = self._state
+        return Start(self._prompt, history=Messages(state.messages))
+
+    def _open_mailbox(self) -> Mailbox:
+        if self._mailbox is None:
+            self._mailbox = self._bus.open_mailbox(self.request_id, self)
+        return self._mailbox
+
+    async def _step(self, inputs: Sequence[Input], now: float) -> None:
+        """One step of the machine: decide and apply; claim what is ours; write; publish."""
+        facts = self._advance(inputs, now)
+        if not facts:
+            return
+        if self._journal is not None:
+            await self._journal.append(self.request_id, self._state.facts - len(facts), facts)
+        self._publish(facts, inputs)
+
+    def _advance(self, inputs: Sequence[Input], now: float) -> list[Event]:
+        """Decide and apply until nothing follows. Synchronous, so no result can slip in between."""
+        state = self._state
+        facts: list[Event] = []
+        queue: list[Input | None] = [*inputs, None]
+        for happened in queue:
+            made = decide(state, happened, now)
+            while made:
+                for fact in made:
+                    apply(state, fact)
+                    if type(fact) in _ARBITRATED:
+                        self._arbitrate(fact, inputs)
+                facts.extend(made)
+                made = () if happened is not None else decide(state, None, now)
+        return facts
+
+    def _arbitrate(self, fact: Event, inputs: Sequence[Input]) -> None:
+        """Open a reply's calls on the bus, and claim those that the machine has settled itself."""
+        if isinstance(fact, MessageAppended):
+            message = fact.message
+            if isinstance(message, AssistantMessage) and message.tool_calls and self._mailbox is not None:
+                self._bus.open_calls(self._mailbox, [call.call_id for call in message.tool_calls])
+        elif isinstance(fact, ToolCallFailed) and not any(fact is each for each in inputs):
+            self._bus.claim(fact.request_id, fact.call_id)
+
+    def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
+        announce = self._bus.announce
+        for fact in facts:
+            log_fact(fact)
+            kind = type(fact)
+            if kind in _FROM_BUS or (kind is ToolCallFailed and any(fact is each for each in inputs)):
+                continue  # what came from the bus was published there
+            announce(fact)
+
+    # ------------------------------------------------------------------------------------------------ the model
+
+    async def _call_model(self, command: CallModel, mailbox: Mailbox) -> None:
+        """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
+        if command.retry:
+            self._signal(ModelRetrying, round=command.round, reason="empty_reply")
+        tools = self.tools.specs if command.offer_tools else {}
+        scope = anyio.CancelScope(deadline=self._clock.on_loop(command.deadline))
+        call = _ModelCall(self, command, scope)
+
+        def interrupt(event: Event) -> None:
+            if isinstance(event, CancelRequested):
+                scope.cancel()
+
+        mailbox.on_put = interrupt
+        happened: Input | None = None
+        try:
+            if asked := mailbox.drain():  # before the model was
+                await self._step(asked, self._clock())
+            if self._state.phase is not Phase.MODEL:
+                return
+            with scope:
+                happened = await self._ask_model(call, tools)
+        finally:
+            mailbox.on_put = None
+            call.over = True
+        now = self._clock()
+        if asked := mailbox.drain():
+            await self._step(asked, now)
+        if happened is None and scope.cancelled_caught:
+            happened, now = call.what_elapsed(now)
+        if happened is not None:
+            await self._step([happened], now)
+
+    async def _ask_model(self, call: _ModelCall, tools: Mapping[str, ToolSpec]) -> Input:
+        try:
+            messages = await self._prepared()
+            request = ModelRequest(
+                messages=messages,
+                tools=tuple(tools.values()),
+                settings=self._settings,
+                request_id=self.request_id,
+                conversation_id=self.conversation_id,
+                round=call.command.round,
+            )
+            reply = await self._provider.respond(request, call.emit)
+        except ProviderError as exc:
+            self._error = exc
+            return ModelFailed(exc.code, str(exc), retryable=exc.retryable)
+        except ToolbusError as exc:
+            self._error = exc
+            return ModelFailed(exc.code, str(exc))
+        except Exception as exc:
+            _logger.exception("the model could not be asked", extra={"request_id": self.request_id})
+            return ModelFailed("application_error", f"{type(exc).__name__}: {exc}")
+        return ModelReplied(reply, tools)
+
+    async def _prepared(self) -> Sequence[Message]:
+        """The transcript behind the instructions. Valid by construction: the machine appends whole rounds only."""
+        messages = self._state.messages
+        if self._instructions is None:
+            return Messages(messages)
+        text = self._instructions
+        if callable(text):
+            context = ToolContext(
+                deps=self.deps,
+                request_id=self.request_id,
+                conversation_id=self.conversation_id,
+                messages=self.messages,
+                metadata=self.metadata,
+            )
+            said = text(context)
+            text = await said if inspect.isawaitable(said) else said
+        return Messages(messages, SystemMessage(text=text, message_id=f"{self.request_id}_i"))
+
+    def _signal(self, kind: Callable[..., Event], **fields: Any) -> None:
+        state = self._state
+        self._bus.announce(
+            kind(
+                request_id=state.request_id,
+                conversation_id=state.conversation_id,
+                parent_id=state.parent_id,
+                at=self._clock(),
+                metadata=state.metadata,
+                **fields,
+            )
+        )
+
+    # ------------------------------------------------------------------------------------------------ the tools
+
+    async def _await_calls(self, command: AwaitCalls, mailbox: Mailbox) -> None:
+        """Perform `AwaitCalls`: wait under one timer for whatever comes first."""
+        with anyio.CancelScope(deadline=self._clock.on_loop(command.deadline)):
+            await mailbox.wait()
+        now = self._clock()
+        events = mailbox.drain()
+        if events:  # read before a deadline is believed; results before what people ask, so that nothing done is lost
+            events.sort(key=_is_asked)
+            await self._step(events, now)
+        else:
+            await self._step([Elapsed()], max(now, command.deadline))
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def _abandon(self) -> None:
+        """The host cancelled the task: end the request now, without awaiting anything."""
+        inputs: list[Any] = sorted(self._mailbox.drain(), key=_is_asked) if self._mailbox else []
+        if self._state.phase is Phase.NEW:
+            inputs.insert(0, self._start())
+        inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
+        facts = self._advance(inputs, self._clock())
+        self._publish(facts, [each for each in inputs[:-1] if not isinstance(each, Start)])
+
+    def _crash(self, exc: Exception) -> None:
+        """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
+        _logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
+        state = self._state
+        for each in list(state.open_calls.values()):
+            if self._bus.claim(self.request_id, each.call.call_id):
+                self._signal(
+                    ToolCallFailed,
+                    call_id=each.call.call_id,
+                    name=each.call.name,
+                    reason="interrupted",
+                    error="The request ended by an internal error.",
+                    outcome_unknown=True,
+                )
+        state.phase = Phase.ENDED
+        self._error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
+        self._error.__cause__ = exc
+        state.ending = RequestFailed(
+            request_id=self.request_id,
+            conversation_id=self.conversation_id,
+            parent_id=state.parent_id,
+            at=self._clock(),
+            metadata=state.metadata,
+            reason=self._error.code,
+            error=str(self._error),
+            usage=state.usage,
+        )
+        self._bus.announce(state.ending)
+
+    def _finish(self, mailbox: Mailbox) -> None:
+        self._bus.close_mailbox(mailbox)
+        self._result = result_from(self._state, self._state.messages, mailbox.cause, self._error)
+        if self._accepted is not None:
+            self._accepted.set()
+        if self._done is not None:
+            self._done.set()
+
+
+class _ModelCall:
+    """One call of the model: what its provider emits, and its timer."""
+
+    __slots__ = ("_hard", "_idle", "_move_at", "_session", "command", "over", "scope")
+
+    def __init__(self, session: RequestSession, command: CallModel, scope: anyio.CancelScope) -> None:
+        self.command = command
+        self.scope = scope
+        self.over = False
+        self._session = session
+        self._idle = session._state.limits.stream_idle_seconds  # noqa: SLF001 -- one actor in two classes
+        self._hard = scope.deadline
+        self._move_at = 0.0
+
+    def emit(self, delta: Delta) -> None:
+        """Pass a piece on to whoever listens; move the timer for streams that stand still."""
+        if self.over:
+            return
+        now = anyio.current_time()
+        if now >= self._move_at:
+            self._move_at = now + self._idle * _IDLE_SLACK
+            self.scope.deadline = min(self._hard, now + self._idle)
+        session = self._session
+        message_id = self.command.message_id
+        if isinstance(delta, TextPiece):
+            if session._bus.wants(TextDelta, session.request_id):  # noqa: SLF001
+                self._tell(TextDelta, message_id=message_id, text=delta.text)
+        elif isinstance(delta, ReasoningPiece):
+            if session._bus.wants(ReasoningDelta, session.request_id):  # noqa: SLF001
+                self._tell(ReasoningDelta, message_id=message_id, text=delta.text)
+        elif session._bus.wants(ToolArgumentsDelta, session.request_id):  # noqa: SLF001
+            self._tell(
+                ToolArgumentsDelta, message_id=message_id, index=delta.index, name=delta.name, text=delta.text
+            )
+
+    def _tell(self, kind: Callable[..., Event], **fields: Any) -> None:
+        self._session._signal(kind, round=self.command.round, **fields)  # noqa: SLF001
+
+    def what_elapsed(self, now: float) -> tuple[Input | None, float]:
+        """Which timer fired: the machine's deadline, or that of a stream that stood still."""
+        if self.scope.deadline < self._hard:
+            limit = f"stream_idle_seconds={self._idle:g}"
+            return ModelFailed("provider_timeout", f"the model's stream stood still ({limit})", retryable=True), now
+        return Elapsed(), max(now, self.command.deadline)
+
+
+async def _text_of(subscription: Subscription, *, final_only: bool) -> AsyncIterator[str]:
+    held: list[str] = []
+    streamed = ""
+    async with subscription:
+        async for event in subscription:
+            if isinstance(event, TextDelta):
+                streamed = event.message_id
+                if final_only:
+                    held.append(event.text)
+                else:
+                    yield event.text
+            elif isinstance(event, ModelResponded) and isinstance(event.message, AssistantMessage):
+                if event.message.message_id != streamed and event.message.text:
+                    held.append(event.message.text)
+                if not final_only or not event.message.tool_calls:
+                    for piece in held:
+                        yield piece
+                held.clear()
+
+
+def _is_ending(event: Event) -> bool:
+    return isinstance(event, _ENDINGS)
+
+
+def _is_asked(event: Event) -> bool:
+    return isinstance(event, (CancelRequested, SteeringAdded))
+
+
+def _split(
+    messages: str | Sequence[Message] | Sequence[Mapping[str, Any]],
+) -> tuple[list[Message], UserMessage | None]:
+    """The history, and the user's message behind it."""
+    if isinstance(messages, str):
+        return [], UserMessage(content=messages)
+    given: list[Any] = list(messages)
+    history: list[Message] = from_openai(given) if given and isinstance(given[0], Mapping) else given
+    if history and isinstance(history[-1], UserMessage):
+        prompt = history.pop()
+        validate([*history, prompt])
+        return history, cast("UserMessage", prompt)
+    validate(history)
+    if not history:
+        raise ConfigurationError("there is nothing to ask: give a prompt")
+    return history, None
+
+
+def _tool_source(tools: ToolSource | Iterable[Toolish | ToolSpec]) -> ToolSource:
+    if hasattr(tools, "specs"):
+        return cast("ToolSource", tools)
+    given = list(cast("Iterable[Toolish | ToolSpec]", tools))
+    specs = [each for each in given if isinstance(each, ToolSpec)]
+    if not specs:
+        return ToolRegistry(cast("list[Toolish]", given))
+    return _FixedTools({each.name: each for each in specs})
+
+
+class _FixedTools:
+    """Specs alone: their calls are run by whoever listens on the bus."""
+
+    def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
+        self.specs = specs
