@@ -404,7 +404,7 @@ def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, s
     if total.returncode:
         subprocess.run([*coverage, "report", "--skip-covered"], check=False, env=environment)
     shutil.copyfile(environment["COVERAGE_FILE"], ROOT / ".coverage")  # for `coverage html`
-    remark = f"{total.stdout.strip()} % with branches; at least {COVERAGE_PERCENT} % is asked for"
+    remark = f"{total.stdout.partition(chr(10))[0]} % with branches; at least {COVERAGE_PERCENT} % is asked for"
     yield "coverage", total.returncode == 0, time.monotonic() - began, remark
 
 
