@@ -1,1 +1,16 @@
-"""Models: adapters of vendors' wire formats to `toolbus.protocols.Provider`."""
+"""Models: adapters of vendors' wire formats to `toolbus.protocols.Provider`.
+
+Importing this imports no SDK. `toolbus.providers.extractive` is imported by whoever asks for it.
+"""
+
+from ._resolve import choose_from_environment, missing_provider_message, resolve
+from .openai import OpenAIProvider
+from .scripted import ScriptedProvider
+
+__all__ = [
+    "OpenAIProvider",
+    "ScriptedProvider",
+    "choose_from_environment",
+    "missing_provider_message",
+    "resolve",
+]

@@ -1,0 +1,103 @@
+"""Builds the body of a chat-completions request. Knows what OpenAI takes and compatible servers do not, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from toolbus.errors import ConfigurationError
+from toolbus.messages import to_openai
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toolbus.protocols import ModelRequest, ToolSpec
+
+__all__ = ["request_body", "speaks_for_openai", "without_half_characters"]
+
+_OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+
+
+def speaks_for_openai(base_url: str) -> bool:
+    """Whether OpenAI itself, or Azure for it, is behind the URL; others get the dialect of compatible servers."""
+    host = urlsplit(base_url).hostname or ""
+    return host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1:])
+
+
+def request_body(
+    model: str,
+    request: ModelRequest,
+    *,
+    vendor: str,
+    compatible: bool,
+    include_usage: bool,
+    reasoning_field: str | None,
+) -> dict[str, Any]:
+    """The request as a dictionary; `extra_body` goes over everything else.
+
+    Where `compatible`, differences of such servers are met: `max_tokens`, argument text in the history that they can
+    parse, and tool choices that they would ignore (see `_choose`).
+    Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
+    """
+    settings = request.settings
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": to_openai(
+            request.messages, vendor=vendor, reasoning_field=reasoning_field, valid_arguments=compatible
+        ),
+        "stream": True,
+    }
+    if include_usage:
+        body["stream_options"] = {"include_usage": True}
+    if settings.temperature is not None:
+        body["temperature"] = settings.temperature
+    if settings.max_output_tokens is not None:
+        body["max_tokens" if compatible else "max_completion_tokens"] = settings.max_output_tokens
+    if settings.reasoning_effort is not None:
+        body["reasoning_effort"] = settings.reasoning_effort
+    if request.tools:
+        body |= _choose(request.tools, settings.tool_choice, compatible=compatible)
+        if settings.parallel_tool_calls is not None and "tools" in body:
+            body["parallel_tool_calls"] = settings.parallel_tool_calls
+    if settings.extra_body:
+        body |= settings.extra_body
+    return body
+
+
+def _choose(tools: Sequence[ToolSpec], choice: str | None, *, compatible: bool) -> dict[str, Any]:
+    """`tools` and `tool_choice`.
+
+    Some compatible servers take a forced function for "auto", and let a model that may call nothing write calls as
+    text. They all understand what is offered: so a forced tool is the only one there is, and "none" offers none.
+    """
+    if choice is None or choice in {"auto", "required"}:
+        return {"tools": [_wire(tool) for tool in tools], **({} if choice is None else {"tool_choice": choice})}
+    if choice == "none":
+        return {} if compatible else {"tools": [_wire(tool) for tool in tools], "tool_choice": "none"}
+    forced = [tool for tool in tools if tool.name == choice]
+    if not forced:
+        names = ", ".join(tool.name for tool in tools)
+        raise ConfigurationError(
+            f"tool_choice={choice!r} names no tool that is offered ({names}), and is none of auto, none, required"
+        )
+    if compatible:
+        return {"tools": [_wire(tool) for tool in forced], "tool_choice": "required"}
+    return {
+        "tools": [_wire(tool) for tool in tools],
+        "tool_choice": {"type": "function", "function": {"name": choice}},
+    }
+
+
+def _wire(tool: ToolSpec) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "parameters": dict(tool.parameters)}
+    if tool.description:
+        function["description"] = tool.description
+    return {"type": "function", "function": function}
+
+
+def without_half_characters(body: dict[str, Any]) -> dict[str, Any]:
+    """The body with a question mark for every lone surrogate, which UTF-8 cannot carry (a text cut inside an emoji)."""
+    return orjson.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))

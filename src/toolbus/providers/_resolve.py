@@ -1,0 +1,98 @@
+"""From a provider's name to a provider, and what the environment says about it.
+
+Knows which providers there are and which variables are read; imports an adapter only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from toolbus.errors import ConfigurationError
+from toolbus.protocols import Provider
+
+__all__ = ["DEFAULT_OPENAI_MODEL", "VARIABLES", "choose_from_environment", "missing_provider_message", "resolve"]
+
+DEFAULT_OPENAI_MODEL = "gpt-5-mini"
+"""What the CLI asks for when there is a key and no TOOLBUS_MODEL: small, and good with tools."""
+
+VARIABLES = ("TOOLBUS_PROVIDER", "TOOLBUS_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OLLAMA_HOST")
+"""The variables that decide which provider there is, as docs/reference/environment.md has them."""
+
+_KINDS = "'openai:MODEL', 'ollama:MODEL', 'extractive' (no language model: quotes files, offline), or a Provider"
+_OLLAMA_PORT = 11434
+
+
+def resolve(provider: str | Provider) -> Provider:
+    """The provider of that name; a `Provider` is returned as it is.
+
+    "openai:MODEL" is OpenAI with OPENAI_API_KEY, or the server at OPENAI_BASE_URL; "ollama:MODEL" the Ollama at
+    OLLAMA_HOST, by default the local one; "extractive" the embedded one that needs neither key nor network. Nothing is
+    sent here, so a wrong key or an absent server shows at the first request.
+
+    Raises `ConfigurationError` for any other name, a missing model or key, and `MissingExtra` without the SDK.
+    """
+    if not isinstance(provider, str):
+        given: object = provider  # callers without a type checker give anything
+        if isinstance(given, Provider):
+            return given
+        raise ConfigurationError(f"{given!r} is no provider: give {_KINDS}")
+    vendor, _, model = provider.strip().partition(":")
+    if vendor == "extractive" and not model:
+        from .extractive import ExtractiveProvider  # noqa: PLC0415 -- only who asks for it pays for it
+
+        return ExtractiveProvider()
+    if vendor not in {"openai", "ollama"}:
+        raise ConfigurationError(f"there is no provider {provider!r}: give {_KINDS}")
+    if not model.strip():
+        raise ConfigurationError(f"provider {provider!r} names no model: write {vendor}:MODEL")
+    from .openai import OpenAIProvider  # noqa: PLC0415
+
+    return OpenAIProvider(model.strip(), **(_ollama() if vendor == "ollama" else {}))
+
+
+def _ollama() -> dict[str, Any]:
+    return {
+        "vendor": "ollama",
+        "api_key": "ollama",  # the SDK insists on a key, and Ollama ignores it
+        "base_url": _ollama_url(os.environ.get("OLLAMA_HOST", "")),
+        "unreachable_hint": "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right",
+    }
+
+
+def _ollama_url(host: str) -> str:
+    """OLLAMA_HOST as Ollama itself reads it: scheme, port and path may be missing; all interfaces means this one."""
+    host = host.strip().strip("\"'")
+    given = "://" in host
+    try:
+        parts = urlsplit(host if given else f"http://{host}")
+        name = parts.hostname or "127.0.0.1"
+        port = parts.port or ({"http": 80, "https": 443}.get(parts.scheme) if given else None) or _OLLAMA_PORT
+    except ValueError as exc:
+        raise ConfigurationError(f"OLLAMA_HOST is {host!r}, which is no host: {exc}") from exc
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # noqa: S104 -- what a server binds, we call
+    shown = f"[{name}]" if ":" in name else name
+    return f"{parts.scheme}://{shown}:{port}{parts.path.rstrip('/').removesuffix('/v1')}/v1"
+
+
+def choose_from_environment() -> str | None:
+    """The provider's name that the environment asks for, for the CLI; the library itself never guesses.
+
+    TOOLBUS_PROVIDER wins. Else with OPENAI_API_KEY it is "openai:" and TOOLBUS_MODEL, or a small model. Else None.
+    """
+    if chosen := _value("TOOLBUS_PROVIDER"):
+        return chosen
+    if _value("OPENAI_API_KEY"):
+        return f"openai:{_value('TOOLBUS_MODEL') or DEFAULT_OPENAI_MODEL}"
+    return None
+
+
+def missing_provider_message() -> str:
+    """What to tell who named no provider: the kinds there are, and which variables are set. Never their values."""
+    looked_at = ", ".join(f"{name} ({'set' if _value(name) else 'not set'})" for name in VARIABLES)
+    return f"no provider was named: give provider={_KINDS}, or set TOOLBUS_PROVIDER. Looked at: {looked_at}"
+
+
+def _value(name: str) -> str:
+    return os.environ.get(name, "").strip()
