@@ -70,10 +70,10 @@ ADVICE = (
     (("Hash mismatch", "DO NOT MATCH"), "a package is not what uv.lock says. Do not trust the registry in use."),
     (
         (
-            "fetch",
-            "sending request",
+            "Failed to fetch",
+            "Request failed",
             "onnection",
-            "resolve",
+            "dns error",
             "urlopen",
             "timed out",
             "ertificate",

@@ -1,0 +1,164 @@
+"""dev.py sets up only what is needed, heals what was cut short, and says what to do when it cannot."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import ROOT
+
+
+@pytest.fixture
+def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """dev.py as a module, at work in an empty folder; `dev.ran` gathers the commands that it would have run."""
+    specification = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module: Any = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    module.ran = []
+
+    def run(command: list[object], _settings: object) -> None:
+        module.ran.append(" ".join(map(str, command)))
+        if "venv" in command:
+            (tmp_path / ".venv").mkdir(exist_ok=True)
+
+    def uv() -> str:
+        return "uv"
+
+    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(module, "find_uv", uv)
+    monkeypatch.setattr(module, "STATE", tmp_path / ".dev")
+    monkeypatch.setattr(module, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(module, "STAMP", tmp_path / ".venv" / "stamp.json")
+    monkeypatch.setattr(module, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(module, "python_fits", (tmp_path / ".venv").exists)
+    return module
+
+
+def test_a_repeat_runs_nothing(dev: Any):
+    dev.prepare("ask")
+    assert len(dev.ran) == 4
+    dev.prepare("ask")
+    assert len(dev.ran) == 4
+
+
+def test_the_environment_of_the_tests_answers_questions_too_but_not_the_other_way_round(dev: Any):
+    dev.prepare("ask")
+    dev.prepare("test")
+    assert "--group dev" in dev.ran[4]
+    count = len(dev.ran)
+    dev.prepare("ask")
+    assert len(dev.ran) == count
+
+
+def test_an_environment_made_by_hand_is_used_as_it_is(dev: Any):
+    dev.VENV.mkdir()
+    dev.prepare("ask")
+    assert not [command for command in dev.ran if command.startswith("uv venv")]
+    assert "pip install" in dev.ran[-1]  # which, other than sync, removes nothing
+
+
+@pytest.mark.parametrize("spoiled", [{"key": None}, {"root": "elsewhere"}])
+def test_an_environment_that_was_cut_short_or_has_moved_is_made_anew(dev: Any, spoiled: dict[str, str | None]):
+    dev.prepare("test")
+    stamp = {**json.loads(dev.STAMP.read_text()), **spoiled}
+    dev.STAMP.write_text(json.dumps({name: value for name, value in stamp.items() if value}))
+    dev.ran.clear()
+    if "root" in spoiled:  # what a moved checkout does to the key as well
+        dev.fingerprint = lambda: "another"
+    dev.prepare("test")
+    assert dev.ran[0].startswith("uv venv --quiet --clear")
+
+
+def test_a_set_up_that_fails_is_not_taken_for_done(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    def run(command: list[object], _settings: object) -> None:
+        dev.VENV.mkdir(exist_ok=True)
+        if "pip" in command:
+            raise dev.SetupError("no network")
+
+    monkeypatch.setattr(dev, "run", run)
+    with pytest.raises(dev.SetupError, match="no network"):
+        dev.prepare("ask")
+    assert "key" not in json.loads(dev.STAMP.read_text())
+
+
+def test_what_the_cache_does_not_have_is_asked_of_the_registry(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    recorded = dev.run
+
+    def run(command: list[object], settings: object) -> None:
+        recorded(command, settings)
+        if "--offline" in command:
+            raise dev.SetupError("not in the cache")
+
+    monkeypatch.setattr(dev, "run", run)
+    dev.prepare("ask")
+    assert dev.ran[-2] == f"{dev.ran[-1]} --offline"
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"),
+    [
+        ("failed to copy file: No space left on device (os error 28)", "the disk is full"),
+        ("error: Request failed after 3 retries\n cause: dns error", "the package registry cannot be reached"),
+        ("<urlopen error [Errno -3] Temporary failure in name resolution>", "the package registry cannot be reached"),
+        ("ERROR: No matching distribution found for uv==0.13.9", "the package registry cannot be reached"),
+        ("invalid peer certificate: UnknownIssuer", "SSL_CERT_FILE"),
+        ("[Errno 30] Read-only file system: '.dev'", "cannot write"),
+        ("Hash mismatch for rich", "not what uv.lock says"),
+        ("something new", "the set-up failed"),
+    ],
+)
+def test_a_failure_says_what_to_do_and_quotes_its_cause(dev: Any, output: str, advice: str):
+    text = dev.advise(output)
+    assert advice in text
+    assert output in text
+
+
+def test_pips_settings_reach_uv_unless_uv_has_its_own(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    def listing(*_command: object, **_options: object) -> subprocess.CompletedProcess[str]:
+        lines = ["global.index-url='mirror'", ":env:.index-url='nearer'", "global.cert='own.pem'", "global.timeout='9'"]
+        return subprocess.CompletedProcess([], 0, "\n".join(lines))
+
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "SSL_CERT_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(dev.subprocess, "run", listing)
+    settings = dev.registry_settings()
+    assert (settings["UV_DEFAULT_INDEX"], settings["SSL_CERT_FILE"]) == ("nearer", "own.pem")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "uv's own")
+    assert "UV_DEFAULT_INDEX" not in dev.registry_settings()
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "libc", "tag"),
+    [
+        ("Linux", "x86_64", "glibc", "manylinux_2_17_x86_64"),
+        ("Linux", "aarch64", "", "musllinux_1_1_aarch64"),
+        ("Darwin", "arm64", "", "macosx_11_0_arm64"),
+        ("Windows", "AMD64", "", "win_amd64"),
+    ],
+)
+def test_without_pip_the_locked_uv_for_this_machine_is_found(
+    dev: Any, monkeypatch: pytest.MonkeyPatch, system: str, machine: str, libc: str, tag: str
+):
+    monkeypatch.setattr(dev.platform, "system", lambda: system)
+    monkeypatch.setattr(dev.platform, "machine", lambda: machine)
+    monkeypatch.setattr(dev.platform, "libc_ver", lambda: (libc, ""))
+    (found,) = [wheel["url"] for wheel in dev.locked_package("uv")["wheels"] if dev._suits(wheel["url"])]
+    assert tag in found
+
+
+def test_without_a_command_it_tells_how_it_is_used(dev: Any, capsys: pytest.CaptureFixture[str]):
+    assert dev.main([]) == 2
+    assert dev.main(["--help"]) == 0
+    assert dev.main(["tset"]) == 2
+    assert 'python3 dev.py ask "' in capsys.readouterr().out
+
+
+def test_it_names_no_registry():
+    assert "://" not in (ROOT / "dev.py").read_text(encoding="utf-8")
