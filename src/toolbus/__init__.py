@@ -7,6 +7,7 @@ from .errors import ToolError, ToolRetry
 from .outcome import RequestResult
 from .protocols import ModelSettings
 from .results import ToolResult
+from .runtime import Runtime
 from .session import RequestSession
 from .tools import Tool, ToolContext, ToolRegistry, tool
 
@@ -16,6 +17,7 @@ __all__ = [
     "ModelSettings",
     "RequestResult",
     "RequestSession",
+    "Runtime",
     "Tool",
     "ToolContext",
     "ToolDispatcher",

@@ -37,12 +37,13 @@ from .events import (
     ToolCallFailed,
     ToolCallLate,
 )
+from .mailbox import Mailbox
 from .subscriptions import Subscription, SubscriptionStatistics
 
 if TYPE_CHECKING:
     from .protocols import RequestView
 
-__all__ = ["BusStatistics", "EventBus", "Mailbox"]
+__all__ = ["BusStatistics", "EventBus"]
 
 E = TypeVar("E", bound=Event)
 _Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
@@ -82,56 +83,6 @@ class _EventSignal(Signal):
     set_class = cast("type[set[Any]]", _OrderedIds)
 
 
-class Mailbox:
-    """A session's control path: the terminal events of its calls, and what people ask of it. Lossless, in order.
-
-    Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
-    each event that comes in, at once and in the publisher's stack: it must only wake its session.
-    """
-
-    __slots__ = ("_causes", "_items", "on_put", "request_id", "view")
-
-    def __init__(self, request_id: str, view: RequestView | None) -> None:
-        self.request_id = request_id
-        self.view = view
-        self.on_put: Callable[[Event], object] | None = None
-        self._items: deque[Any] = deque()
-        self._causes: dict[str, BaseException] = {}
-
-    def put(self, event: Event, cause: BaseException | None = None) -> None:
-        """Put an event in and wake the session. Called by the bus."""
-        self._items.append(event)
-        if cause is not None and isinstance(event, ToolCallFailed):
-            self._causes[event.call_id] = cause
-        if self.on_put is not None:
-            self.on_put(event)
-
-    def drain(self) -> list[Any]:
-        """All events that came in since the last time, oldest first."""
-        events = list(self._items)
-        self._items.clear()
-        return events
-
-    def cause(self, call_id: str) -> BaseException | None:
-        """The exception behind a call's failure, where it was raised in this process."""
-        return self._causes.get(call_id)
-
-    async def wait(self) -> None:
-        """Return once there is an event; at once, and without giving way, when there is one already."""
-        if self._items:
-            return
-        woken = anyio.Event()
-
-        def wake(_event: Event) -> None:
-            woken.set()
-
-        self.on_put = wake
-        try:
-            await woken.wait()
-        finally:
-            self.on_put = None
-
-
 @dataclass(slots=True, frozen=True)
 class BusStatistics:
     """What the bus holds and has seen. Peaks are since the bus was made."""
@@ -161,9 +112,7 @@ class EventBus:
     publishing; what a receiver publishes is delivered after the event that it was told of.
     """
 
-    def __init__(
-        self, *, max_settled: int = 10_000, max_causal_depth: int = 64, max_queued: int = 10_000
-    ) -> None:
+    def __init__(self, *, max_settled: int = 10_000, max_causal_depth: int = 64, max_queued: int = 10_000) -> None:
         self._max_settled = max_settled
         self._max_depth = max_causal_depth
         self._max_queued = max_queued
@@ -236,8 +185,7 @@ class EventBus:
         """Broadcast without arbitration: for sessions, which have claimed what they say. Use `publish`."""
         if self._delivering:
             self._queue.append((event, self._depth + 1))
-            if len(self._queue) > self._peaks["queued"]:
-                self._peaks["queued"] = len(self._queue)
+            self._peaks["queued"] = max(self._peaks["queued"], len(self._queue))
             return
         self._delivering = True
         try:
@@ -281,8 +229,7 @@ class EventBus:
         if self._token is None:
             self.bind()
         mailbox = self._mailboxes[request_id] = Mailbox(request_id, view)
-        if len(self._mailboxes) > self._peaks["mailboxes"]:
-            self._peaks["mailboxes"] = len(self._mailboxes)
+        self._peaks["mailboxes"] = max(self._peaks["mailboxes"], len(self._mailboxes))
         return mailbox
 
     def close_mailbox(self, mailbox: Mailbox) -> None:
@@ -300,8 +247,7 @@ class EventBus:
         request_id = mailbox.request_id
         for call_id in call_ids:
             opened[request_id, call_id] = mailbox
-        if len(opened) > self._peaks["open_calls"]:
-            self._peaks["open_calls"] = len(opened)
+        self._peaks["open_calls"] = max(self._peaks["open_calls"], len(opened))
 
     def claim(self, request_id: str, call_id: str) -> bool:
         """Settle a call on behalf of its session. False when somebody was first; then their event is in the mailbox."""
@@ -366,9 +312,7 @@ class EventBus:
 
     # --------------------------------------------------------------------------------------------- listening
 
-    def connect(
-        self, kinds: type[E] | tuple[type[E], ...], receiver: Callable[[E], object]
-    ) -> Callable[[], None]:
+    def connect(self, kinds: type[E] | tuple[type[E], ...], receiver: Callable[[E], object]) -> Callable[[], None]:
         """Call `receiver(event)` inline for each event of `kinds`; `Event` means every kind. Returns the disconnect.
 
         Receivers are called in the order of connection, are held strongly, and must be quick. One that raises becomes
@@ -432,13 +376,16 @@ class EventBus:
 
         `kinds` are the types wanted (all, when none is given), `request_id` restricts it to one request, which makes
         it free for all others; `where` filters further and must be quick; after an event for which `until` is true
-        (of those types, or with `request_id` of any type) it ends. `capacity` is in events. `overflow` says what a full buffer does with signals: facts are never dropped,
-        and a buffer full of facts ends the subscription with `SubscriptionOverflow`.
+        (of those types, or with `request_id` of any type) it ends. `capacity` is in events. `overflow` says what a full
+        buffer does with signals: facts are never dropped, and a buffer full of facts ends the subscription with
+        `SubscriptionOverflow`.
         """
         if capacity < 1:
             raise ConfigurationError(f"capacity is {capacity}; a subscription needs at least one place")
         if overflow not in ("drop_oldest", "drop_newest", "coalesce", "disconnect"):
-            raise ConfigurationError(f"overflow is {overflow!r}; it is drop_oldest, drop_newest, coalesce or disconnect")
+            raise ConfigurationError(
+                f"overflow is {overflow!r}; it is drop_oldest, drop_newest, coalesce or disconnect"
+            )
         wanted = _expand(kinds or (Event,))
 
         def lists() -> Iterator[tuple[dict[Any, list[Subscription]], Any]]:
@@ -478,7 +425,8 @@ class EventBus:
 
     def statistics(self) -> BusStatistics:
         """Depths, peaks and losses. Costs O(listeners)."""
-        subscriptions = {id(each): each for table in (self._by_type, self._by_request) for l in table.values() for each in l}  # noqa: E501, E741
+        tables = (*self._by_type.values(), *self._by_request.values())
+        subscriptions = {id(each): each for table in tables for each in table}
         return BusStatistics(
             position=self._position,
             mailboxes=len(self._mailboxes),

@@ -20,7 +20,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from .errors import ConfigurationError, NotRunning
+from .errors import ConfigurationError, NotRunning, UnserialisableResult
 from .events import (
     ToolCallCompleted,
     ToolCallFailed,
@@ -28,7 +28,7 @@ from .events import (
     ToolCallRequested,
     ToolCallStarted,
 )
-from .execution import Failure, ThreadRun, classify, in_context, is_being_cancelled
+from .execution import Failure, ThreadRun, classify, in_context, is_being_cancelled, is_keyboard_interrupt
 from .results import Rendered, render
 from .tools import Tool, ToolContext, ToolRegistry
 
@@ -56,9 +56,6 @@ class DispatcherStatistics:
     threads: int
     threads_peak: int
     overdue: tuple[str, ...]
-
-
-_NO_TOOL: Tool[..., Any] = Tool("none", "", {}, external=True, validate=lambda _arguments: None)
 
 
 class _Gate:
@@ -163,7 +160,7 @@ class ToolDispatcher:
         ]
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> bool | None:
+    async def __aexit__(self, *exc_info: Any) -> bool | None:  # noqa: PYI036 -- passed on as they came
         group = self._group
         assert group is not None
         self._disconnect[0]()
@@ -203,7 +200,21 @@ class ToolDispatcher:
         self._admit(job)
 
     def _refuse(self, request: ToolCallRequested, failure: Failure) -> None:
-        self._fail(_Job(request, _NO_TOOL, ()), failure)
+        """Answer a call that is not even queued."""
+        self._bus.publish(
+            ToolCallFailed(
+                request_id=request.request_id,
+                conversation_id=request.conversation_id,
+                parent_id=request.parent_id,
+                metadata=request.metadata,
+                at=request.at,
+                call_id=request.call_id,
+                name=request.name,
+                reason=failure.reason,
+                error=failure.error,
+                retryable=failure.retryable,
+            )
+        )
 
     def _find(self, request: ToolCallRequested) -> tuple[Tool[..., Any] | None, bool]:
         """The tool to run, if it is ours to run; and whether it is ours to say that there is none."""
@@ -245,7 +256,7 @@ class ToolDispatcher:
             worker.wake.set()
         elif self._group is not None:
             job.worker = worker = _Worker(job)
-            # In the dispatcher's own context, so that a worker does not keep alive what its first caller had in its own.
+            # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
             self._context.copy().run(self._group.start_soon, self._work, worker)
 
     def _release(self, gates: tuple[_Gate, ...]) -> None:
@@ -326,12 +337,13 @@ class ToolDispatcher:
         job.run = None
         self._overdue.pop(job.key, None)
         self._release(job.gates[1:])
-        try:
-            if error is not None:
-                raise error
-            self._complete(job, render(value))
-        except Exception as exc:
-            self._fail(job, classify(exc), exc)
+        if error is None:
+            try:
+                self._complete(job, render(value))
+            except UnserialisableResult as exc:
+                error = exc
+        if error is not None:
+            self._fail(job, classify(error), error)
 
     def _on_exception(self, job: _Job, worker: _Worker, exc: BaseException) -> bool:
         """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
@@ -343,9 +355,7 @@ class ToolDispatcher:
                 self._fail(job, Failure("cancelled", "The host was cancelled."), exc)
                 raise exc
         self._fail(job, classify(exc), exc)
-        if isinstance(exc, KeyboardInterrupt) or (
-            isinstance(exc, BaseExceptionGroup) and exc.subgroup(KeyboardInterrupt) is not None
-        ):
+        if is_keyboard_interrupt(exc):
             raise exc
         # A stray cancellation cannot be told from one of the loop that shuts down: either way this task ends.
         return not isinstance(exc, anyio.get_cancelled_exc_class())
@@ -359,7 +369,12 @@ class ToolDispatcher:
         async def progress(message: str, done: float | None, total: float | None) -> None:
             self._bus.publish(
                 ToolCallProgress(
-                    **_envelope(job), call_id=request.call_id, name=request.name, message=message, done=done, total=total
+                    **_envelope(job),
+                    call_id=request.call_id,
+                    name=request.name,
+                    message=message,
+                    done=done,
+                    total=total,
                 )
             )
             await anyio.lowlevel.checkpoint()

@@ -268,7 +268,7 @@ class ToolError(ToolbusError):
     code = "tool_error"
 
 
-class ToolRetry(ToolError):  # noqa: N818 -- a public name that the design fixes
+class ToolRetry(ToolError):
     """Raised by a handler: the text is a hint to the model on how to call again, differently."""
 
     code = "tool_retry"

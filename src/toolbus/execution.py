@@ -11,7 +11,7 @@ import math
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -19,7 +19,7 @@ import anyio.to_thread
 from .errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
 from .events import FailureReason
 
-__all__ = ["Failure", "ThreadRun", "classify", "in_context", "is_being_cancelled"]
+__all__ = ["Failure", "ThreadRun", "classify", "in_context", "is_being_cancelled", "is_keyboard_interrupt"]
 
 _logger = logging.getLogger("toolbus.dispatcher")
 _NO_LIMIT = math.inf
@@ -37,7 +37,9 @@ def in_context(context: contextvars.Context, coroutine: Coroutine[Any, Any, Any]
         while True:
             try:
                 sent = yield yielded
-            except BaseException as exc:  # thrown in by the event loop, cancellation included: the coroutine's to handle
+            except (
+                BaseException
+            ) as exc:  # thrown in by the event loop, cancellation included: the coroutine's to handle
                 yielded = context.run(coroutine.throw, exc)
             else:
                 yielded = context.run(coroutine.send, sent)
@@ -103,8 +105,11 @@ class Failure:
 
 def classify(exc: BaseException) -> Failure:
     """What the model is told of `exc`: the text of a `ToolError`, and a generic sentence of anything else."""
-    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:  # a handler's own task group
-        exc = exc.exceptions[0]
+    while isinstance(exc, BaseExceptionGroup):  # a handler's own task group
+        inner = cast("BaseExceptionGroup[BaseException]", exc).exceptions
+        if len(inner) != 1:
+            break
+        exc = inner[0]
     if isinstance(exc, InvalidArguments):
         return Failure("invalid_arguments", str(exc))
     if isinstance(exc, ToolRetry):
@@ -114,6 +119,13 @@ def classify(exc: BaseException) -> Failure:
     if isinstance(exc, anyio.get_cancelled_exc_class()):
         return Failure("error", "The tool was cancelled from within.", shown=False)
     return Failure("error", "The tool failed with an internal error.", shown=False)
+
+
+def is_keyboard_interrupt(exc: BaseException) -> bool:
+    """Whether `exc` is a `KeyboardInterrupt`, or a group with one in it."""
+    if isinstance(exc, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", exc).subgroup(KeyboardInterrupt) is not None
+    return isinstance(exc, KeyboardInterrupt)
 
 
 def is_being_cancelled() -> bool:

@@ -97,7 +97,7 @@ class RequestResult(Generic[OutputT]):
 
     @property
     def new_messages(self) -> list[Message]:
-        """This turn's messages, without the history."""
+        """What this turn added behind the history."""
         return self.messages[self.history_count :]
 
     def raise_for_outcome(self) -> None:
@@ -131,7 +131,10 @@ def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
 
 
 def result_from(
-    state: TurnState, messages: Sequence[Message], cause: Callable[[str], BaseException | None], error: ToolbusError | None
+    state: TurnState,
+    messages: Sequence[Message],
+    cause: Callable[[str], BaseException | None],
+    error: ToolbusError | None,
 ) -> RequestResult[Any]:
     """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
     ending = state.ending
@@ -176,9 +179,7 @@ def _outcome(ending: RequestCompleted | RequestFailed | RequestCancelled) -> Req
     return "failed" if isinstance(ending, RequestFailed) else "cancelled"
 
 
-_ERRORS: dict[str, type[ProviderError]] = {
-    each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply)
-}
+_ERRORS: dict[str, type[ProviderError]] = {each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply)}
 
 
 def _error(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
@@ -33,7 +33,8 @@ __all__ = [
     "ToolSpec",
 ]
 
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str
+ToolChoice: TypeAlias = str
+""""auto", "none", "required", or the name of a tool that has to be called."""
 
 
 # ------------------------------------------------------------------------------------------------- tools

@@ -157,23 +157,28 @@ def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, A
     Raises `MissingExtra` where the library is not installed, `ConfigurationError` for a broken schema.
     """
     try:
-        import jsonschema  # noqa: PLC0415 -- an extra
+        import jsonschema  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 -- an extra
     except ImportError as exc:
         raise MissingExtra("schema", "jsonschema") from exc
-    validator_class: Any = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    library: Any = jsonschema  # it has no types
+    validator_class = library.validators.validator_for(schema, default=library.Draft202012Validator)
     try:
         validator_class.check_schema(schema)
-    except jsonschema.SchemaError as exc:
+    except library.SchemaError as exc:
         raise ConfigurationError(f"the tool's schema is no valid JSON schema: {exc.message}") from exc
     validator = validator_class(schema)
 
     def validate(arguments: Mapping[str, Any]) -> None:
-        problems = sorted(validator.iter_errors(arguments), key=lambda problem: list(map(str, problem.absolute_path)))
+        problems: list[Any] = sorted(validator.iter_errors(arguments), key=_place)
         if problems:
             lines = [f"{_path(tuple(problem.absolute_path))}: {problem.message}" for problem in problems[:8]]
             raise InvalidArguments("; ".join(lines))
 
     return validate
+
+
+def _place(problem: Any) -> list[str]:
+    return [str(part) for part in problem.absolute_path]
 
 
 # --------------------------------------------------------------------------------------------- docstrings

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import anyio
 
 from .buffers import Overflow
-from .bus import EventBus, Mailbox
+from .bus import EventBus
 from .clock import SessionClock
 from .core.limits import Limits
 from .core.state import Messages, Phase, TurnState
-from .core.transcript import validate
 from .core.turn import (
     AwaitCalls,
     CallModel,
@@ -39,43 +39,43 @@ from .events import (
     MessageAppended,
     ModelResponded,
     ModelRetrying,
-    ReasoningDelta,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
     SteeringAdded,
     TextDelta,
-    ToolArgumentsDelta,
     ToolCallCompleted,
     ToolCallFailed,
     new_id,
 )
+from .inputs import MessagesLike, ToolsLike, split_messages, tool_source
 from .logs import log_fact
-from .messages import AssistantMessage, Message, SystemMessage, UserMessage, from_openai
+from .mailbox import Mailbox
+from .messages import AssistantMessage, Message, SystemMessage, UserMessage
+from .model_call import ModelCall
 from .outcome import RequestResult, result_from
 from .protocols import (
-    Delta,
     Journal,
     ModelRequest,
     ModelSettings,
     Provider,
-    ReasoningPiece,
-    TextPiece,
     ToolSource,
     ToolSpec,
 )
 from .subscriptions import Subscription
-from .tools import ToolContext, ToolRegistry, Toolish
+from .tools import ToolContext
 
 __all__ = ["Instructions", "RequestSession"]
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
 """A system prompt, or a function (sync or async) of the context that is asked before every call of the model."""
 
+Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
+"""What has to be waited for before a request begins; gives the history of its conversation."""
+
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _ARBITRATED = frozenset[type[Event]]({MessageAppended, ToolCallFailed})
 _FROM_BUS = frozenset[type[Event]]({ToolCallCompleted, CancelRequested, SteeringAdded})
-_IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has passed, not for every piece
 _logger = logging.getLogger("toolbus.session")
 
 
@@ -88,16 +88,17 @@ class RequestSession:
 
     `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or OpenAI dictionaries; copied,
     never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
-    change while the request runs. Nothing happens before `run`, which is called once, in any task.
+    change while the request runs. `prepare` is awaited before the request begins (its clocks do not run yet) and
+    gives messages to put in front. Nothing happens before `run`, which is called once, in any task.
     """
 
     def __init__(
         self,
         bus: EventBus,
         provider: Provider,
-        messages: str | Sequence[Message] | Sequence[Mapping[str, Any]],
+        messages: str | MessagesLike,
         *,
-        tools: ToolSource | Iterable[Toolish | ToolSpec] = (),
+        tools: ToolsLike = (),
         limits: Limits | None = None,
         settings: ModelSettings | None = None,
         instructions: Instructions | None = None,
@@ -106,19 +107,21 @@ class RequestSession:
         conversation_id: str = "",
         request_id: str = "",
         journal: Journal | None = None,
+        prepare: Prepare | None = None,
         raise_on_failure: bool = False,
     ) -> None:
-        history, prompt = _split(messages)
+        history, prompt = split_messages(messages)
         self.request_id = request_id or new_id()
         self.conversation_id = conversation_id or f"c{self.request_id}"
         self.deps = deps
         self.metadata = metadata
-        self.tools: ToolSource = _tool_source(tools)
+        self.tools: ToolSource = tool_source(tools)
         self._bus = bus
         self._provider = provider
         self._settings = settings or ModelSettings()
         self._instructions = instructions
         self._journal = journal
+        self._prepare = prepare
         self._raise = raise_on_failure
         self._prompt = prompt
         parent_id = f"{self.request_id}_u"
@@ -138,6 +141,7 @@ class RequestSession:
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
         self._begun = False
+        self._earlier = 0  # how many messages `prepare` has put in front
 
     # ---------------------------------------------------------------------------------------- for the caller
 
@@ -145,6 +149,11 @@ class RequestSession:
     def messages(self) -> Sequence[Message]:
         """The transcript so far: a read-only view that does not grow."""
         return Messages(self._state.messages)
+
+    @property
+    def new_messages(self) -> list[Message]:
+        """What a store does not have yet: all messages but those that `prepare` gave. Valid at the request's end."""
+        return self._state.messages[self._earlier :]
 
     @property
     def ended(self) -> bool:
@@ -184,18 +193,10 @@ class RequestSession:
         if self._result is not None:
             return False
         self._open_mailbox()
-        state = self._state
-        event = kind(
-            request_id=state.request_id,
-            conversation_id=state.conversation_id,
-            parent_id=state.parent_id,
-            metadata=state.metadata,
-            **fields,
-        )
-        return self._bus.publish(event)
+        return self._bus.publish(kind(**self._state.envelope(time.time()), **fields))
 
     def events(self, *kinds: type[Event], capacity: int = 1_000) -> Subscription:
-        """This request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
+        """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
 
         The subscription is made here, not at the first `anext`; it is let go by itself when the request ends.
         """
@@ -226,7 +227,7 @@ class RequestSession:
     async def run(self) -> RequestResult[Any]:
         """Carry the request out, in this task. Cancelling this ends the request as `cancelled`, and is passed on.
 
-        Returns the result, also for requests that failed; raises nothing of its own unless `raise_on_failure`.
+        Returns the result, also for requests that failed, and raises nothing of its own.
         """
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
@@ -234,7 +235,9 @@ class RequestSession:
         self._clock = SessionClock()
         mailbox = self._open_mailbox()
         try:
-            await self._step([self._start()], self._clock())
+            if self._prepare is not None:
+                await self._make_ready(self._prepare, mailbox)
+            await self._step([self._start(), *mailbox.drain()], self._clock())
             if self._accepted is not None:
                 self._accepted.set()
             while True:
@@ -252,13 +255,22 @@ class RequestSession:
                 self._abandon()
             self._finish(mailbox)
         assert self._result is not None
-        if self._raise:
-            self._result.raise_for_outcome()
         return self._result
 
+    async def _make_ready(self, prepare: Prepare, mailbox: Mailbox) -> None:
+        """Wait for what has to come first, unless somebody cancels the request meanwhile."""
+        with anyio.CancelScope() as scope:
+            mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
+            try:
+                if not mailbox:
+                    earlier = await prepare()
+                    self._state.messages[:0] = earlier
+                    self._earlier = len(earlier)
+            finally:
+                mailbox.on_put = None
+
     def _start(self) -> Start:
-        state = self._state
-        return Start(self._prompt, history=Messages(state.messages))
+        return Start(self._prompt, history=Messages(self._state.messages))
 
     def _open_mailbox(self) -> Mailbox:
         if self._mailbox is None:
@@ -314,22 +326,16 @@ class RequestSession:
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
         if command.retry:
             self._signal(ModelRetrying, round=command.round, reason="empty_reply")
-        tools = self.tools.specs if command.offer_tools else {}
-        scope = anyio.CancelScope(deadline=self._clock.on_loop(command.deadline))
-        call = _ModelCall(self, command, scope)
-
-        def interrupt(event: Event) -> None:
-            if isinstance(event, CancelRequested):
-                scope.cancel()
-
-        mailbox.on_put = interrupt
+        tools: Mapping[str, ToolSpec] = self.tools.specs if command.offer_tools else {}
+        call = ModelCall(self._bus, self._state, self._clock, command)
+        mailbox.on_put = call.on_put
         happened: Input | None = None
         try:
             if asked := mailbox.drain():  # before the model was
                 await self._step(asked, self._clock())
             if self._state.phase is not Phase.MODEL:
                 return
-            with scope:
+            with call.scope:
                 happened = await self._ask_model(call, tools)
         finally:
             mailbox.on_put = None
@@ -337,12 +343,11 @@ class RequestSession:
         now = self._clock()
         if asked := mailbox.drain():
             await self._step(asked, now)
-        if happened is None and scope.cancelled_caught:
+        if happened is None:
             happened, now = call.what_elapsed(now)
-        if happened is not None:
-            await self._step([happened], now)
+        await self._step([happened], now)
 
-    async def _ask_model(self, call: _ModelCall, tools: Mapping[str, ToolSpec]) -> Input:
+    async def _ask_model(self, call: ModelCall, tools: Mapping[str, ToolSpec]) -> Input:
         try:
             messages = await self._prepared()
             request = ModelRequest(
@@ -384,17 +389,7 @@ class RequestSession:
         return Messages(messages, SystemMessage(text=text, message_id=f"{self.request_id}_i"))
 
     def _signal(self, kind: Callable[..., Event], **fields: Any) -> None:
-        state = self._state
-        self._bus.announce(
-            kind(
-                request_id=state.request_id,
-                conversation_id=state.conversation_id,
-                parent_id=state.parent_id,
-                at=self._clock(),
-                metadata=state.metadata,
-                **fields,
-            )
-        )
+        self._bus.announce(kind(**self._state.envelope(self._clock()), **fields))
 
     # ------------------------------------------------------------------------------------------------ the tools
 
@@ -423,7 +418,8 @@ class RequestSession:
 
     def _crash(self, exc: Exception) -> None:
         """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
-        _logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
+        if not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
+            _logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
         state = self._state
         for each in list(state.open_calls.values()):
             if self._bus.claim(self.request_id, each.call.call_id):
@@ -437,13 +433,10 @@ class RequestSession:
                 )
         state.phase = Phase.ENDED
         self._error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
-        self._error.__cause__ = exc
+        if self._error is not exc:
+            self._error.__cause__ = exc
         state.ending = RequestFailed(
-            request_id=self.request_id,
-            conversation_id=self.conversation_id,
-            parent_id=state.parent_id,
-            at=self._clock(),
-            metadata=state.metadata,
+            **state.envelope(self._clock()),
             reason=self._error.code,
             error=str(self._error),
             usage=state.usage,
@@ -457,52 +450,6 @@ class RequestSession:
             self._accepted.set()
         if self._done is not None:
             self._done.set()
-
-
-class _ModelCall:
-    """One call of the model: what its provider emits, and its timer."""
-
-    __slots__ = ("_hard", "_idle", "_move_at", "_session", "command", "over", "scope")
-
-    def __init__(self, session: RequestSession, command: CallModel, scope: anyio.CancelScope) -> None:
-        self.command = command
-        self.scope = scope
-        self.over = False
-        self._session = session
-        self._idle = session._state.limits.stream_idle_seconds  # noqa: SLF001 -- one actor in two classes
-        self._hard = scope.deadline
-        self._move_at = 0.0
-
-    def emit(self, delta: Delta) -> None:
-        """Pass a piece on to whoever listens; move the timer for streams that stand still."""
-        if self.over:
-            return
-        now = anyio.current_time()
-        if now >= self._move_at:
-            self._move_at = now + self._idle * _IDLE_SLACK
-            self.scope.deadline = min(self._hard, now + self._idle)
-        session = self._session
-        message_id = self.command.message_id
-        if isinstance(delta, TextPiece):
-            if session._bus.wants(TextDelta, session.request_id):  # noqa: SLF001
-                self._tell(TextDelta, message_id=message_id, text=delta.text)
-        elif isinstance(delta, ReasoningPiece):
-            if session._bus.wants(ReasoningDelta, session.request_id):  # noqa: SLF001
-                self._tell(ReasoningDelta, message_id=message_id, text=delta.text)
-        elif session._bus.wants(ToolArgumentsDelta, session.request_id):  # noqa: SLF001
-            self._tell(
-                ToolArgumentsDelta, message_id=message_id, index=delta.index, name=delta.name, text=delta.text
-            )
-
-    def _tell(self, kind: Callable[..., Event], **fields: Any) -> None:
-        self._session._signal(kind, round=self.command.round, **fields)  # noqa: SLF001
-
-    def what_elapsed(self, now: float) -> tuple[Input | None, float]:
-        """Which timer fired: the machine's deadline, or that of a stream that stood still."""
-        if self.scope.deadline < self._hard:
-            limit = f"stream_idle_seconds={self._idle:g}"
-            return ModelFailed("provider_timeout", f"the model's stream stood still ({limit})", retryable=True), now
-        return Elapsed(), max(now, self.command.deadline)
 
 
 async def _text_of(subscription: Subscription, *, final_only: bool) -> AsyncIterator[str]:
@@ -531,38 +478,3 @@ def _is_ending(event: Event) -> bool:
 
 def _is_asked(event: Event) -> bool:
     return isinstance(event, (CancelRequested, SteeringAdded))
-
-
-def _split(
-    messages: str | Sequence[Message] | Sequence[Mapping[str, Any]],
-) -> tuple[list[Message], UserMessage | None]:
-    """The history, and the user's message behind it."""
-    if isinstance(messages, str):
-        return [], UserMessage(content=messages)
-    given: list[Any] = list(messages)
-    history: list[Message] = from_openai(given) if given and isinstance(given[0], Mapping) else given
-    if history and isinstance(history[-1], UserMessage):
-        prompt = history.pop()
-        validate([*history, prompt])
-        return history, cast("UserMessage", prompt)
-    validate(history)
-    if not history:
-        raise ConfigurationError("there is nothing to ask: give a prompt")
-    return history, None
-
-
-def _tool_source(tools: ToolSource | Iterable[Toolish | ToolSpec]) -> ToolSource:
-    if hasattr(tools, "specs"):
-        return cast("ToolSource", tools)
-    given = list(cast("Iterable[Toolish | ToolSpec]", tools))
-    specs = [each for each in given if isinstance(each, ToolSpec)]
-    if not specs:
-        return ToolRegistry(cast("list[Toolish]", given))
-    return _FixedTools({each.name: each for each in specs})
-
-
-class _FixedTools:
-    """Specs alone: their calls are run by whoever listens on the bus."""
-
-    def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
-        self.specs = specs

@@ -164,4 +164,3 @@ class Subscription:
             merged=buffer.merged,
             dropped=buffer.dropped,
         )
-

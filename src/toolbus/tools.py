@@ -271,7 +271,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     if function is not None:
         return Tool(handler=function)
-    return lambda decorated: Tool(handler=decorated, **options)
+
+    def decorate(decorated: Callable[..., Any]) -> Tool[..., Any]:
+        return Tool(handler=decorated, **options)
+
+    return decorate
 
 
 class ToolRegistry:

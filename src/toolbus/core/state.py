@@ -130,6 +130,16 @@ class TurnState:
     last_text: str = ""
     ending: RequestEnding | None = None
 
+    def envelope(self, at: float) -> dict[str, Any]:
+        """The fields that every event of this request carries."""
+        return {
+            "request_id": self.request_id,
+            "conversation_id": self.conversation_id,
+            "parent_id": self.parent_id,
+            "at": at,
+            "metadata": self.metadata,
+        }
+
     @property
     def round(self) -> int:
         """The number of the current round, from 0; -1 before the first."""

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from toolbus.errors import InvalidHistory
-
+from ..errors import InvalidHistory
 from ._model import (
     AssistantMessage,
     FilePart,

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import orjson
 
-from toolbus.errors import InvalidHistory
-
+from ..errors import InvalidHistory
 from ._model import (
     AssistantMessage,
     FilePart,

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from toolbus.errors import InvalidHistory
+from ..errors import InvalidHistory
 
 __all__ = [
     "MALFORMED",

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import orjson
 
-from toolbus.errors import ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable, ReplyTooLarge
+from ..errors import ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable, ReplyTooLarge
 
 __all__ = ["ErrorTranslator", "retry_after"]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from toolbus.errors import ConfigurationError
-from toolbus.messages import to_openai
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolbus.protocols import ModelRequest, ToolSpec
+from ..errors import ConfigurationError
+from ..messages import to_openai
+from ..protocols import ModelRequest, ToolSpec
 
 __all__ = ["request_body", "speaks_for_openai", "without_half_characters"]
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import orjson
 
-from toolbus.messages import AssistantMessage, ToolCall, Usage
-from toolbus.protocols import ArgumentsPiece, Emit, ModelReply, ReasoningPiece, TextPiece
-
-if TYPE_CHECKING:
-    from ._openai_errors import ErrorTranslator
+from ..messages import AssistantMessage, ToolCall, Usage
+from ..protocols import ArgumentsPiece, Emit, ModelReply, ReasoningPiece, TextPiece
+from ._openai_errors import ErrorTranslator
 
 __all__ = ["EventLines", "ReplyBuilder"]
 

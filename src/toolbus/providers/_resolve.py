@@ -6,11 +6,11 @@ Knows which providers there are and which variables are read; imports an adapter
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-from toolbus.errors import ConfigurationError
-from toolbus.protocols import Provider
+from ..errors import ConfigurationError
+from ..protocols import Provider
 
 __all__ = ["DEFAULT_OPENAI_MODEL", "VARIABLES", "choose_from_environment", "missing_provider_message", "resolve"]
 
@@ -34,7 +34,7 @@ def resolve(provider: str | Provider) -> Provider:
     Raises `ConfigurationError` for any other name, a missing model or key, and `MissingExtra` without the SDK.
     """
     if not isinstance(provider, str):
-        given: object = provider  # callers without a type checker give anything
+        given = cast("object", provider)  # callers without a type checker give anything
         if isinstance(given, Provider):
             return given
         raise ConfigurationError(f"{given!r} is no provider: give {_KINDS}")

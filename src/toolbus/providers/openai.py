@@ -19,8 +19,8 @@ import anyio
 import orjson
 from anyio.lowlevel import RunVar
 
-from toolbus.errors import ApplicationError, ConfigurationError, MissingExtra, ToolbusError
-
+from ..errors import ApplicationError, ConfigurationError, MissingExtra, ToolbusError
+from ..protocols import Emit, ModelReply, ModelRequest
 from ._openai_errors import ErrorTranslator
 from ._openai_request import request_body, speaks_for_openai, without_half_characters
 from ._openai_stream import EventLines, ReplyBuilder
@@ -28,8 +28,6 @@ from ._openai_stream import EventLines, ReplyBuilder
 if TYPE_CHECKING:
     import httpx2
     from openai import AsyncOpenAI
-
-    from toolbus.protocols import Emit, ModelReply, ModelRequest
 
 __all__ = ["MAX_REPLY_BYTES", "ApiKey", "OpenAIProvider"]
 

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from toolbus.errors import ConfigurationError, ScriptError
-from toolbus.messages import AssistantMessage, ToolCall, Usage, UserMessage, user_text
-from toolbus.protocols import ArgumentsPiece, Delta, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece
+from ..errors import ConfigurationError, ScriptError
+from ..messages import AssistantMessage, ToolCall, Usage, UserMessage, user_text
+from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece
 
 __all__ = ["Script", "ScriptedProvider", "Step", "calls", "error", "text"]
 

@@ -1,0 +1,201 @@
+"""How facts change a turn's state: `apply`, by a table of what is legal when. The machine's other half is `core.turn`.
+
+Replaying a journal is this alone. A fact may be applied only where the table allows it, so that a journal which was
+made by hand or damaged is refused at the first fact that cannot be (after h11's transition tables: python-hyper/h11,
+h11/_state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ProtocolViolation
+from ..events import (
+    CancelRequested,
+    Event,
+    MessageAppended,
+    ModelResponded,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
+    RoundStarted,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+from ..messages import AssistantMessage, ToolMessage
+from .state import CallState, Phase, RoundState, TurnState
+
+__all__ = ["apply"]
+
+_ASKED: tuple[type[Event], ...] = (SteeringAdded, CancelRequested)
+_ENDINGS: tuple[type[Event], ...] = (RequestCompleted, RequestFailed, RequestCancelled)
+_LEGAL: dict[Phase, frozenset[type[Event]]] = {
+    Phase.NEW: frozenset({RequestStarted}),
+    Phase.READY: frozenset(
+        {
+            MessageAppended,
+            RoundStarted,
+            SteeringAdded,
+            CancelRequested,
+            RequestCompleted,
+            RequestFailed,
+            RequestCancelled,
+        }
+    ),
+    Phase.MODEL: frozenset(
+        {ModelResponded, SteeringAdded, CancelRequested, RequestCompleted, RequestFailed, RequestCancelled}
+    ),
+    Phase.REPLIED: frozenset({MessageAppended}),
+    Phase.TOOLS: frozenset({ToolCallRequested, ToolCallCompleted, ToolCallFailed, MessageAppended, *_ASKED}),
+    Phase.ENDED: frozenset(),
+}
+
+
+def apply(state: TurnState, fact: Event) -> TurnState:
+    """`state` after `fact`. The state is changed in place and given back.
+
+    Raises `ProtocolViolation` for a fact that is illegal in the state's phase; the state is unchanged then.
+    """
+    kind = type(fact)
+    if kind not in _LEGAL[state.phase]:
+        raise ProtocolViolation(f"{kind.__name__} is illegal in phase {state.phase.value!r}")
+    _APPLY[kind](state, fact)
+    state.facts += 1
+    return state
+
+
+def _apply_started(state: TurnState, fact: RequestStarted) -> None:
+    state.phase = Phase.READY
+    state.started_at = fact.at
+    state.deadline = fact.at + fact.deadline
+    state.history_count = fact.history_count
+
+
+def _apply_message(state: TurnState, fact: MessageAppended) -> None:
+    message = fact.message
+    if isinstance(message, ToolMessage):
+        _apply_result(state, message)
+    elif isinstance(message, AssistantMessage):
+        if state.phase is not Phase.REPLIED:
+            raise ProtocolViolation(f"a reply cannot be appended in phase {state.phase.value!r}")
+        state.phase = Phase.TOOLS if message.tool_calls else Phase.READY
+        state.last_text = message.text or state.last_text
+        state.calls = [CallState(call, state.round) for call in message.tool_calls]
+        state.open_calls = {each.call.call_id: each for each in state.calls}
+        state.rounds[-1].calls = state.calls
+        state.appended = 0
+    else:
+        if state.phase is not Phase.READY:
+            raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
+        if state.steering and state.rounds:
+            state.steering.pop(0)
+            state.steered += 1
+    state.messages.append(message)
+
+
+def _apply_result(state: TurnState, message: ToolMessage) -> None:
+    if state.phase is not Phase.TOOLS or state.open_calls:
+        raise ProtocolViolation("a result cannot be appended while calls are open")
+    each = state.calls[state.appended]
+    if each.call.call_id != message.call_id:
+        raise ProtocolViolation(f"the result of {message.call_id!r} is out of call order")
+    state.appended += 1
+    if not (isinstance(each.outcome, ToolCallFailed) and each.outcome.limit):  # a refusal is not the tool's failure
+        state.consecutive_errors = state.consecutive_errors + 1 if message.is_error else 0
+    most = state.limits.max_consecutive_errors
+    if state.consecutive_errors >= most:
+        state.stop = state.stop or f"max_consecutive_errors={most}"
+    if state.appended == len(state.calls):
+        state.phase = Phase.READY
+
+
+def _apply_round(state: TurnState, fact: RoundStarted) -> None:
+    state.phase = Phase.MODEL
+    state.rounds.append(RoundState(fact.round, fact.at))
+    state.tools_offered = fact.tools_offered
+    state.empty_replies = 0
+    state.model_deadline = min(fact.at + state.limits.model_timeout_seconds, state.deadline)
+
+
+def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
+    limits = state.limits
+    current = state.rounds[-1]
+    current.seconds = fact.at - current.started_at
+    current.finish_reason = fact.finish_reason
+    current.model = fact.model
+    current.usage = current.usage + fact.usage
+    state.usage = state.usage + fact.usage
+    message = fact.message
+    assert isinstance(message, AssistantMessage)
+    if not message.tool_calls and not message.text.strip():
+        state.empty_replies += 1
+        state.model_deadline = min(fact.at + limits.model_timeout_seconds, state.deadline)
+        return  # still in MODEL: an ending follows at once, or the round is asked again
+    state.phase = Phase.REPLIED
+    if not message.tool_calls or not state.tools_offered:
+        return
+    state.replies += 1
+    if state.replies >= limits.max_rounds:
+        state.stop = state.stop or f"max_rounds={limits.max_rounds}"
+    if state.usage.input_tokens > limits.max_input_tokens:
+        state.stop = f"max_input_tokens={limits.max_input_tokens}"
+    if state.usage.output_tokens > limits.max_output_tokens:
+        state.stop = f"max_output_tokens={limits.max_output_tokens}"
+
+
+def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.requested_at is not None:
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
+    each.arguments = fact.arguments
+    each.requested_at = fact.at
+    each.deadline = fact.at + fact.deadline
+    state.tool_calls += 1
+    this = (fact.name, fact.arguments)
+    state.repeats = state.repeats + 1 if this == state.last_call else 1
+    state.last_call = this
+
+
+def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
+    each = state.open_calls.pop(fact.call_id, None)
+    if each is None:
+        raise ProtocolViolation(f"call {fact.call_id!r} is not open")
+    each.outcome = fact
+    if isinstance(fact, ToolCallFailed):
+        if each.requested_at is None and fact.reason in ("invalid_arguments", "unknown_tool"):
+            state.tool_calls += 1
+        if fact.limit and not fact.limit.startswith("max_calls_per_round"):
+            state.stop = state.stop or fact.limit
+
+
+def _apply_steering(state: TurnState, fact: SteeringAdded) -> None:
+    state.steering.append(fact.text)
+
+
+def _apply_cancel(state: TurnState, fact: CancelRequested) -> None:
+    state.cancel = fact.reason
+
+
+def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | RequestCancelled) -> None:
+    state.phase = Phase.ENDED
+    state.ending = fact
+
+
+_APPLY: dict[type[Event], Callable[[TurnState, Any], None]] = {
+    RequestStarted: _apply_started,
+    MessageAppended: _apply_message,
+    RoundStarted: _apply_round,
+    ModelResponded: _apply_responded,
+    ToolCallRequested: _apply_requested,
+    ToolCallCompleted: _apply_settled,
+    ToolCallFailed: _apply_settled,
+    SteeringAdded: _apply_steering,
+    CancelRequested: _apply_cancel,
+    RequestCompleted: _apply_ending,
+    RequestFailed: _apply_ending,
+    RequestCancelled: _apply_ending,
+}

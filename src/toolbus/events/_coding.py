@@ -1,0 +1,51 @@
+"""Events to and from JSON: one discriminated union, built on first use; orjson writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Union
+
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..errors import DecodeError
+from ._base import Event, declared
+
+# Complete because the package imports the modules of facts and signals before this one.
+EVENT_TYPES: tuple[type[Event], ...] = tuple(cls for cls in declared if cls is not Event)
+FACT_TYPES: tuple[type[Event], ...] = tuple(cls for cls in EVENT_TYPES if cls.is_fact)
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    union: Any = Annotated[Union[EVENT_TYPES], Field(discriminator="type")]  # pyright: ignore  # noqa: UP007, PGH003 -- a tuple made at run time
+    return TypeAdapter(union)
+
+
+def encode(event: Event, *, default: Callable[[Any], Any] | None = None) -> bytes:
+    """The event as one line of JSON, without a line break.
+
+    `default` is asked for values that JSON does not have (in `metadata` or `data`), as orjson does.
+    Raises `TypeError` where such a value stays.
+    """
+    return orjson.dumps(event, default=default)
+
+
+def decode(data: bytes | str) -> Event:
+    """The event that `data` (one JSON object) describes, validated field by field.
+
+    Unknown fields are ignored, so that a newer writer can be read. Raises `DecodeError` with the path and what was
+    expected.
+    """
+    try:
+        return _adapter().validate_json(data)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "event"
+        raise DecodeError(f"{where}: {first['msg']}") from exc
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of the union of all events, discriminated by `type`."""
+    return _adapter().json_schema()

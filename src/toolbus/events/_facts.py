@@ -1,0 +1,260 @@
+"""Facts: they change what a session is, are journalled in order, and none is ever lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from ..messages import Message, Usage
+from ._base import Event, event
+
+FailureReason: TypeAlias = Literal[
+    "error",
+    "invalid_arguments",
+    "unknown_tool",
+    "limit",
+    "timeout",
+    "denied",
+    "cancelled",
+    "interrupted",
+    "lost",
+]
+Outcome: TypeAlias = Literal["completed", "stopped"]
+
+
+@dataclass(slots=True, kw_only=True)
+class CallOutcome:
+    """How one call of the previous round ended."""
+
+    name: str
+    success: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Artifact:
+    """Something a tool made that does not go to the model: text as it is, binary content as base64."""
+
+    name: str
+    content: str
+    media_type: str = "text/plain"
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanStep:
+    """One step of the model's plan."""
+
+    text: str
+    status: Literal["pending", "active", "done", "dropped"] = "pending"
+
+
+@event
+class RequestStarted(Event):
+    """A request was accepted and its session runs.
+
+    `deadline` is seconds from `at`; `history_count` is how many messages of earlier turns it starts with.
+    `parent_request_id` and `parent_call_id` are set for a session that a tool of another one started.
+    """
+
+    type: Literal["request_started"] = "request_started"
+    prompt: str = ""
+    history_count: int = 0
+    deadline: float
+    parent_request_id: str = ""
+    parent_call_id: str = ""
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class MessageAppended(Event):
+    """A message joined the transcript, with its `message_id`. The only fact that changes the transcript."""
+
+    type: Literal["message_appended"] = "message_appended"
+    message: Message
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class RoundStarted(Event):
+    """The model is being called. `after` is the outcome of the calls it now processes, empty in round 0.
+
+    `tools_offered` is false for the last answer after a limit.
+    """
+
+    type: Literal["round_started"] = "round_started"
+    round: int
+    message_count: int
+    after: tuple[CallOutcome, ...] = ()
+    tools_offered: bool = True
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class ModelResponded(Event):
+    """The model's whole reply. `finish_reason` is the provider's word for why it ended."""
+
+    type: Literal["model_responded"] = "model_responded"
+    round: int
+    message: Message
+    finish_reason: str = ""
+    usage: Usage = field(default_factory=Usage)
+    vendor: str = ""
+    model: str = ""
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class ToolCallRequested(Event):
+    """A tool call that may run: arguments are parsed and valid. Whoever runs it publishes one terminal event.
+
+    `deadline` is seconds from `at`. `arguments` is shared by all listeners and must not be changed.
+    """
+
+    type: Literal["tool_call_requested"] = "tool_call_requested"
+    call_id: str
+    provider_call_id: str = ""
+    vendor: str = ""
+    name: str
+    arguments: dict[str, Any]
+    round: int
+    deadline: float
+    idempotency_key: str
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class ToolCallCompleted(Event):
+    """The call's one terminal event, on success. `content` is the exact text for the model."""
+
+    type: Literal["tool_call_completed"] = "tool_call_completed"
+    call_id: str
+    name: str
+    content: str
+    data: Any = None
+    artifacts: tuple[Artifact, ...] = ()
+    affected: tuple[str, ...] = ()
+    duration_seconds: float = 0.0
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class ToolCallFailed(Event):
+    """The call's one terminal event, on failure. `error` is for people and the model; no traceback is in it.
+
+    `outcome_unknown` is true where the tool may have had its effect all the same. `limit` says which limit refused
+    the call, with its value ("max_tool_calls=100"), where `reason` is `limit`.
+    """
+
+    type: Literal["tool_call_failed"] = "tool_call_failed"
+    call_id: str
+    name: str
+    reason: FailureReason
+    error: str
+    retryable: bool = False
+    outcome_unknown: bool = False
+    limit: str = ""
+    duration_seconds: float = 0.0
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class ApprovalRequested(Event):
+    """A call waits for a person. `deadline` is seconds from `at`; then it is denied."""
+
+    type: Literal["approval_requested"] = "approval_requested"
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    deadline: float
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class ApprovalDecided(Event):
+    """A person decided on one call. `arguments`, where given, replace the call's and are validated again."""
+
+    type: Literal["approval_decided"] = "approval_decided"
+    call_id: str
+    approved: bool
+    arguments: dict[str, Any] | None = None
+    by: str = ""
+    remember: bool = False
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class SteeringAdded(Event):
+    """The user said something while the request ran; it joins the transcript at the next round boundary."""
+
+    type: Literal["steering_added"] = "steering_added"
+    text: str
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class CancelRequested(Event):
+    """Somebody asked to end the request. `reason` is shown to people."""
+
+    type: Literal["cancel_requested"] = "cancel_requested"
+    reason: str = ""
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class PlanChanged(Event):
+    """The model wrote or changed its plan."""
+
+    type: Literal["plan_changed"] = "plan_changed"
+    steps: tuple[PlanStep, ...]
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class HistoryCompressed(Event):
+    """What is sent to the model was shortened; the stored history stays whole."""
+
+    type: Literal["history_compressed"] = "history_compressed"
+    before_tokens: int
+    after_tokens: int
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class RequestCompleted(Event):
+    """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
+
+    `reason` is empty for `completed`, else it names the limit with its value.
+    """
+
+    type: Literal["request_completed"] = "request_completed"
+    outcome: Outcome = "completed"
+    reason: str = ""
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class RequestFailed(Event):
+    """The request ended by an error. `reason` is a `ToolbusError.code`, `error` its text for people."""
+
+    type: Literal["request_failed"] = "request_failed"
+    reason: str
+    error: str
+    retryable: bool = False
+    usage: Usage = field(default_factory=Usage)
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class RequestCancelled(Event):
+    """The request was cancelled. Completed work stays in the transcript."""
+
+    type: Literal["request_cancelled"] = "request_cancelled"
+    reason: str = ""
+    usage: Usage = field(default_factory=Usage)
+    is_fact: ClassVar[bool] = True
+
+
+TerminalEvent: TypeAlias = ToolCallCompleted | ToolCallFailed
+RequestEnding: TypeAlias = RequestCompleted | RequestFailed | RequestCancelled

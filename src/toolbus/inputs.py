@@ -1,0 +1,61 @@
+"""What callers may give as messages and as tools, read into toolbus' own types. Knows no bus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from .core.transcript import validate
+from .errors import ConfigurationError
+from .messages import Message, UserMessage, from_openai
+from .protocols import ToolSource, ToolSpec
+from .tools import Toolish, ToolRegistry
+
+__all__ = ["MessagesLike", "ToolsLike", "read_messages", "split_messages", "tool_source"]
+
+MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
+"""toolbus messages, or OpenAI chat dictionaries."""
+
+ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
+"""A registry, or tools, functions and specs; of specs alone, the calls are run by somebody else on the bus."""
+
+
+def read_messages(messages: MessagesLike) -> list[Message]:
+    """A list of our own, not checked."""
+    given: list[Any] = list(messages)
+    return from_openai(given) if given and isinstance(given[0], Mapping) else given
+
+
+def split_messages(
+    messages: str | MessagesLike,
+) -> tuple[list[Message], UserMessage | None]:
+    """The history, and the user's message behind it."""
+    if isinstance(messages, str):
+        return [], UserMessage(content=messages)
+    history = read_messages(messages)
+    if history and isinstance(history[-1], UserMessage):
+        prompt = history.pop()
+        validate([*history, prompt])
+        return history, cast("UserMessage", prompt)
+    validate(history)
+    if not history:
+        raise ConfigurationError("there is nothing to ask: give a prompt")
+    return history, None
+
+
+def tool_source(tools: ToolsLike) -> ToolSource:
+    """`tools` as something that says which tools there are now."""
+    if hasattr(tools, "specs"):
+        return cast("ToolSource", tools)
+    given = list(cast("Iterable[Toolish | ToolSpec]", tools))
+    specs = [each for each in given if isinstance(each, ToolSpec)]
+    if not specs:
+        return ToolRegistry(cast("list[Toolish]", given))
+    return _FixedTools({each.name: each for each in specs})
+
+
+class _FixedTools:
+    """Specs alone: their calls are run by whoever listens on the bus."""
+
+    def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
+        self.specs = specs

@@ -1,0 +1,67 @@
+"""The mailbox: how the bus reaches one session, whatever the broadcast does. Knows events and anyio."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from .events import Event, ToolCallFailed
+from .protocols import RequestView
+
+__all__ = ["Mailbox"]
+
+
+class Mailbox:
+    """A session's control path: the terminal events of its calls, and what people ask of it. Lossless, in order.
+
+    Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
+    each event that comes in, at once and in the publisher's stack: it must only wake its session.
+    """
+
+    __slots__ = ("_causes", "_items", "on_put", "request_id", "view")
+
+    def __init__(self, request_id: str, view: RequestView | None) -> None:
+        self.request_id = request_id
+        self.view = view
+        self.on_put: Callable[[Event], object] | None = None
+        self._items: deque[Any] = deque()
+        self._causes: dict[str, BaseException] = {}
+
+    def put(self, event: Event, cause: BaseException | None = None) -> None:
+        """Put an event in and wake the session. Called by the bus."""
+        self._items.append(event)
+        if cause is not None and isinstance(event, ToolCallFailed):
+            self._causes[event.call_id] = cause
+        if self.on_put is not None:
+            self.on_put(event)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def drain(self) -> list[Any]:
+        """All events that came in since the last time, oldest first."""
+        events = list(self._items)
+        self._items.clear()
+        return events
+
+    def cause(self, call_id: str) -> BaseException | None:
+        """The exception behind a call's failure, where it was raised in this process."""
+        return self._causes.get(call_id)
+
+    async def wait(self) -> None:
+        """Return once there is an event; at once, and without giving way, when there is one already."""
+        if self._items:
+            return
+        woken = anyio.Event()
+
+        def wake(_event: Event) -> None:
+            woken.set()
+
+        self.on_put = wake
+        try:
+            await woken.wait()
+        finally:
+            self.on_put = None

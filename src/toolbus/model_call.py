@@ -1,0 +1,72 @@
+"""One call of the model: the timer around it, and what its provider emits meanwhile.
+
+Belongs to `toolbus.session`, which decides nothing either: what came of the call goes to the turn machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from .bus import EventBus
+from .clock import SessionClock
+from .core.state import TurnState
+from .core.turn import CallModel, Elapsed, Input, ModelFailed
+from .events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
+from .protocols import Delta, ReasoningPiece, TextPiece
+
+__all__ = ["ModelCall"]
+
+_IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has passed, not for every piece
+
+
+class ModelCall:
+    """A call in flight. `with call.scope:` bounds it by the machine's deadline, or while it streams by its silence."""
+
+    __slots__ = ("_bus", "_clock", "_hard", "_idle_seconds", "_move_at", "_state", "command", "over", "scope")
+
+    def __init__(self, bus: EventBus, state: TurnState, clock: SessionClock, command: CallModel) -> None:
+        self._bus = bus
+        self._state = state
+        self._clock = clock
+        self._idle_seconds = state.limits.stream_idle_seconds
+        self._hard = clock.on_loop(command.deadline)
+        self._move_at = 0.0
+        self.command = command
+        self.scope = anyio.CancelScope(deadline=self._hard)
+        self.over = False
+
+    def emit(self, delta: Delta) -> None:
+        """Pass a piece on to whoever listens; move the timer for streams that stand still."""
+        if self.over:  # a provider's stray task, after its reply
+            return
+        now = anyio.current_time()
+        if now >= self._move_at:
+            self._move_at = now + self._idle_seconds * _IDLE_SLACK
+            self.scope.deadline = min(self._hard, now + self._idle_seconds)
+        if isinstance(delta, TextPiece):
+            self._tell(TextDelta, text=delta.text)
+        elif isinstance(delta, ReasoningPiece):
+            self._tell(ReasoningDelta, text=delta.text)
+        else:
+            self._tell(ToolArgumentsDelta, index=delta.index, name=delta.name, text=delta.text)
+
+    def _tell(self, kind: type[TextDelta | ReasoningDelta | ToolArgumentsDelta], **fields: Any) -> None:
+        state = self._state
+        if self._bus.wants(kind, state.request_id):
+            fields.update(state.envelope(self._clock()), message_id=self.command.message_id, round=self.command.round)
+            self._bus.announce(kind(**fields))
+
+    def on_put(self, event: Event) -> None:
+        """Give the call up when somebody cancels the request. For `Mailbox.on_put`."""
+        if isinstance(event, CancelRequested):
+            self.scope.cancel()
+
+    def what_elapsed(self, now: float) -> tuple[Input, float]:
+        """Which timer fired, and when: the machine's deadline, or that of a stream that stood still."""
+        if self.scope.deadline < self._hard:
+            limit = f"stream_idle_seconds={self._idle_seconds:g}"
+            return ModelFailed("provider_timeout", f"the model's stream stood still ({limit})", retryable=True), now
+        # A loop's clock may fire a hair before the machine's: both are floats, and the machine's is larger.
+        return Elapsed(), max(now, self.command.deadline)

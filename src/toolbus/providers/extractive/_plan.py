@@ -1,0 +1,146 @@
+"""What to do next, from what the turn has brought so far: search, read, search again with what was learned, answer.
+
+Pure: the same turn gives the same step. The rounds are bounded by construction: two searches, two reads, the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from ._constants import constant_passages, constants_in
+from ._passages import Weigher, best_passages, is_secondary
+from ._question import Question, Term, split_identifier
+from ._transcript import Place, Search, Turn
+
+__all__ = ["READ_TOOL", "SEARCH_TOOL", "Call", "next_calls", "weigher_of"]
+
+SEARCH_TOOL, READ_TOOL = "search_text", "read_lines"
+Call: TypeAlias = tuple[str, dict[str, Any]]
+
+_FIRST_READS, _LATER_READS = 8, 6
+_BEFORE, _AFTER = 60, 100  # lines read around a place
+
+
+def next_calls(question: Question, turn: Turn) -> list[Call]:
+    """The next round's calls; none when it is time to answer."""
+    if not question.terms:
+        return []
+    if turn.search_rounds == 0:
+        return _first_search(question)
+    if turn.search_rounds > turn.read_rounds:
+        if calls := _reads(question, turn, _FIRST_READS if turn.read_rounds == 0 else _LATER_READS):
+            return calls
+        return _in_other_words(question) if turn.search_rounds == 1 and not turn.lines else []
+    return _second_search(question, turn) if turn.search_rounds == 1 else []
+
+
+def weigher_of(question: Question, turn: Turn) -> Weigher:
+    """The question's terms with the rarity that the widest search told."""
+    counts: dict[str, int] = {}
+    files = 0
+    for search in turn.searches:
+        if search.mode == "words" and not search.arguments.get("glob"):
+            counts |= search.files_with_word
+            files = max(files, search.files_searched)
+    return Weigher(question, counts, files)
+
+
+def _first_search(question: Question) -> list[Call]:
+    calls: list[Call] = [_words(_forms(question.searched), 24)]
+    calls += [
+        (SEARCH_TOOL, {"query": _definition_of(name), "mode": "regex", "ignore_case": False, "max_results": 40})
+        for name in question.identifiers[:3]
+    ]
+    return calls
+
+
+def _words(words: Iterable[str], max_results: int, glob: str = "") -> Call:
+    arguments: dict[str, Any] = {"query": " ".join(words), "mode": "words", "max_results": max_results}
+    return SEARCH_TOOL, arguments | ({"glob": glob} if glob else {})
+
+
+def _definition_of(name: str) -> str:
+    escaped = re.escape(name)
+    return (
+        r"(?:\b(?:def|class|function\*?|func|fn|struct|enum|trait|interface|type|const|let|var|#define)[ \t]+|^[ \t]*[\"']?)"
+        rf"{escaped}\b(?:[ \t]*[(<{{\[]|[\"']?[ \t]*(?::[^=]*)?[:=][ \t]*\S|$)"
+    )
+
+
+def _in_other_words(question: Question) -> list[Call]:
+    """Nothing was found: look for the parts of the identifiers, and the words that were too common at first."""
+    words = [part for name in question.identifiers for part in split_identifier(name)]
+    words += [form for term in question.terms for form in term.forms if not term.identifier]
+    tried = {form for term in question.searched for form in term.forms}
+    fresh = [word for word in dict.fromkeys(words) if word not in tried]
+    return [_words(fresh, 24)] if fresh else []
+
+
+def _second_search(question: Question, turn: Turn) -> list[Call]:
+    """Search again where the best passages are, for what they miss, and for the constants that they name."""
+    passages = best_passages(weigher_of(question, turn), turn.lines)
+    files = list(dict.fromkeys(passage.scope.path for passage in passages))[:2]
+    words = _forms(question.terms)
+    calls = [_words(words, 12, path) for path in files]
+    if files and "/" in files[0]:
+        calls.append(_words(words, 6, files[0].rpartition("/")[0] + "/*"))
+    missing = [term for term in question.searched if all(term not in passage.own for passage in passages)]
+    if missing and files:
+        calls.append(_words(_forms(missing), 3, files[0]))
+    names = constants_in(question, passages)
+    known = {line.name for passage in constant_passages(names, passages, turn) for line in passage.lines}
+    calls += [
+        (SEARCH_TOOL, {"query": rf"^[ \t]*{name}[ \t]*(?::[^=]*)?=", "mode": "regex", "ignore_case": False, "max_results": 4})
+        for name in names
+        if name not in known
+    ]
+    return calls
+
+
+def _forms(terms: Iterable[Term]) -> list[str]:
+    return list(dict.fromkeys(form for term in terms for form in term.forms))
+
+
+def _reads(question: Question, turn: Turn, most: int) -> list[Call]:
+    """Reads around the best places that were not read yet; those that overlap become one."""
+    wanted: dict[str, list[tuple[int, int]]] = {}
+    count = 0
+    latest = max((search.round for search in turn.searches), default=0)
+    for place in _interesting(question, [search for search in turn.searches if search.round == latest]):
+        if count >= most:
+            break
+        spans = wanted.setdefault(place.path, [])
+        if place.line in turn.lines.get(place.path, ()) or any(low <= place.line <= high - 20 for low, high in spans):
+            continue
+        spans.append((max(1, place.line - _BEFORE), place.line + _AFTER))
+        count += 1
+    return [
+        (READ_TOOL, {"path": path, "start": low, "end": high})
+        for path, spans in wanted.items()
+        for low, high in _merged(spans)
+    ]
+
+
+def _interesting(question: Question, searches: list[Search]) -> list[Place]:
+    """Definitions that were asked for by name and the best ranked places, in turn, so that neither crowds out the other.
+
+    Scores of different searches do not compare, so the ranked searches take turns as well.
+    """
+    by_path = Weigher(question, {}, 1)
+    named = [place for search in searches if search.mode != "words" for place in search.places]
+    named.sort(key=lambda place: -sum(by_path.in_path(place.path).values()) + is_secondary(place.path))
+    queues = [named[:4], *(search.places for search in searches if search.mode == "words")]
+    depth = max(map(len, queues))
+    return [place for index in range(depth) for queue in queues for place in queue[index : index + 1]]
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if merged and low <= merged[-1][1] + 1 and high - merged[-1][0] < 300:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged

@@ -1,0 +1,201 @@
+"""From a question in words to what to look for: words with weights, identifiers, and what kind of answer is wanted.
+
+Pure, and about English and program text in general; it knows no project and no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Question", "Term", "read_question", "stem"]
+
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Words that carry no content in a question.
+_STOP = _word_set(
+    """
+    a about above across actually after again all already also although always am an and any anybody anyone
+    anything are aren arent around as at b be because been before being below between both but by c can cannot
+    could couldn d did didn do does doesn doing don done each either else etc even ever every everything exactly
+    few for from further had has hasn have haven having he hello help her here hers hi him his how however i if
+    in inside instead into is isn it its itself just kind know let like ll m made make makes many may maybe me
+    might mine more most much must my nor not now of off often ok on once one ones only onto or other our ours
+    out outside over own part particular per please possible put quite rather re really s same say see shall she
+    should show shows since so some somebody someone something still such t tell than thanks that the their
+    theirs them then there these they thing things this those though through thus to together too under until up
+    upon us use used user uses using usually ve very via want was wasn way ways we were what whatever when
+    whenever where whether which while who whole whom whose why will with within without won would yet you your
+    yours explain describe find give list mention name named names located location defined definition define
+    declared happen happens happened come comes go goes look looks mean means meaning work works working
+    """
+)
+# Words that say something, but stand everywhere: they weigh less, and are searched for only when little else is there.
+_WEAK = _word_set(
+    """
+    code file files function functions method methods class classes module modules library package project
+    program value values variable variables argument arguments parameter parameters option options object
+    objects call calls called get gets set sets handle handles handled handling return returns returned take
+    takes need needs needed support supports supported provide provides implement implemented implements
+    implementation allow allows allowed do python javascript different first last new available run runs running
+    create created creates given give check checks checked behave behaves determine determined decide decides
+    decided treat treats type types able long big often add added cause causes purpose role
+    """
+)
+# What programs write for a word, beside the word.
+_SHORT_FORMS = {
+    "maximum": "max", "minimum": "min", "directory": "dir", "directories": "dir", "environment": "env",
+    "configuration": "config", "configure": "config", "configured": "config", "length": "len", "message": "msg",
+    "temporary": "tmp", "connection": "conn", "authentication": "auth", "authorization": "auth", "authenticate": "auth",
+    "database": "db", "integer": "int", "application": "app", "specification": "spec", "colour": "color",
+    "colours": "color", "documentation": "doc", "expression": "expr", "regular": "regex", "number": "num",
+    "asynchronous": "async", "initialize": "init", "initialized": "init", "repository": "repo", "statistics": "stat",
+    "parentheses": "paren", "dependency": "dep", "dependencies": "dep", "millisecond": "ms", "milliseconds": "ms",
+}  # fmt: skip
+# Questions for which `name = value` is likely the answer.
+_VALUE = re.compile(
+    r"\b(?:defaults?|values?|constants?|how (?:many|much|long|big|large|often)|maximum|minimum|max|min|limits?|number|"
+    r"size|sizes|timeouts?|version|port|which|settings?|options?|list)\b",
+    re.IGNORECASE,
+)
+_CONSEQUENCE = re.compile(r"\b(?:what happens|errors?|exceptions?|raises?|raised|fails?|refused?)\b", re.IGNORECASE)
+_TOKEN = re.compile(r"(?:--?)?[^\W\d][\w]*(?:[.\-/][^\W\d]\w*)*(?:\(\))?|\d+(?:\.\d+)*|_\w+")
+_HUMPS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_VOWEL = re.compile(r"[aeiouy]")
+_ENDINGS = (("ation", 4), ("ion", 5), ("ing", 4), ("ed", 4))  # and how much must be left
+_FOLLOW_UP = re.compile(r"^\s*(?:and|but|so|also|what about|how about|then)\b|\b(?:it|its|they|them|their|this|those)\b", re.IGNORECASE)
+
+
+@dataclass(slots=True, frozen=True)
+class Term:
+    """A word to look for. `forms` are beginnings of the words that match; an `identifier` was written as one."""
+
+    text: str
+    forms: tuple[str, ...]
+    weight: float = 1.0
+    identifier: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Question:
+    """What to look for, in the order of the question, and what kind of line answers it."""
+
+    terms: tuple[Term, ...]
+    wants_values: bool = False
+    wants_consequence: bool = False
+
+    @property
+    def searched(self) -> tuple[Term, ...]:
+        """The terms worth a search of their own: all but the weak ones, unless there is little else."""
+        strong = tuple(term for term in self.terms if term.weight >= 0.5)
+        return strong if len(strong) >= 2 or len(strong) == len(self.terms) else self.terms
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """The names that were written as in a program, without what stands before their last dot."""
+        return tuple(dict.fromkeys(term.text.rsplit(".", 1)[-1] for term in self.terms if term.identifier))
+
+
+def read_question(text: str, earlier: Sequence[str] = ()) -> Question:
+    """Read `text`; `earlier` are the questions before it, newest first, from which a follow-up takes its subject."""
+    terms = _terms(text)
+    strong = sum(term.weight >= 0.5 for term in terms)
+    if earlier and (strong < 2 or (strong < 4 and _FOLLOW_UP.search(text))):
+        known = {form for term in terms for form in term.forms}
+        terms += [
+            Term(term.text, term.forms, 0.5 * term.weight, term.identifier)
+            for term in _terms(earlier[0])
+            if not known.intersection(term.forms)
+        ]
+    return Question(
+        terms=tuple(terms[:16]),
+        wants_values=_VALUE.search(text) is not None,
+        wants_consequence=_CONSEQUENCE.search(text) is not None,
+    )
+
+
+def _terms(text: str) -> list[Term]:
+    found: dict[tuple[str, ...], Term] = {}
+    quoted = {piece for span in re.findall(r"`([^`]+)`", text) for piece in _TOKEN.findall(span)}
+    for token in _TOKEN.findall(text):
+        for term in _of_token(token, quoted=token in quoted):
+            known = found.get(term.forms)
+            if known is None or known.weight < term.weight:
+                found[term.forms] = term
+    return list(found.values())
+
+
+def _of_token(token: str, *, quoted: bool) -> Iterable[Term]:
+    called = token.endswith("()")
+    name = token.removesuffix("()").lstrip("-")
+    lowered = name.lower()
+    if re.search(r"[._/]", name.strip("_")) or (name.startswith("_") and len(name) > 2):
+        yield from _of_path(name)
+    elif quoted or called or (re.search(r"[a-z][A-Z]|[A-Z][A-Z]+[a-z]{2}", name) and len(name) > 3):
+        yield Term(name, (lowered,), 1.5, identifier=True)
+    elif "-" in name:
+        for piece in name.split("-"):
+            yield from _of_token(piece, quoted=False)
+    elif lowered in _STOP or (len(lowered) == 1 and not lowered.isdigit()):
+        return
+    else:
+        weight = 0.4 if lowered in _WEAK else 0.7 if lowered in ("default", "defaults") else 1.0
+        yield Term(lowered, _forms(name), weight)
+
+
+def _forms(word: str) -> tuple[str, ...]:
+    lowered = word.lower()
+    if word.isupper() or (word[:-1].isupper() and word.endswith("s")):  # HTTPS is no plural, URLs is
+        return (word.removesuffix("s").lower(),)
+    forms = tuple(form for form in stem(lowered) if form == lowered or form not in _STOP | _WEAK)
+    short = _SHORT_FORMS.get(lowered)
+    return (*forms, short) if short else forms
+
+
+def _of_path(name: str) -> Iterable[Term]:
+    """`socket.create_connection`, `src/app.js`, `max_rounds`: the whole, its last part, what stands before it."""
+    parts = [part for part in re.split(r"[./]", name) if part.strip("_")]
+    if len(parts) > 1:
+        yield Term(name, (name.lower(),), 0.6, identifier=False)
+        for part in parts[:-1]:
+            yield Term(part, (part.lower(),), 1.0)
+    yield Term(parts[-1], (parts[-1].lower(),), 1.5, identifier=True)
+
+
+def split_identifier(name: str) -> list[str]:
+    """The words in a snake_case or camelCase name, in lower case, without those of one letter."""
+    return [piece.lower() for piece in _HUMPS.findall(name) if len(piece) > 1]
+
+
+def stem(word: str) -> tuple[str, ...]:
+    """The beginnings that the forms of an English word share: of "handles" and "handling" it is "handl".
+
+    Cuts endings only while four letters are left; where the forms share too little, there are two beginnings.
+    """
+    base = _singular(word)
+    if base.endswith("y") and len(base) > 4 and base[-2] not in "aeou":
+        return (base, f"{base[:-1]}i")
+    for ending, least in _ENDINGS:
+        cut = base.removesuffix(ending)
+        if cut == base or cut.endswith("e") or not _VOWEL.search(cut):
+            continue
+        doubled = len(cut) > 3 and cut[-1] == cut[-2] and cut[-1] not in "lsz"
+        cut = cut[:-1] if doubled else cut
+        if len(cut) >= least:
+            return (cut,)
+        if doubled:
+            return (base, cut)
+    return (base[:-1],) if base.endswith("e") and len(base) > 4 else (base,)
+
+
+def _singular(word: str) -> str:
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        return f"{word[:-3]}y"
+    if word.endswith(("sses", "xes", "ches", "shes", "zzes")):
+        return word[:-2]
+    return word[:-1]

@@ -1,0 +1,228 @@
+"""How a text is built: what kind of line each one is, and which definition or section it belongs to.
+
+Goes by indentation, which is right for nearly all code that people keep tidy, and by headings in prose; it parses no
+language. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+__all__ = ["Kind", "Line", "Scope", "is_prose", "read_structure"]
+
+Kind: TypeAlias = Literal["blank", "define", "assign", "heading", "import", "comment", "text", "code"]
+
+_MODIFIERS = (
+    r"(?:(?:export|default|public|private|protected|internal|static|abstract|final|async|unsafe|inline|virtual|"
+    r"override|declare|sealed|pub(?:\([^)]*\))?)\s+)*"
+)
+_DEFINE = re.compile(
+    rf"^\s*{_MODIFIERS}(?:(?P<what>def|class|function\*?|func|fn|struct|enum|trait|interface|type|namespace|impl|record)\s+"
+    r"(?:\([^)]*\)\s*)?|#define\s+)(?P<name>[A-Za-z_$][\w$]*)"
+)
+# `name(arguments) {`: a method in JavaScript, C or Java. The words are statements that look like it.
+_METHOD = re.compile(r"^\s*(?:[\w<>\[\],*&:]+\s+){0,5}(?!(?:if|for|while|switch|catch|return|else|with)\b)([A-Za-z_$][\w$]*)\s*\([^;]*\)\s*\{\s*$")
+_ARROW = re.compile(rf"^\s*{_MODIFIERS}(?:const|let|var)\s+([A-Za-z_$][\w$]*)\s*=.*(?:=>|function\b)")
+_ASSIGN = re.compile(
+    rf"^\s*(?:[-*]\s+)?{_MODIFIERS}(?:(?:const|let|var|readonly|final)\s+)*[\"'`]?(?P<name>[A-Za-z_$][\w$.-]*)[\"'`]?\s*"
+    r"(?::[^=\"'(]{1,80})?(?:=(?![=>~])|:=|:\s+|\|\|=)\s*(?P<value>\S.*)$"
+)
+_KEYWORD = re.compile(r"^\s*(?:else|try|except|finally|if|elif|for|while|with|return|case|default|match|lambda|yield|raise|assert|async)\b")
+_IMPORT = re.compile(r"^\s*(?:from\s+\S+\s+import\b|import\b|#\s*include\b|using\s|use\s|(?:const|var|let)\s.*\brequire\()")
+_COMMENT = re.compile(r"^\s*(?:#(?!\w)|#\s|//|/\*|\*\s|\*/|--\s|;;|<!--)")
+_HEADING = re.compile(r"^(#{1,6})\s+\S")
+_UNDERLINE = re.compile(r"^([=\-~^\"'`*+#:.])\1{2,}\s*$")
+_PROSE = re.compile(r"\.(?:md|mdx|markdown|rst|txt|adoc|html?)$|(?:^|/)(?:readme|license|changes|changelog|news)[^/]*$", re.IGNORECASE)
+_PARAGRAPH = 5  # lines; shorter ones are joined
+_QUOTES = ('"""', "'''")
+
+
+@dataclass(slots=True)
+class Line:
+    """One line: its number from 1, its kind, the name it defines, how far it is indented."""
+
+    number: int
+    text: str
+    kind: Kind
+    name: str = ""
+    indent: int = 0
+
+
+@dataclass(slots=True)
+class Scope:
+    """A definition or section with the lines that are its own, not those of scopes inside it.
+
+    `head` are the lines of its signature or heading, `doc` those of the docstring or the comment above it; both are
+    among `lines`. The scope of a file's top level has no head.
+    """
+
+    path: str
+    parent: Scope | None = None
+    head: list[Line] = field(default_factory=list[Line])
+    doc: list[Line] = field(default_factory=list[Line])
+    lines: list[Line] = field(default_factory=list[Line])
+    what: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that the head defines; a heading's text; empty at the top level."""
+        return (self.head[0].name or self.head[0].text) if self.head else ""
+
+
+def is_prose(path: str) -> bool:
+    """Whether the file is written for people, not for a compiler."""
+    return _PROSE.search(path) is not None
+
+
+def read_structure(path: str, known: Mapping[int, str]) -> list[Scope]:
+    """The scopes of a file of which some lines are known, in order. A gap in the lines ends every open scope."""
+    prose = is_prose(path)
+    scopes: list[Scope] = []
+    region: list[tuple[int, str]] = []
+    for number in sorted(known):
+        if region and number != region[-1][0] + 1:
+            scopes += _prose_scopes(path, region) if prose else _code_scopes(path, region)
+            region = []
+        region.append((number, known[number]))
+    if region:
+        scopes += _prose_scopes(path, region) if prose else _code_scopes(path, region)
+    return [part for scope in scopes for part in ([scope] if scope.head else _paragraphs(scope))]
+
+
+def _paragraphs(scope: Scope) -> list[Scope]:
+    """What stands outside of every definition, as pieces that belong together: they end at blank lines."""
+    parts = [Scope(scope.path)]
+    for line in scope.lines:
+        lines = parts[-1].lines
+        filled = sum(each.kind != "blank" for each in lines)
+        if lines and (line.number - lines[-1].number > 2 or (line.kind == "blank" and filled >= _PARAGRAPH)):
+            parts.append(Scope(scope.path))
+        parts[-1].lines.append(line)
+    return [part for part in parts if any(line.kind != "blank" for line in part.lines)]
+
+
+# ------------------------------------------------------------------------------------------------- prose
+
+
+def _prose_scopes(path: str, region: list[tuple[int, str]]) -> list[Scope]:
+    """A section per heading; the levels of Markdown's headings nest, those of underlined ones go by their character."""
+    scopes = [Scope(path)]
+    open_scopes: list[tuple[int, Scope]] = []
+    underlines: list[str] = []
+    for position, (number, text) in enumerate(region):
+        below = region[position + 1][1] if position + 1 < len(region) else ""
+        level = 0
+        if match := _HEADING.match(text):
+            level = len(match[1])
+        elif text.strip() and text[0].isalnum() and (match := _UNDERLINE.match(below)) and len(below) >= len(text) - 3:
+            if match[1] not in underlines:
+                underlines.append(match[1])
+            level = 1 + underlines.index(match[1])
+        kind: Kind = "heading" if level else "text" if text.strip() else "blank"
+        line = Line(number, text, kind, text.strip("# \t") if level else "", _indent(text))
+        if level:
+            while open_scopes and open_scopes[-1][0] >= level:
+                open_scopes.pop()
+            scopes.append(Scope(path, open_scopes[-1][1] if open_scopes else None, [line], what="section"))
+            open_scopes.append((level, scopes[-1]))
+        scopes[-1].lines.append(line)
+    return [scope for scope in scopes if scope.lines]
+
+
+# ------------------------------------------------------------------------------------------------- code
+
+
+def _code_scopes(path: str, region: list[tuple[int, str]]) -> list[Scope]:
+    top = Scope(path)
+    scopes = [top]
+    stack = [(-1, top)]
+    quote = ""  # the open triple quote, if we are in one
+    above: list[Line] = []  # comments and decorators that stand directly above
+    head_until = -1
+    for position, (number, text) in enumerate(region):
+        line = _line(number, text, in_text=bool(quote))
+        quote, opened = _quote_state(text, quote)
+        if opened and line.kind == "code":
+            line.kind = "text"
+        if line.kind not in ("blank", "text") and position > head_until and not text.lstrip().startswith((")", "]", "}")):
+            while stack[-1][0] >= line.indent:
+                stack.pop()
+        if line.kind == "define":
+            scope = Scope(path, stack[-1][1], what=_what(text))
+            head_until = _end_of_head(region, position)
+            for each in above:
+                if each in stack[-1][1].lines:
+                    stack[-1][1].lines.remove(each)
+            scope.doc += above
+            scope.lines += above
+            scopes.append(scope)
+            stack.append((line.indent, scope))
+        scope = stack[-1][1]
+        scope.lines.append(line)
+        if scope.what and position <= head_until:
+            scope.head.append(line)
+        elif scope.what and line.kind == "text" and all(each.kind in ("text", "blank") for each in scope.lines[len(scope.head) + len(above) :]):
+            scope.doc.append(line)
+        above = [*above, line] if line.kind == "comment" or text.lstrip().startswith("@") else []
+    return [scope for scope in scopes if scope.lines]
+
+
+def _what(text: str) -> str:
+    match = _DEFINE.match(text)
+    return (match["what"] or "macro") if match else "function"
+
+
+def _line(number: int, text: str, *, in_text: bool) -> Line:
+    indent = _indent(text)
+    if not text.strip():
+        return Line(number, text, "blank", indent=indent)
+    if in_text or text.lstrip().startswith(_QUOTES):
+        return Line(number, text, "text", indent=indent)
+    if match := _DEFINE.match(text):
+        return Line(number, text, "define", match["name"], indent)
+    if _IMPORT.match(text):
+        return Line(number, text, "import", indent=indent)
+    if _COMMENT.match(text):
+        return Line(number, text, "comment", indent=indent)
+    if match := (_ARROW.match(text) or _METHOD.match(text)):
+        return Line(number, text, "define", match[1], indent)
+    if not _KEYWORD.match(text) and (match := _ASSIGN.match(text)):
+        return Line(number, text, "assign", match["name"], indent)
+    return Line(number, text, "code", indent=indent)
+
+
+def _quote_state(text: str, quote: str) -> tuple[str, bool]:
+    """Which triple quote is open behind this line, and whether the line opened one."""
+    opened = False
+    at = 0
+    while True:
+        if quote:
+            end = text.find(quote, at)
+            if end < 0:
+                return quote, opened
+            quote, at = "", end + 3
+        else:
+            starts = [(text.find(each, at), each) for each in _QUOTES if text.find(each, at) >= 0]
+            if not starts:
+                return "", opened
+            start, quote = min(starts)
+            opened, at = True, start + 3
+
+
+def _end_of_head(region: list[tuple[int, str]], position: int) -> int:
+    """Where the signature that begins at `position` ends: the brackets are closed, within thirty lines."""
+    depth = 0
+    for index in range(position, min(position + 30, len(region))):
+        text = region[index][1]
+        depth += text.count("(") + text.count("[") - text.count(")") - text.count("]")
+        if depth <= 0:
+            return index
+    return position
+
+
+def _indent(text: str) -> int:
+    expanded = text.expandtabs(4)
+    return len(expanded) - len(expanded.lstrip())

@@ -1,0 +1,128 @@
+"""What the turn so far has brought: the question, the searches and reads asked for, and the text they gave.
+
+Reads messages and the JSON of the workspace tools' results; decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+
+from ...messages import AssistantMessage, Message, ToolMessage, UserMessage, user_text
+
+__all__ = ["Place", "Search", "Turn", "read_turn"]
+
+_NUMBERED = re.compile(r"^(\d+)\t(.*)$")
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """A line that a search found; `score` is the tool's, 0 where it does not rank."""
+
+    path: str
+    line: int
+    text: str
+    score: float = 0.0
+
+
+@dataclass(slots=True)
+class Search:
+    """One search and what it found. `round` counts the rounds of calls of the turn from 1."""
+
+    arguments: dict[str, Any]
+    round: int = 1
+    places: list[Place] = field(default_factory=list[Place])
+    files_with_word: dict[str, int] = field(default_factory=dict[str, int])
+    files_searched: int = 0
+
+    @property
+    def mode(self) -> str:
+        """The search's mode, "text" where it names none."""
+        return str(self.arguments.get("mode", "text"))
+
+
+@dataclass(slots=True)
+class Turn:
+    """The turn after the last user message. `rounds` counts the replies with tool calls in it."""
+
+    question: str = ""
+    earlier: list[str] = field(default_factory=list[str])
+    rounds: int = 0
+    searches: list[Search] = field(default_factory=list[Search])
+    read_rounds: int = 0
+    lines: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    failures: list[str] = field(default_factory=list[str])
+
+    @property
+    def search_rounds(self) -> int:
+        """Rounds that searched: each round does one or the other."""
+        return self.rounds - self.read_rounds
+
+
+def read_turn(messages: Sequence[Message], search_tool: str, read_tool: str) -> Turn:
+    """Gather the turn. Results that are no JSON, or not of these tools, are passed over."""
+    turn = Turn()
+    asked = [user_text(message) for message in messages if isinstance(message, UserMessage)]
+    if not asked:
+        return turn
+    turn.question, turn.earlier = asked[-1], asked[-2::-1]
+    last = max(index for index, message in enumerate(messages) if isinstance(message, UserMessage))
+    calls: dict[str, tuple[str, dict[str, Any]]] = {}
+    for message in messages[last + 1 :]:
+        if isinstance(message, AssistantMessage) and message.tool_calls:
+            turn.rounds += 1
+            turn.read_rounds += any(call.name == read_tool for call in message.tool_calls)
+            calls |= {call.call_id: (call.name, _object(call.arguments)) for call in message.tool_calls}
+        elif isinstance(message, ToolMessage):
+            name, arguments = calls.get(message.call_id, (message.name, {}))
+            content = _object(message.content)
+            if message.is_error or content.get("ok") is not True:
+                turn.failures.append(f"{name}: {content.get('error') or message.content[:200]}")
+            elif name == search_tool:
+                turn.searches.append(_search(arguments, turn.rounds, _sub(content, "data")))
+            elif name == read_tool:
+                _keep_lines(turn, _sub(content, "data"))
+    return turn
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _sub(content: dict[str, Any], key: str) -> dict[str, Any]:
+    value = content.get(key)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _search(arguments: dict[str, Any], number: int, data: dict[str, Any]) -> Search:
+    search = Search(arguments, number)
+    matches = data.get("matches")
+    for match in cast("list[Any]", matches) if isinstance(matches, list) else []:
+        try:
+            place = Place(str(match["path"]), int(match["line"]), str(match["text"]), float(match.get("score", 0.0)))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        search.places.append(place)
+    counts = _sub(data, "files_with_word")
+    search.files_with_word = {word: count for word, count in counts.items() if isinstance(count, int)}
+    searched = data.get("files_searched")
+    search.files_searched = searched if isinstance(searched, int) else 0
+    return search
+
+
+def _keep_lines(turn: Turn, data: dict[str, Any]) -> None:
+    path, text = data.get("path"), data.get("text")
+    if not isinstance(path, str) or not isinstance(text, str):
+        return
+    known = turn.lines.setdefault(path, {})
+    for line in text.split("\n"):
+        if match := _NUMBERED.match(line):
+            known[int(match[1])] = match[2]

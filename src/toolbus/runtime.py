@@ -1,0 +1,319 @@
+"""The runtime: everything put together. It owns the task group, the bus, the dispatcher, the store and admission.
+
+The composition root, and the only module that knows providers and stores by name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .admission import Admission, Ticket
+from .bus import EventBus
+from .core.limits import Limits
+from .dispatcher import ToolDispatcher
+from .errors import ConfigurationError, NotRunning
+from .inputs import MessagesLike, read_messages
+from .messages import Message, UserMessage
+from .protocols import ModelSettings, Provider, Store
+from .providers import missing_provider_message, resolve
+from .session import Instructions, RequestSession
+from .stores.memory import MemoryStore
+from .tools import Toolish, ToolRegistry
+
+if TYPE_CHECKING:
+    import anyio.abc
+
+    from .outcome import RequestResult
+
+__all__ = ["Runtime"]
+
+_REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
+
+
+class Runtime:
+    """Runs requests: `async with Runtime(provider="openai:gpt-5-mini", tools=[...]) as runtime: ...`.
+
+    `provider` is a `Provider` or a name such as "openai:MODEL", "ollama:MODEL" or "extractive"; without one the
+    variable TOOLBUS_PROVIDER is read, and without that `ConfigurationError` names what was looked at. `tools` are
+    functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `instructions` is the system prompt.
+    `limits`, `settings`, `deps` and `metadata` are defaults of the requests. `store` keeps conversations (in memory,
+    when none is given). At most `max_sessions` requests run at once and `max_queued` wait; then `Overloaded` is
+    raised. `max_concurrency` and `max_threads` bound the handlers and threads of tools.
+
+    Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled. An
+    exception cancels at once. May be entered again afterwards; conversations are kept.
+    """
+
+    def __init__(
+        self,
+        provider: Provider | str | None = None,
+        *,
+        tools: Iterable[Toolish] | ToolRegistry = (),
+        instructions: Instructions | None = None,
+        limits: Limits | None = None,
+        settings: ModelSettings | None = None,
+        deps: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        store: Store | None = None,
+        bus: EventBus | None = None,
+        max_sessions: int = 10_000,
+        max_queued: int = 1_000,
+        max_concurrency: int = 1_000,
+        max_threads: int = 40,
+        drain_seconds: float = 10.0,
+    ) -> None:
+        named = provider if provider is not None else os.environ.get("TOOLBUS_PROVIDER")
+        if not named:
+            raise ConfigurationError(missing_provider_message())
+        self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
+        self.provider = self._resolve(named)
+        self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+        self.bus = bus if bus is not None else EventBus()
+        self.store: Store = store if store is not None else MemoryStore()
+        self.dispatcher = ToolDispatcher(self.bus, self.tools, max_concurrency=max_concurrency, max_threads=max_threads)
+        self._instructions = instructions
+        self._limits = limits or Limits()
+        self._settings = settings or ModelSettings()
+        self._deps = deps
+        self._metadata = metadata
+        self._admission = Admission(max_sessions, max_queued)
+        self._drain_seconds = drain_seconds
+        self._sessions: dict[str, RequestSession] = {}
+        self._group: anyio.abc.TaskGroup | None = None
+        self._closing = False
+
+    # ------------------------------------------------------------------------------------------------- lifetime
+
+    async def __aenter__(self) -> Runtime:
+        if self._group is not None:
+            raise NotRunning("the runtime runs already; one `async with` at a time")
+        self._closing = False
+        await self.dispatcher.__aenter__()
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:  # noqa: PYI036 -- passed on as they came
+        group = self._group
+        assert group is not None
+        try:
+            if exc_info[0] is None:
+                await self.drain()
+            else:
+                self._closing = True
+                self._cancel_all("the runtime was left by an exception")
+                group.cancel_scope.cancel()
+        finally:
+            try:
+                await group.__aexit__(*exc_info)
+            finally:
+                self._group = None
+                await self.dispatcher.__aexit__(*exc_info)
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
+                    await self._close_parts()
+        return None
+
+    async def _close_parts(self) -> None:
+        for provider in self._made.values():
+            close = getattr(provider, "aclose", None)
+            if close is not None:
+                await close()
+        await self.store.aclose()
+
+    async def drain(self, *, grace_seconds: float | None = None) -> int:
+        """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were."""
+        self._closing = True
+        seconds = self._drain_seconds if grace_seconds is None else grace_seconds
+        with anyio.move_on_after(seconds):
+            await self._admission.wait_empty()
+        late = self._cancel_all("the runtime is closing")
+        await self._admission.wait_empty()
+        return late
+
+    def _cancel_all(self, reason: str) -> int:
+        return sum(session.cancel(reason) for session in list(self._sessions.values()))
+
+    # ------------------------------------------------------------------------------------------------- requests
+
+    def start(
+        self,
+        prompt: str | UserMessage,
+        *,
+        provider: Provider | str | None = None,
+        tools: Iterable[Toolish] | ToolRegistry | None = None,
+        limits: Limits | None = None,
+        settings: ModelSettings | None = None,
+        instructions: Instructions | None = None,
+        deps: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        conversation_id: str | None = None,
+        history: MessagesLike | None = None,
+        raise_on_failure: bool = False,
+    ) -> RequestSession:
+        """Begin a request in a task of its own and return its handle at once.
+
+        What is given here replaces the runtime's own; `metadata` is merged over it. With `conversation_id` the request
+        is that conversation's next turn: turns run one at a time, in the order of `start`, and see what was said
+        before. `history` (toolbus messages or OpenAI dictionaries; copied) begins a conversation that the
+        application kept itself. Raises `Overloaded` when places and queue are full, `NotRunning` outside the
+        `async with` block and while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
+        """
+        group = self._group
+        session, ticket = self._prepare(
+            prompt,
+            provider=provider,
+            tools=tools,
+            limits=limits,
+            settings=settings,
+            instructions=instructions,
+            deps=deps,
+            metadata=metadata,
+            conversation_id=conversation_id,
+            history=history,
+            raise_on_failure=raise_on_failure,
+        )
+        assert group is not None
+        group.start_soon(self._carry_out, session, ticket)
+        return session
+
+    async def run(
+        self,
+        prompt: str | UserMessage,
+        *,
+        provider: Provider | str | None = None,
+        tools: Iterable[Toolish] | ToolRegistry | None = None,
+        limits: Limits | None = None,
+        settings: ModelSettings | None = None,
+        instructions: Instructions | None = None,
+        deps: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        conversation_id: str | None = None,
+        history: MessagesLike | None = None,
+        raise_on_failure: bool = False,
+    ) -> RequestResult[None]:
+        """`start`, in this task, and wait for the result. Cancelling it cancels the request.
+
+        A limit or a failure is no exception unless `raise_on_failure`: see `RequestResult.outcome`.
+        """
+        session, ticket = self._prepare(
+            prompt,
+            provider=provider,
+            tools=tools,
+            limits=limits,
+            settings=settings,
+            instructions=instructions,
+            deps=deps,
+            metadata=metadata,
+            conversation_id=conversation_id,
+            history=history,
+            raise_on_failure=raise_on_failure,
+        )
+        result: RequestResult[None] = await self._carry_out(session, ticket)
+        if raise_on_failure:
+            result.raise_for_outcome()
+        return result
+
+    def run_sync(self, prompt: str | UserMessage, *, backend: str = "asyncio", **options: Any) -> RequestResult[None]:
+        """`run` for scripts: enters the runtime, runs one request, leaves. Takes the options of `run`.
+
+        Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
+        """
+
+        async def once() -> RequestResult[None]:
+            async with self:
+                return await self.run(prompt, **options)
+
+        try:
+            anyio.get_current_task()
+        except Exception:  # noqa: S110 -- no loop runs here, as it should be; the type differs by version
+            pass
+        else:
+            raise NotRunning("run_sync() was called inside an event loop; use `await runtime.run(...)` there")
+        return anyio.run(once, backend=backend)
+
+    def session(self, request_id: str) -> RequestSession | None:
+        """The session of a request that runs or waits; None for any other."""
+        return self._sessions.get(request_id)
+
+    # ------------------------------------------------------------------------------------------------- internals
+
+    def _prepare(
+        self,
+        prompt: str | UserMessage,
+        *,
+        provider: Provider | str | None,
+        tools: Iterable[Toolish] | ToolRegistry | None,
+        limits: Limits | None,
+        settings: ModelSettings | None,
+        instructions: Instructions | None,
+        deps: Any,
+        metadata: Mapping[str, Any] | None,
+        conversation_id: str | None,
+        history: MessagesLike | None,
+        raise_on_failure: bool,
+    ) -> tuple[RequestSession, Ticket]:
+        if self._group is None or self._closing:
+            state = "is closing" if self._closing and self._group is not None else "is not running"
+            raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
+        message = prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)
+        given = read_messages(history or ())
+        ticket: Ticket | None = None
+
+        async def prepare() -> Sequence[Message]:
+            assert ticket is not None
+            await ticket.ready()
+            if conversation_id is None:
+                return ()
+            earlier = await self.store.history(conversation_id)
+            if earlier and given:
+                raise ConfigurationError(
+                    f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
+                )
+            return earlier
+
+        session = RequestSession(
+            self.bus,
+            self.provider if provider is None else self._resolve(provider),
+            [*given, message],
+            tools=self.tools if tools is None else (tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)),
+            limits=limits or self._limits,
+            settings=settings or self._settings,
+            instructions=instructions if instructions is not None else self._instructions,
+            deps=self._deps if deps is None else deps,
+            metadata={**(self._metadata or {}), **metadata} if metadata else self._metadata,
+            conversation_id=conversation_id or "",
+            journal=self.store.journal,
+            prepare=prepare,
+            raise_on_failure=raise_on_failure,
+        )
+        ticket = self._admission.take(session.conversation_id)
+        self._sessions[session.request_id] = session
+        return session, ticket
+
+    async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
+        try:
+            return await session.run()
+        finally:
+            try:
+                await self._remember(session)
+            finally:
+                del self._sessions[session.request_id]
+                ticket.give_back()
+
+    async def _remember(self, session: RequestSession) -> None:
+        """Add the turn to its conversation, also when the request was cancelled."""
+        messages = session.new_messages
+        if messages:
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
+                await self.store.remember(session.conversation_id, messages)
+
+    def _resolve(self, provider: Provider | str) -> Provider:
+        if not isinstance(provider, str):
+            return resolve(provider)
+        if provider not in self._made:
+            self._made[provider] = resolve(provider)
+        return self._made[provider]

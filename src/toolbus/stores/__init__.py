@@ -1,0 +1,1 @@
+"""Where conversations are kept. Each module is one store; all pass the same contract."""

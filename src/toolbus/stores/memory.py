@@ -1,0 +1,106 @@
+"""Conversations in this process's memory: the default store. Nothing outlives the process, so there is no journal.
+
+Knows messages and the `Store` protocol.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..errors import ConfigurationError
+from ..messages import AssistantMessage, Message, ToolMessage, UserMessage
+
+__all__ = ["MemoryStatistics", "MemoryStore"]
+
+_OVERHEAD_BYTES = 400  # of a message's objects and its places in lists, measured on CPython 3.11
+
+
+@dataclass(slots=True, frozen=True)
+class MemoryStatistics:
+    """What is held now, and how many conversations the bounds have dropped so far."""
+
+    conversations: int
+    size_bytes: int
+    dropped: int
+
+
+@dataclass(slots=True)
+class _Conversation:
+    messages: list[Message] = field(default_factory=list[Message])
+    size_bytes: int = 0
+
+
+class MemoryStore:
+    """A `Store` in memory, bounded in conversations and in bytes (an estimate: text in UTF-8, and some overhead).
+
+    Past either bound the conversation that was read or written longest ago is forgotten, whole; the newest one is
+    kept even when it alone is over `max_bytes`. Costs O(messages added).
+    """
+
+    def __init__(self, *, max_conversations: int = 1_000, max_bytes: int = 64 * 1024 * 1024) -> None:
+        if max_conversations < 1 or max_bytes < 1:
+            raise ConfigurationError(
+                f"max_conversations is {max_conversations} and max_bytes {max_bytes}; each must be at least 1"
+            )
+        self._max_conversations = max_conversations
+        self._max_bytes = max_bytes
+        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+        self._size_bytes = 0
+        self._dropped = 0
+
+    @property
+    def journal(self) -> None:
+        """There is none: sessions wait for nothing."""
+        return
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        """See `Store.history`. Never suspends."""
+        found = self._conversations.get(conversation_id)
+        if found is None:
+            return ()
+        self._conversations.move_to_end(conversation_id)
+        return tuple(found.messages)
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """See `Store.remember`. Never suspends."""
+        kept = self._conversations.setdefault(conversation_id, _Conversation())
+        self._conversations.move_to_end(conversation_id)
+        kept.messages.extend(messages)
+        added = sum(map(_size, messages))
+        kept.size_bytes += added
+        self._size_bytes += added
+        while len(self._conversations) > self._max_conversations or (
+            self._size_bytes > self._max_bytes and len(self._conversations) > 1
+        ):
+            _, oldest = self._conversations.popitem(last=False)
+            self._size_bytes -= oldest.size_bytes
+            self._dropped += 1
+
+    async def aclose(self) -> None:
+        """Nothing to let go of: what is remembered stays with the object."""
+
+    def statistics(self) -> MemoryStatistics:
+        """What is held now."""
+        return MemoryStatistics(
+            conversations=len(self._conversations), size_bytes=self._size_bytes, dropped=self._dropped
+        )
+
+
+def _size(message: Message) -> int:
+    size = _OVERHEAD_BYTES
+    if isinstance(message, ToolMessage):
+        return size + _bytes(message.content)
+    if isinstance(message, AssistantMessage):
+        size += _bytes(message.text) + _bytes(message.reasoning)
+        return size + sum(_OVERHEAD_BYTES + _bytes(call.arguments) for call in message.tool_calls)
+    if isinstance(message, UserMessage):
+        if isinstance(message.content, str):
+            return size + _bytes(message.content)
+        return size + sum(_bytes(getattr(part, "text", "") or getattr(part, "url", "")) for part in message.content)
+    return size + _bytes(message.text)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

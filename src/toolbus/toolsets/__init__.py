@@ -1,0 +1,1 @@
+"""Ready-made tools. Each module is imported on its own, so that nobody pays for what is not used."""

@@ -1,0 +1,300 @@
+"""Searching for words: the places where most of them stand close together, rare words counting more.
+
+Two passes. The first counts every word in every file and keeps the files that look best (BM25, with a bonus for words in
+the path); the second looks at the lines of those files alone, and prefers lines that define a thing over lines that use
+it. Nothing is indexed or remembered between calls: files change.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import ToolError
+from ...results import ToolResult
+from ._scan import Scan, cut_line, is_secondary
+
+__all__ = ["search_words", "split_words"]
+
+_MAX_WORDS = 24
+_CANDIDATES = 60  # files that the second pass reads
+_PLACES_PER_FILE = 3
+_REACH = 8  # lines around a place whose words count for it
+_MAX_HITS = 4_000  # lines of one file that are weighed
+_FEW_FILES = 12
+_LOCAL_INDENT = 8  # an assignment that far in is a local variable's
+_COUNT_CAP = 64  # occurrences of one word in one file; more say nothing new
+_JOINED = 0.7  # what an occurrence at the end of a compound counts, "size" in "blocksize"
+_INNER = 0.15  # what any other one inside a longer word counts, "limit" in "delimiter"
+_SATURATION, _LENGTH = 1.2, 0.6  # BM25's k1 and b; b is lower than its usual 0.75 as long modules are no worse
+
+_DEFINES = re.compile(
+    r"^\s*(?:(?:export|default|public|private|protected|internal|static|abstract|final|async|unsafe|inline|virtual|"
+    r"override|declare|sealed|pub(?:\([^)]*\))?)\s+)*"
+    r"(?:def|class|function\*?|func|fn|struct|enum|trait|interface|type|module|namespace|impl|record|#define)\s+"
+    r"(?:\([^)]*\)\s*)?([A-Za-z_$][\w$]*)"
+)
+_ASSIGNS = re.compile(
+    r"^\s*(?:(?:export|const|let|var|static|pub|final|readonly|public|private|protected)\s+)*"
+    r"[\"'`]?([A-Za-z_$][\w$.-]*)[\"'`]?\s*(?::[^=]{1,80})?(?:=(?![=>])|:=|:\s)\s*\S"
+)
+_IMPORTS = re.compile(r"^\s*(?:from\s+\S+\s+import\b|import\b|#\s*include\b|using\s|use\s|(?:const|var|let)\s.*\brequire\()")
+_HEADING = re.compile(r"^#{1,6}\s+\S")
+_PROSE = re.compile(r"\.(?:md|mdx|markdown|rst|txt|adoc)$", re.IGNORECASE)
+
+
+def split_words(query: str) -> list[str]:
+    """The words of a query, in lower case, each once, without the punctuation around them."""
+    words = (word.strip("\"'`()[]{}<>,;:?!.").lower() for word in query.split())
+    return list(dict.fromkeys(word for word in words if word))[:_MAX_WORDS]
+
+
+@dataclass(slots=True)
+class _Word:
+    """A word that is looked for, and in how many files it stands."""
+
+    text: str
+    needle: bytes
+    files: int = 0
+    rarity: float = 0.0
+    path_rarity: float = 0.0
+
+    def count(self, text: bytes, folded: bytes) -> float:
+        """How often the word stands in `text`; `folded` is the same in lower case."""
+        needle, size = self.needle, len(self.needle)
+        at = folded.find(needle)
+        found = 0.0
+        while at >= 0 and found < _COUNT_CAP:
+            found += self.quality(text, folded, at, size)
+            at = folded.find(needle, at + size)
+        return found
+
+    @staticmethod
+    def quality(text: bytes, folded: bytes, at: int, size: int) -> float:
+        """1 where a word, or a part of an identifier, begins at `at`; less inside a word; short words must stand alone."""
+        begins = not folded[at - 1 : at].isalpha() or (
+            text[at - 1 : at].islower() and text[at : at + 1].isupper()
+        )
+        after = folded[at + size : at + size + 1]
+        if size > 3:
+            if begins or at == 0:
+                return 1.0
+            ends = not after.isalpha() or (after == b"s" and not folded[at + size + 1 : at + size + 2].isalpha())
+            return _JOINED if ends and folded[max(0, at - 3) : at].isalpha() and at >= 3 else _INNER
+        ends = not after.isalpha() or after == b"s" or text[at + size : at + size + 1].isupper()
+        return 1.0 if ends and (begins or at == 0) else 0.0
+
+
+@dataclass(slots=True)
+class _File:
+    path: str
+    size: int
+    counts: list[float]
+    in_path: list[float]
+    score: float = 0.0
+
+
+@dataclass(slots=True, order=True)
+class _Place:
+    score: float
+    path: str = field(compare=False)
+    line: int = field(compare=False)
+    text: str = field(compare=False)
+    words: list[str] = field(compare=False)
+
+
+def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
+    """The best places, best first, with the words near each; and in how many files each word stands."""
+    words = [_Word(text, text.encode("utf-8", "replace")) for text in split_words(query)]
+    if not words:
+        raise ToolError("the query holds no word; give words separated by spaces")
+    files = _count(scan, words)
+    few = len(files) <= 3  # narrowed by a glob: say more of what is left
+    places = [
+        place
+        for rank, file in enumerate(files[:_CANDIDATES])
+        for place in _places(scan, file, words, max_results if few else 2 * _PLACES_PER_FILE if rank < 2 else _PLACES_PER_FILE)
+    ]
+    places.sort(key=lambda place: (-place.score, place.path, place.line))
+    matches: list[dict[str, Any]] = []
+    used = 0
+    for place in places[:max_results]:
+        match = {
+            "path": place.path,
+            "line": place.line,
+            "text": cut_line(place.text, scan.bounds.max_line_chars),
+            "words": place.words,
+            "score": round(place.score, 2),
+        }
+        used += len(str(match).encode("utf-8", "replace"))
+        if used > scan.bounds.max_result_bytes:
+            break
+        matches.append(match)
+    data: dict[str, Any] = {
+        "matches": matches,
+        "files_with_word": {word.text: word.files for word in words},
+        "files_matched": len(files),
+        **scan.report(),
+    }
+    if files and (len(matches) < len(places) or len(files) > _CANDIDATES):
+        data["truncated"] = True
+    said = f"the best {len(matches)} places in {len(files)} files that hold some of the words"
+    if not matches:
+        said = f"none of the words stands in any of {scan.files} files"
+    return ToolResult(message=f"{said}; {scan.stopped}" if scan.stopped else said, data=data)
+
+
+def _count(scan: Scan, words: Sequence[_Word]) -> list[_File]:
+    """The files that hold a word, best first; sets how rare each word is."""
+    files: list[_File] = []
+    for path, text in scan.texts():
+        folded = text.lower()
+        counts = [word.count(text, folded) if word.needle in folded else 0.0 for word in words]
+        in_path = _in_path(path, words)
+        if any(counts) or any(in_path):
+            files.append(_File(path, len(text), counts, in_path))
+    for index, word in enumerate(words):
+        word.files = sum(file.counts[index] > 0 for file in files)
+        if scan.files >= _FEW_FILES:
+            word.rarity = math.log(1 + (scan.files - word.files + 0.5) / (word.files + 0.5))
+        else:  # every file may hold every word: go by how often it stands in them
+            word.rarity = math.log(1 + scan.bytes_read / 40 / (1 + sum(file.counts[index] for file in files)))
+        in_paths = sum(file.in_path[index] > 0 for file in files)
+        word.path_rarity = (word.rarity + math.log(1 + (scan.files - in_paths + 0.5) / (in_paths + 0.5))) / 2
+    average = scan.bytes_read / scan.files if scan.files else 1.0
+    for file in files:
+        length = 1 - _LENGTH + _LENGTH * min(4.0, file.size / average)
+        for word, count, bonus in zip(words, file.counts, file.in_path, strict=True):
+            file.score += word.rarity * count * (_SATURATION + 1) / (count + _SATURATION * length)
+            file.score += word.path_rarity * bonus
+        file.score *= _prior(file)
+    files.sort(key=lambda file: (-file.score, file.path))
+    return files
+
+
+def _prior(file: _File) -> float:
+    """Tests and vendored sources rank lower, unless the query is about them."""
+    return 0.5 if is_secondary(file.path) else 1.0
+
+
+_INDEX_NAMES = frozenset({"__init__", "index", "mod", "main", "readme", "lib"})
+_PATH_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+
+
+def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
+    """For each word what the path says for it: most where it is the file's very name."""
+    *directories, name = path.split("/")
+    stem = name.split(".", 1)[0].lower() or name.lower()
+    if stem in _INDEX_NAMES and directories:
+        stem = directories.pop().lower()
+    lowered = path.lower()
+    parts = [piece.lower() for piece in _PATH_WORD.findall(path)]
+    joined = _joined_in(stem, words)
+    bonus: list[float] = []
+    for word in words:
+        text = word.text
+        if text not in lowered:
+            bonus.append(0.0)
+        elif text in joined or stem.strip("_") == text or (stem.startswith(text) and len(stem) - len(text) <= 2 and len(text) > 3) or ("." in text and f"{lowered.rsplit('.', 1)[0].replace('/', '.')}.".endswith(f"{text}.")):
+            bonus.append(2.0)
+        elif any(part == text or (len(text) > 3 and part.startswith(text)) for part in parts):
+            bonus.append(0.7)
+        elif len(text) > 4:
+            bonus.append(0.4)
+        else:
+            bonus.append(0.0)
+    return bonus
+
+
+def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
+    """Words that follow each other in the query and make up the file's name: "web browser" and webbrowser.py."""
+    joined: set[str] = set()
+    for first, second in zip(words, words[1:], strict=False):
+        rest = stem.strip("_").removeprefix(first.text)
+        if rest != stem and rest.lstrip("_-").startswith(second.text) and len(rest) <= len(second.text) + 4:
+            joined |= {first.text, second.text}
+    return joined
+
+
+def _places(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_Place]:
+    """The best places of one file, apart from each other, `most` of them at most."""
+    text = scan.tree.read(file.path, scan.bounds.max_file_bytes)
+    if not text:
+        return []
+    raw = text.replace(b"\r\n", b"\n").split(b"\n")
+    prose = _PROSE.search(file.path) is not None
+    hits = _hits(raw, words, prose=prose)
+    prior = _prior(file)
+    scored: list[_Place] = []
+    for position, (index, own) in enumerate(hits):
+        near = _near(hits, position)
+        score = sum(words[word].rarity * weight for word, weight in near.items())
+        score += 0.3 * sum(words[word].rarity * weight for word, weight in own.items())
+        line = raw[index].decode("utf-8", "replace")
+        scored.append(_Place(prior * (score + 0.4 * file.score), file.path, index + 1, line, [words[w].text for w in near]))
+    if not hits and file.score > 0:
+        first = next((i for i, line in enumerate(raw) if line.strip()), 0)
+        scored.append(_Place(0.4 * file.score, file.path, first + 1, raw[first].decode("utf-8", "replace"), []))
+    chosen: list[_Place] = []
+    for place in sorted(scored, key=lambda place: (-place.score, place.line)):
+        if all(abs(place.line - other.line) > _REACH for other in chosen):
+            chosen.append(place)
+            if len(chosen) == most:
+                break
+    return chosen
+
+
+def _hits(raw: list[bytes], words: Sequence[_Word], *, prose: bool) -> list[tuple[int, dict[int, float]]]:
+    """The lines that hold a word, each with the weight of its words there."""
+    hits: list[tuple[int, dict[int, float]]] = []
+    for index, line in enumerate(raw):
+        folded = line.lower()
+        own: dict[int, float] = {}
+        for number, word in enumerate(words):
+            at = folded.find(word.needle)
+            if at >= 0 and (quality := min(1.0, word.count(line, folded))):
+                own[number] = quality
+        if own:
+            hits.append((index, _weighed(line.decode("utf-8", "replace"), own, words, prose=prose)))
+            if len(hits) == _MAX_HITS:
+                break
+    return hits
+
+
+def _weighed(line: str, own: dict[int, float], words: Sequence[_Word], *, prose: bool) -> dict[int, float]:
+    """A word counts more in the name that its line defines, and less in an import."""
+    if len(line) > 500:  # minified or data: no line that a person wrote
+        return {number: 0.3 * quality for number, quality in own.items()}
+    if prose:
+        factor = 1.6 if _HEADING.match(line) else 1.0
+        return {number: factor * quality for number, quality in own.items()}
+    if _IMPORTS.match(line):
+        return {number: 0.3 * quality for number, quality in own.items()}
+    if defines := _DEFINES.match(line):
+        named, otherwise, name = 2.2, 1.5, defines[1].lower()
+    elif (assigns := _ASSIGNS.match(line)) and len(line) - len(line.lstrip()) < _LOCAL_INDENT:
+        named, otherwise, name = 1.6, 1.1, assigns[1].lower()
+    else:
+        return own
+    return {number: (named if words[number].text in name else otherwise) * quality for number, quality in own.items()}
+
+
+def _near(hits: list[tuple[int, dict[int, float]]], position: int) -> dict[int, float]:
+    """For each word its best weight within reach of the hit at `position`, less with distance."""
+    centre = hits[position][0]
+    near: dict[int, float] = {}
+    start = position
+    while start and centre - hits[start - 1][0] <= _REACH:
+        start -= 1
+    for index, own in hits[start:]:
+        distance = abs(index - centre)
+        if distance > _REACH:
+            if index > centre:
+                break
+            continue
+        for word, weight in own.items():
+            near[word] = max(near.get(word, 0.0), weight * (1 - distance / (2.5 * _REACH)))
+    return near

@@ -1,0 +1,192 @@
+"""The three tools: what a model sees of them, and how their arguments become a walk, a search or a read."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...errors import ConfigurationError, ToolError
+from ...results import ToolResult
+from ...tools import Tool
+from ._patterns import compile_glob
+from ._rank import search_words
+from ._scan import Bounds, Scan, cut_line
+from ._search import checked_query, regex_finder, search_lines, text_finder
+from ._tree import Tree
+
+__all__ = ["workspace_tools"]
+
+_LINE_PIECE = 65_536  # how much of one line is held at most
+_Glob = Annotated[str, Field(description="Only these files: '*.py' at any depth, 'src/**/*.ts', '*.{md,rst}'. Empty: all.")]
+
+
+def workspace_tools(
+    root: str | Path,
+    *,
+    include_ignored: bool = False,
+    max_results: int = 50,
+    max_result_bytes: int = 24_000,
+    max_line_chars: int = 300,
+    max_read_lines: int = 400,
+    max_file_bytes: int = 4_194_304,
+    max_scan_bytes: int = 268_435_456,
+    max_scan_files: int = 50_000,
+    max_scan_seconds: float = 10.0,
+) -> list[Tool[..., Any]]:
+    """`list_files`, `search_text` and `read_lines` over the directory `root`, read-only.
+
+    Paths are relative to `root`, with `/`; lines count from 1. What is outside the root, binary, ignored by a
+    .gitignore, or in a directory such as .git or node_modules is neither listed nor read; `include_ignored` lifts the
+    last two. One call returns at most `max_results` matches (twenty times as many paths), `max_read_lines` lines and
+    about `max_result_bytes` of text, each line cut to `max_line_chars`; a search passes over files above
+    `max_file_bytes` and stops at the `max_scan_` bounds. Whatever is cut is said in the result. Handlers are
+    synchronous and may run in several threads at once; they keep no state. Raises `ConfigurationError` for a root that
+    is no directory, or a bound that is not above zero.
+    """
+    bounds = Bounds(
+        max_results=max_results,
+        max_result_bytes=max_result_bytes,
+        max_line_chars=max_line_chars,
+        max_read_lines=max_read_lines,
+        max_file_bytes=max_file_bytes,
+        max_scan_bytes=max_scan_bytes,
+        max_scan_files=max_scan_files,
+        max_scan_seconds=max_scan_seconds,
+    )
+    for name in Bounds.__slots__:
+        if not getattr(bounds, name) > 0:
+            raise ConfigurationError(f"workspace_tools: {name} is {getattr(bounds, name)!r}; it must be above 0")
+    workspace = _Workspace(Tree(root, include_ignored=include_ignored), bounds)
+    return [Tool(handler=each) for each in (workspace.list_files, workspace.search_text, workspace.read_lines)]
+
+
+class _Workspace:
+    """The handlers; the docstrings and annotations are what the model reads."""
+
+    def __init__(self, tree: Tree, bounds: Bounds) -> None:
+        self._tree = tree
+        self._bounds = bounds
+
+    def list_files(
+        self,
+        glob: _Glob = "",
+        max_results: Annotated[int, Field(ge=1, description="How many paths at most.")] = 200,
+    ) -> ToolResult:
+        """List the text and other files of the workspace, as paths relative to its root, in order of path.
+
+        Ignored files and directories are left out. When there are more than fit, counts per directory say where.
+        """
+        wanted = compile_glob(glob)
+        allowed = min(max_results, 20 * self._bounds.max_results)
+        shown: list[str] = []
+        directories: Counter[str] = Counter()
+        total = used = 0
+        for entry in self._tree.walk():
+            if not wanted(entry.path):
+                continue
+            total += 1
+            directories["/".join(entry.path.split("/")[:-1][:2]) or "."] += 1
+            used += len(entry.path.encode()) + 3
+            if total <= allowed and used <= self._bounds.max_result_bytes:
+                shown.append(entry.path)
+            if total == 4 * self._bounds.max_scan_files:
+                break
+        data: dict[str, Any] = {"files": shown, "total": total}
+        said = f"{total} files" if total else f"no file matches {glob!r}" if glob else "the workspace holds no file"
+        if len(shown) < total:
+            data["truncated"] = True
+            data["directories"] = dict(directories.most_common(40))
+            said = f"cut: the first {len(shown)} of {total} files; narrow the glob"
+        return ToolResult(message=said, data=data)
+
+    def search_text(
+        self,
+        query: Annotated[str, Field(description="What to look for; see mode.")],
+        mode: Annotated[
+            Literal["text", "regex", "words"],
+            Field(
+                description="'text': the characters as they are. 'regex': a regular expression, matched line by line, "
+                "without look-around and back-references. 'words': words separated by spaces, each also the beginning of "
+                "a longer word ('limit' finds max_limits); gives the places where most of them stand close together, "
+                "best first."
+            ),
+        ] = "text",
+        glob: _Glob = "",
+        ignore_case: Annotated[bool, Field(description="Whether a and A are the same; always so for words.")] = True,
+        max_results: Annotated[int, Field(ge=1, description="How many matches at most.")] = 30,
+    ) -> ToolResult:
+        """Search the text of the workspace's files; gives path, line number and text of each matching line.
+
+        Binary and ignored files are left out. Read around a match with read_lines.
+        """
+        scan = Scan(self._tree, self._bounds, compile_glob(glob))
+        allowed = min(max_results, self._bounds.max_results)
+        checked_query(query)
+        if mode == "words":
+            return search_words(scan, query, allowed)
+        finder = regex_finder if mode == "regex" else text_finder
+        return search_lines(scan, query, finder(query, ignore_case=ignore_case), allowed)
+
+    def read_lines(
+        self,
+        path: Annotated[str, Field(description="The file's path, relative to the workspace's root.")],
+        start: Annotated[int, Field(ge=1, description="The first line; lines count from 1.")] = 1,
+        end: Annotated[int | None, Field(ge=1, description="The last line; left out: as many as fit.")] = None,
+    ) -> ToolResult:
+        """Read lines of a text file. Each line of the text is its number, a tab, and the line."""
+        if end is not None and end < start:
+            raise ToolError(f"end is {end} and start is {start}; end must not be below start")
+        with self._tree.open(path) as (relative, handle), io.FileIO(os.dup(handle)) as raw:
+            return self._read(relative, io.BufferedReader(raw, _LINE_PIECE), start, end)
+
+    def _read(self, path: str, reader: io.BufferedReader, start: int, end: int | None) -> ToolResult:
+        bounds = self._bounds
+        head = reader.peek(8_192)[:8_192]
+        if b"\0" in head:
+            if not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise ToolError(f"{path!r} is a binary file")
+            decoded = reader.read(bounds.max_file_bytes).decode("utf-16", "replace").encode()
+            reader = io.BufferedReader(io.BytesIO(decoded))  # type: ignore[arg-type]
+        last = min(end if end is not None else start + bounds.max_read_lines, start + bounds.max_read_lines - 1)
+        taken: list[str] = []
+        used = number = scanned = 0
+        cut = False
+        while piece := reader.readline(_LINE_PIECE):
+            number += 1
+            scanned += len(piece)
+            line = piece
+            while not piece.endswith(b"\n") and (piece := reader.readline(_LINE_PIECE)):  # the rest of a long line
+                scanned += len(piece)
+            if start <= number <= last and not cut:
+                text = line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").rstrip("\r\n")
+                taken.append(f"{number}\t{cut_line(text, bounds.max_line_chars)}")
+                used += len(taken[-1].encode()) + 2
+                cut = used > bounds.max_result_bytes
+            if scanned > bounds.max_scan_bytes:
+                number = -1
+                break
+        return self._told(path, taken, start, end, number)
+
+    @staticmethod
+    def _told(path: str, taken: list[str], start: int, end: int | None, total: int) -> ToolResult:
+        """`total` is how many lines the file has, -1 where it is too large to count."""
+        if not taken and total >= 0:
+            raise ToolError(f"{path!r} has {total} lines; line {start} is past its end")
+        if not taken:
+            raise ToolError(f"{path!r} is too large to read at line {start}")
+        final = start + len(taken) - 1
+        data: dict[str, Any] = {"path": path, "start": start, "end": final, "text": "\n".join(taken)}
+        said = f"{path}, lines {start} to {final}"
+        if total >= 0:
+            data["total_lines"] = total
+            said += f" of {total}"
+        wanted = end if end is not None else total
+        if total < 0 or final < min(wanted, total):
+            data["truncated"] = True
+            said += f"; cut, go on with start={final + 1}"
+        return ToolResult(message=said, data=data)
