@@ -24,6 +24,7 @@ import anyio.lowlevel
 from blinker import Signal
 
 from .buffers import EventBuffer, Overflow
+from .clock import SessionClock
 from .errors import BusError, ConfigurationError
 from .events import (
     EVENT_TYPES,
@@ -122,6 +123,7 @@ class EventBus:
         self._by_request: dict[str, list[Subscription]] = {}
         self._mailboxes: dict[str, Mailbox] = {}
         self._open: dict[_Key, Mailbox] = {}
+        self._watched: dict[_Key, Callable[[], None]] = {}
         self._settled: set[_Key] = set()
         self._settled_order: deque[_Key] = deque()
         self._queue: deque[tuple[Event, int]] = deque()
@@ -129,12 +131,20 @@ class EventBus:
         self._depth = 0
         self._token: anyio.lowlevel.EventLoopToken | None = None
         self._thread = 0
+        self._clock: SessionClock | None = None
         self._peaks = {"mailboxes": 0, "open_calls": 0, "queued": 0}
         self._failures = 0
         self._late = 0
         self._dead = 0
 
     # ------------------------------------------------------------------------------------------- publishing
+
+    @property
+    def clock(self) -> SessionClock:
+        """The clock of everything on this bus, set when the bus first meets its event loop."""
+        if self._clock is None:
+            self._clock = SessionClock()
+        return self._clock
 
     @property
     def position(self) -> int:
@@ -186,6 +196,10 @@ class EventBus:
         if self._delivering:
             self._queue.append((event, self._depth + 1))
             self._peaks["queued"] = max(self._peaks["queued"], len(self._queue))
+            return
+        kind = type(event)
+        if kind not in self._signals and kind not in self._by_type and not self._by_request:
+            self._position += 1  # nobody to tell
             return
         self._delivering = True
         try:
@@ -257,6 +271,17 @@ class EventBus:
         self._remember(key)
         return True
 
+    def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> None:
+        """Be told when somebody settles a call that one is running: how an executor learns that it may stop.
+
+        `settled` is called once, inline, before the terminal event is broadcast; it must be quick and not publish.
+        """
+        self._watched[request_id, call_id] = settled
+
+    def unwatch(self, request_id: str, call_id: str) -> None:
+        """Do not be told any more. Idempotent."""
+        self._watched.pop((request_id, call_id), None)
+
     def is_open(self, request_id: str, call_id: str) -> bool:
         """Whether the call still waits for its terminal event."""
         return (request_id, call_id) in self._open
@@ -289,6 +314,9 @@ class EventBus:
         return False
 
     def _remember(self, key: _Key) -> None:
+        settled = self._watched.pop(key, None)
+        if settled is not None:
+            settled()
         self._settled.add(key)
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
@@ -420,8 +448,11 @@ class EventBus:
 
     def bind(self) -> None:
         """Learn the event loop that runs now, for `publish_threadsafe`. Called by whatever starts on the bus."""
-        self._token = anyio.lowlevel.current_token()
-        self._thread = threading.get_ident()
+        token = anyio.lowlevel.current_token()
+        if token is not self._token:
+            self._token = token
+            self._thread = threading.get_ident()
+            self._clock = SessionClock()
 
     def statistics(self) -> BusStatistics:
         """Depths, peaks and losses. Costs O(listeners)."""

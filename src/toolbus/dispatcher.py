@@ -1,14 +1,15 @@
 """The tool dispatcher: runs requested calls and publishes how each ended.
 
 A receiver of `ToolCallRequested`, with workers that are reused. It keeps no timers: a session whose deadline fires
-publishes `ToolCallFailed`, and the dispatcher, told of it like everybody else, cancels the handler. It knows the bus
-and tools, and nothing of sessions or models.
+settles the call with a `ToolCallFailed`, and the dispatcher, which watches its calls on the bus, cancels the handler.
+It knows the bus and tools, and nothing of sessions or models.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import logging
 from collections import deque
@@ -77,22 +78,18 @@ class _Gate:
 class _Job:
     """One call on its way through the dispatcher."""
 
-    __slots__ = ("context", "gates", "received_at", "request", "run", "settled", "started_at", "tool", "worker")
+    __slots__ = ("context", "gates", "key", "request", "run", "settled", "started_at", "tool", "worker")
 
     def __init__(self, request: ToolCallRequested, tool: Tool[..., Any], gates: tuple[_Gate, ...]) -> None:
         self.request = request
         self.tool = tool
         self.gates = gates
         self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
-        self.received_at = anyio.current_time()
+        self.key: _Key = (request.request_id, request.call_id)
         self.started_at = 0.0
         self.settled = False  # by somebody else
         self.run: ThreadRun | None = None  # a thread that was given up and still runs
         self.worker: _Worker | None = None
-
-    @property
-    def key(self) -> _Key:
-        return self.request.request_id, self.request.call_id
 
 
 class _Worker:
@@ -143,7 +140,7 @@ class ToolDispatcher:
         self._overdue: dict[_Key, _Job] = {}
         self._idle: list[_Worker] = []
         self._queued_peak = 0
-        self._disconnect: list[Callable[[], None]] = []
+        self._disconnect: Callable[[], None] = _nothing
         self._group: anyio.abc.TaskGroup | None = None
 
     async def __aenter__(self) -> ToolDispatcher:
@@ -154,16 +151,13 @@ class ToolDispatcher:
         self._context = contextvars.copy_context()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
-        self._disconnect = [
-            self._bus.connect(ToolCallRequested, self._on_requested),
-            self._bus.connect((ToolCallCompleted, ToolCallFailed), self._on_settled),
-        ]
+        self._disconnect = self._bus.connect(ToolCallRequested, self._on_requested)
         return self
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:  # noqa: PYI036 -- passed on as they came
         group = self._group
         assert group is not None
-        self._disconnect[0]()
+        self._disconnect()
         for job in list(self._jobs.values()):
             if job.worker is None:
                 self._fail(job, Failure("cancelled", "The dispatcher was closed."))
@@ -171,7 +165,6 @@ class ToolDispatcher:
         try:
             return await group.__aexit__(*exc_info)
         finally:
-            self._disconnect[1]()
             self._group = None
             self._idle.clear()
 
@@ -197,6 +190,7 @@ class ToolDispatcher:
                 return
         job = _Job(request, tool, gates)
         self._jobs[job.key] = job
+        self._bus.watch(*job.key, functools.partial(self._on_settled, job))
         self._admit(job)
 
     def _refuse(self, request: ToolCallRequested, failure: Failure) -> None:
@@ -229,11 +223,9 @@ class ToolDispatcher:
             return None, isinstance(source, ToolRegistry)
         return (None, False) if tool.spec.external else (tool, True)
 
-    def _on_settled(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def _on_settled(self, job: _Job) -> None:
         """Somebody else settled a call of ours: a session's deadline, a cancel, another answer. Stop the handler."""
-        job = self._jobs.pop((event.request_id, event.call_id), None)
-        if job is None:
-            return
+        self._jobs.pop(job.key, None)
         job.settled = True
         if job.worker is not None:
             self._overdue[job.key] = job
@@ -291,10 +283,10 @@ class ToolDispatcher:
     async def _perform(self, job: _Job, worker: _Worker) -> bool:
         """Run one call and publish its end. False when the worker has to end, too."""
         request = job.request
-        job.started_at = anyio.current_time()
         bus = self._bus
+        job.started_at = bus.clock()
         if bus.wants(ToolCallStarted, request.request_id):
-            bus.publish(ToolCallStarted(**_envelope(job), call_id=request.call_id, name=request.name))
+            bus.publish(ToolCallStarted(**_envelope(job, job.started_at), call_id=request.call_id, name=request.name))
         try:
             rendered = render(await in_context(job.context, self._call(job)))
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
@@ -305,7 +297,6 @@ class ToolDispatcher:
                 self._release(job.gates)
             else:  # a thread that was given up keeps its place, and its tool's
                 self._release(job.gates[:1])
-        self._jobs.pop(job.key, None)
         self._complete(job, rendered)
         return True
 
@@ -347,7 +338,6 @@ class ToolDispatcher:
 
     def _on_exception(self, job: _Job, worker: _Worker, exc: BaseException) -> bool:
         """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
-        self._jobs.pop(job.key, None)
         if isinstance(exc, anyio.get_cancelled_exc_class()):
             if worker.scope.cancel_called and job.settled:
                 raise exc  # as asked; the worker's scope takes it
@@ -369,7 +359,7 @@ class ToolDispatcher:
         async def progress(message: str, done: float | None, total: float | None) -> None:
             self._bus.publish(
                 ToolCallProgress(
-                    **_envelope(job),
+                    **_envelope(job, self._bus.clock()),
                     call_id=request.call_id,
                     name=request.name,
                     message=message,
@@ -391,34 +381,42 @@ class ToolDispatcher:
             progress=progress,
         )
 
+    def _leave(self, job: _Job) -> float:
+        """Forget a call that is about to be answered; give the present moment."""
+        self._jobs.pop(job.key, None)
+        self._bus.unwatch(*job.key)
+        return self._bus.clock()
+
     def _complete(self, job: _Job, rendered: Rendered) -> None:
+        now = self._leave(job)
         request = job.request
         self._bus.publish(
             ToolCallCompleted(
-                **_envelope(job),
+                **_envelope(job, now),
                 call_id=request.call_id,
                 name=request.name,
                 content=rendered.content,
                 data=rendered.data,
                 artifacts=rendered.artifacts,
                 affected=rendered.affected,
-                duration_seconds=_elapsed(job),
+                duration_seconds=now - job.started_at if job.started_at else 0.0,
             )
         )
 
     def _fail(self, job: _Job, failure: Failure, cause: BaseException | None = None) -> None:
         if cause is not None and not failure.shown:
             _logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=_ids(job.request))
+        now = self._leave(job)
         request = job.request
         self._bus.publish(
             ToolCallFailed(
-                **_envelope(job),
+                **_envelope(job, now),
                 call_id=request.call_id,
                 name=request.name,
                 reason=failure.reason,
                 error=failure.error,
                 retryable=failure.retryable,
-                duration_seconds=_elapsed(job),
+                duration_seconds=now - job.started_at if job.started_at else 0.0,
             ),
             cause=cause,
         )
@@ -437,20 +435,19 @@ class ToolDispatcher:
         )
 
 
-def _elapsed(job: _Job) -> float:
-    """Seconds that the handler has run; 0 when it was not started."""
-    return anyio.current_time() - job.started_at if job.started_at else 0.0
+def _nothing() -> None:
+    """Before there is anything to disconnect."""
 
 
-def _envelope(job: _Job) -> dict[str, Any]:
-    """The ids of the call's events; `at` on the session's clock, from where the request stands on it."""
+def _envelope(job: _Job, at: float) -> dict[str, Any]:
+    """The ids of the call's events."""
     request = job.request
     return {
         "request_id": request.request_id,
         "conversation_id": request.conversation_id,
         "parent_id": request.parent_id,
         "metadata": request.metadata,
-        "at": request.at + (anyio.current_time() - job.received_at),
+        "at": at,
     }
 
 

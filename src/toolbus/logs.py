@@ -19,16 +19,13 @@ from .events import (
     ToolCallRequested,
 )
 
-__all__ = ["log_fact"]
+__all__ = ["LOGGED", "log_fact"]
 
 _logger = logging.getLogger("toolbus.session")
 
 
 def log_fact(fact: Event) -> None:
-    """Write the line that belongs to `fact`, if one does."""
-    kind = type(fact)
-    if kind not in _TOLD:
-        return
+    """Write the line that belongs to `fact`, which is of a type in `LOGGED`."""
     if isinstance(fact, ToolCallFailed):
         _tell(logging.WARNING, fact, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
     elif isinstance(fact, RequestFailed):
@@ -45,7 +42,7 @@ def log_fact(fact: Event) -> None:
         _tell(logging.INFO, fact, "request cancelled: %s", fact.reason)
 
 
-_TOLD = frozenset(
+LOGGED = frozenset[type[Event]](
     {ToolCallRequested, ToolCallCompleted, ToolCallFailed, RequestCompleted, RequestFailed, RequestCancelled}
 )
 

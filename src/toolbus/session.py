@@ -17,7 +17,6 @@ import anyio
 
 from .buffers import Overflow
 from .bus import EventBus
-from .clock import SessionClock
 from .core.limits import Limits
 from .core.state import Messages, Phase, TurnState
 from .core.turn import (
@@ -49,7 +48,7 @@ from .events import (
     new_id,
 )
 from .inputs import MessagesLike, ToolsLike, split_messages, tool_source
-from .logs import log_fact
+from .logs import LOGGED, log_fact
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
@@ -232,8 +231,8 @@ class RequestSession:
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
-        self._clock = SessionClock()
         mailbox = self._open_mailbox()
+        self._clock = self._bus.clock
         try:
             if self._prepare is not None:
                 await self._make_ready(self._prepare, mailbox)
@@ -314,8 +313,9 @@ class RequestSession:
     def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
         announce = self._bus.announce
         for fact in facts:
-            log_fact(fact)
             kind = type(fact)
+            if kind in LOGGED:
+                log_fact(fact)
             if kind in _FROM_BUS or (kind is ToolCallFailed and any(fact is each for each in inputs)):
                 continue  # what came from the bus was published there
             announce(fact)

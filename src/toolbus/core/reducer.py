@@ -8,7 +8,7 @@ h11/_state.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import ProtocolViolation
 from ..events import (
@@ -31,39 +31,16 @@ from .state import CallState, Phase, RoundState, TurnState
 
 __all__ = ["apply"]
 
-_ASKED: tuple[type[Event], ...] = (SteeringAdded, CancelRequested)
-_ENDINGS: tuple[type[Event], ...] = (RequestCompleted, RequestFailed, RequestCancelled)
-_LEGAL: dict[Phase, frozenset[type[Event]]] = {
-    Phase.NEW: frozenset({RequestStarted}),
-    Phase.READY: frozenset(
-        {
-            MessageAppended,
-            RoundStarted,
-            SteeringAdded,
-            CancelRequested,
-            RequestCompleted,
-            RequestFailed,
-            RequestCancelled,
-        }
-    ),
-    Phase.MODEL: frozenset(
-        {ModelResponded, SteeringAdded, CancelRequested, RequestCompleted, RequestFailed, RequestCancelled}
-    ),
-    Phase.REPLIED: frozenset({MessageAppended}),
-    Phase.TOOLS: frozenset({ToolCallRequested, ToolCallCompleted, ToolCallFailed, MessageAppended, *_ASKED}),
-    Phase.ENDED: frozenset(),
-}
-
 
 def apply(state: TurnState, fact: Event) -> TurnState:
     """`state` after `fact`. The state is changed in place and given back.
 
     Raises `ProtocolViolation` for a fact that is illegal in the state's phase; the state is unchanged then.
     """
-    kind = type(fact)
-    if kind not in _LEGAL[state.phase]:
-        raise ProtocolViolation(f"{kind.__name__} is illegal in phase {state.phase.value!r}")
-    _APPLY[kind](state, fact)
+    legal_in, change = _TABLE.get(type(fact), _NEVER)
+    if state.phase not in legal_in:
+        raise ProtocolViolation(f"{type(fact).__name__} is illegal in phase {state.phase.value!r}")
+    change(state, fact)
     state.facts += 1
     return state
 
@@ -185,17 +162,26 @@ def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | Req
     state.ending = fact
 
 
-_APPLY: dict[type[Event], Callable[[TurnState, Any], None]] = {
-    RequestStarted: _apply_started,
-    MessageAppended: _apply_message,
-    RoundStarted: _apply_round,
-    ModelResponded: _apply_responded,
-    ToolCallRequested: _apply_requested,
-    ToolCallCompleted: _apply_settled,
-    ToolCallFailed: _apply_settled,
-    SteeringAdded: _apply_steering,
-    CancelRequested: _apply_cancel,
-    RequestCompleted: _apply_ending,
-    RequestFailed: _apply_ending,
-    RequestCancelled: _apply_ending,
+def _apply_nothing(_state: TurnState, _fact: Event) -> None:
+    """For signals, and facts that this version does not know: never reached."""
+
+
+_Change: TypeAlias = Callable[[TurnState, Any], None]
+_WAITING = (Phase.READY, Phase.MODEL)
+_RUNNING = (Phase.READY, Phase.MODEL, Phase.TOOLS)
+_TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
+    RequestStarted: ((Phase.NEW,), _apply_started),
+    MessageAppended: ((Phase.READY, Phase.REPLIED, Phase.TOOLS), _apply_message),
+    RoundStarted: ((Phase.READY,), _apply_round),
+    ModelResponded: ((Phase.MODEL,), _apply_responded),
+    ToolCallRequested: ((Phase.TOOLS,), _apply_requested),
+    ToolCallCompleted: ((Phase.TOOLS,), _apply_settled),
+    ToolCallFailed: ((Phase.TOOLS,), _apply_settled),
+    SteeringAdded: (_RUNNING, _apply_steering),
+    CancelRequested: (_RUNNING, _apply_cancel),
+    RequestCompleted: (_WAITING, _apply_ending),
+    RequestFailed: (_WAITING, _apply_ending),
+    RequestCancelled: (_WAITING, _apply_ending),
 }
+"""In which phases a fact is legal, and what it changes."""
+_NEVER: tuple[tuple[Phase, ...], _Change] = ((), _apply_nothing)

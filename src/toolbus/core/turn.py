@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from ..errors import InvalidArguments, ProtocolViolation
 from ..events import (
@@ -59,8 +59,6 @@ __all__ = [
     "pending",
     "reply_id",
 ]
-
-E = TypeVar("E", bound=Event)
 
 # ------------------------------------------------------------------------------------- inputs and commands
 
@@ -140,26 +138,17 @@ def reply_id(request_id: str, round_number: int) -> str:
 class _Facts:
     """The facts of one decision, each stamped with the request's ids and its future place."""
 
-    __slots__ = ("_now", "_state", "made")
+    __slots__ = ("_envelope", "_place", "_prefix", "made")
 
     def __init__(self, state: TurnState, now: float) -> None:
-        self._state = state
-        self._now = now
+        self._envelope = state.envelope(now)
+        self._prefix = state.request_id
+        self._place = state.facts
         self.made: list[Event] = []
 
-    def add(self, kind: Callable[..., E], **fields: Any) -> E:
-        state = self._state
-        fact = kind(
-            event_id=f"{state.request_id}_f{state.facts + len(self.made)}",
-            request_id=state.request_id,
-            conversation_id=state.conversation_id,
-            parent_id=state.parent_id,
-            at=self._now,
-            metadata=state.metadata,
-            **fields,
-        )
-        self.made.append(fact)
-        return fact
+    def add(self, kind: Callable[..., Event], **fields: Any) -> None:
+        made = self.made
+        made.append(kind(event_id=f"{self._prefix}_f{self._place + len(made)}", **self._envelope, **fields))
 
     def fail(self, call: ToolCall, reason: str, error: str, *, limit: str = "", unknown: bool = False) -> None:
         self.add(
