@@ -1,0 +1,189 @@
+"""An asyncio event loop whose time is virtual: it stands still while anything can run, and jumps when nothing can.
+
+It knows asyncio's public interface alone: the loop is given a selector of its own, and asyncio asks a selector to wait
+exactly when nothing is ready, and for how long. That is the one moment in which time may pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import ToolbusError
+
+__all__ = ["VirtualDeadlock", "VirtualTimeLoop"]
+
+PATIENCE_SECONDS = 5.0
+"""Real seconds for which time waits for a working thread. Far over what a thread needs in a test, far under a hang."""
+
+
+class VirtualDeadlock(ToolbusError, RuntimeError):
+    """Nothing can ever run again in virtual time: no task is ready, and no timer, thread or I/O is left to wait for.
+
+    The message lists the tasks and the line at which each of them waits.
+    """
+
+    fault = "caller"
+    code = "virtual_deadlock"
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """A selector event loop with a virtual clock, for tests: an hour of sleep takes no time.
+
+        anyio.run(main, backend="asyncio", backend_options={"loop_factory": VirtualTimeLoop})
+
+    `time()` begins at 0 and moves in jumps only: when nothing is ready, to the next timer, exactly and at once. While
+    a worker thread runs (`anyio.to_thread`, `run_in_executor`) time stands still, for at most
+    `thread_patience_seconds` of real time without anything happening; a thread that takes longer is not waited for
+    any more. I/O that is ready goes before a jump, but time does not wait for I/O to become ready. When nothing can
+    ever run again, `run_until_complete` raises `VirtualDeadlock` instead of hanging.
+    """
+
+    def __init__(self, *, thread_patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._virtual_now = 0.0
+        self._patience = thread_patience_seconds
+        self._unwaited: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._executing: set[asyncio.Future[Any]] = set()
+        self._idle: list[tuple[asyncio.Future[None], bool]] = []
+        self._hurried = 0  # how many `advance` do not wait for threads
+        super().__init__(_JumpingSelector(self._wait))
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._virtual_now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """As asyncio's; time stands still until `func` has returned, or nobody waits for it any more."""
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        self._executing.add(future)
+        future.add_done_callback(self._executing.discard)
+        return future
+
+    async def settle(self, *, wait_for_threads: bool = True) -> None:
+        """Return once nothing can run any more unless time passes."""
+        future = self.create_future()
+        self._idle.append((future, wait_for_threads))
+        try:
+            await future
+        finally:
+            with contextlib.suppress(ValueError):
+                self._idle.remove((future, wait_for_threads))
+
+    async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
+        """Let virtual time pass; return once all that is due by then has run."""
+        moment = self._virtual_now + seconds
+        await self.settle(wait_for_threads=wait_for_threads)
+        reached = self.create_future()
+        timer = self.call_at(moment, reached.set_result, None)
+        self._hurried += not wait_for_threads
+        try:
+            await reached
+        finally:
+            timer.cancel()
+            self._hurried -= not wait_for_threads
+        await self.settle(wait_for_threads=wait_for_threads)
+
+    # --------------------------------------------------------------------------- what the selector asks
+
+    def _wait(self, poll: _Poll, watched: int, timeout: float | None) -> _Ready:
+        """The loop has nothing to run until `timeout` (never, for None): see what happens next, and make it now."""
+        # In this order: a thread that has ended before this line has written to the loop's pipe, which is polled next.
+        working = self._working_threads()
+        foreign = timeout is None and _foreign_threads()
+        if ready := poll(0):
+            return ready
+        if self._wake_idle(threads_work=bool(working)):
+            return []
+        if working:
+            if not self._hurried and (ready := poll(self._patience)):
+                return ready
+            self._unwaited.update(working)
+        if timeout is not None:
+            self._virtual_now += timeout
+            return []
+        # One descriptor is the loop's own pipe. A thread that is not ours may still call us.
+        if watched > 1 or (foreign and (ready := poll(self._patience))):
+            return ready or poll(None)
+        raise VirtualDeadlock(f"nothing can run any more at {self._virtual_now:g} s; waiting are:\n{self._waiting()}")
+
+    def _wake_idle(self, *, threads_work: bool) -> bool:
+        woken = [each for each in self._idle if not (each[1] and threads_work)]
+        for each in woken:
+            self._idle.remove(each)
+            if not each[0].done():
+                each[0].set_result(None)
+        return bool(woken)
+
+    def _working_threads(self) -> list[object]:
+        """What works in threads for this loop, without what took too long.
+
+        anyio does not tell which of its threads are idle. It hands work to each through a `queue.Queue`, which knows
+        whether what it gave out is done; where a later anyio does it otherwise, its threads are not waited for.
+        """
+        working: list[object] = [future for future in self._executing if not future.done()]
+        for thread in threading.enumerate():
+            if getattr(thread, "loop", None) is self:
+                if getattr(getattr(thread, "queue", None), "unfinished_tasks", 0):
+                    working.append(thread)
+                else:
+                    self._unwaited.discard(thread)
+        return [each for each in working if each not in self._unwaited]
+
+    def _waiting(self) -> str:
+        tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+        return "\n".join(f"  {task.get_name()} at {_place(task.get_coro())}" for task in tasks) or "  no task at all"
+
+
+def _place(awaited: Any) -> str:
+    """The innermost line at which a coroutine is suspended, outside of the event loop's own packages."""
+    place = "?"
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if place == "?" or package not in {"anyio", "asyncio"}:
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
+        awaited = awaited.cr_await
+    return place
+
+
+def _foreign_threads() -> bool:
+    """Whether there are threads beside this one and anyio's workers: they may call this loop at any time."""
+    return any(
+        thread is not threading.current_thread() and not hasattr(thread, "queue") for thread in threading.enumerate()
+    )
+
+
+_Ready = list[tuple[selectors.SelectorKey, int]]
+_Poll = Callable[[float | None], _Ready]
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """The platform's selector; but what it means to wait is decided by `wait(poll, watched, timeout)`."""
+
+    def __init__(self, wait: Callable[[_Poll, int, float | None], _Ready]) -> None:
+        self._real = selectors.DefaultSelector()
+        self._wait = wait
+
+    def select(self, timeout: float | None = None) -> _Ready:
+        if timeout is not None and timeout <= 0:
+            return self._real.select(0)
+        return self._wait(self._real.select, len(self._real.get_map()), timeout)
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._real.get_map()
+
+    def close(self) -> None:
+        self._real.close()
