@@ -7,6 +7,7 @@ leaves here has them blotted out.
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ __all__ = ["ErrorTranslator", "retry_after"]
 
 _RETRYABLE = frozenset({408, 409, 429})  # and 5xx, as the vendor's own SDK does
 _HOPELESS = frozenset({"insufficient_quota", "billing_hard_limit_reached"})  # a 429 that waiting does not mend
+_NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
 _LONGEST_MESSAGE = 1000  # characters of a server's message; some answer with their whole stack
 _HINTS = {
     401: "check the key (api_key=, or OPENAI_API_KEY)",
@@ -43,7 +45,7 @@ class ErrorTranslator:
 
     def keep_secret(self, text: str) -> None:
         """Blot `text` out of every message from now on."""
-        if len(text) > 3 and text not in self._secrets:
+        if text and text not in _NO_SECRETS and text not in self._secrets:
             self._secrets.append(text)
 
     def clean(self, text: str) -> str:
@@ -184,12 +186,18 @@ def _said(body: object) -> tuple[str, str]:
 def _chain(exc: BaseException | None) -> Iterator[BaseException]:
     while exc is not None:
         yield exc
-        exc = exc.__cause__ or exc.__context__
+        # Trio reports all its attempts to connect as a group; one tells as much as all.
+        inner: Sequence[BaseException] = getattr(exc, "exceptions", ())
+        exc = inner[0] if inner else exc.__cause__ or exc.__context__
 
 
 def _reason(exc: BaseException) -> str:
     """The plainest words in the chain: the operating system's, else the innermost that are not empty."""
     found = ""
     for each in _chain(exc):
-        found = (each.strerror if isinstance(each, OSError) else "") or str(each) or found
+        words = str(each)
+        if isinstance(each, OSError) and each.errno:
+            # asyncio puts words of its own into strerror; errors of name resolution have negative numbers.
+            words = os.strerror(each.errno) if each.errno > 0 else each.strerror
+        found = words or found
     return found or type(exc).__name__

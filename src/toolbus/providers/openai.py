@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -164,11 +164,7 @@ class OpenAIProvider:
                 response = await self._post(body)
             except UnicodeEncodeError:
                 response = await self._post(without_half_characters(body))
-            try:
-                await self._read(response, reply)
-            finally:
-                with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-                    await response.aclose()
+            await self._read(response, reply)
         except ToolbusError:
             raise
         except Exception as exc:
@@ -263,36 +259,47 @@ class OpenAIProvider:
         return response
 
     async def _read(self, response: httpx2.Response, reply: ReplyBuilder) -> None:
-        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type == "text/html":
-            raise self._errors.no_such_service(content_type)
-        if content_type == "application/json":
-            reply.whole(await self._whole_body(response))
-            return
-        lines = EventLines(self._max_reply_bytes, self._errors)
-        async with contextlib.aclosing(response.aiter_bytes()) as pieces:
-            async for piece in pieces:
-                for event, data in lines.feed(piece):
-                    reply.feed(event, data)
-                if reply.done:
-                    break
-            if reply.done:
-                # The reply is whole: what comes after it only decides whether the connection can be used again.
-                with contextlib.suppress(Exception), anyio.move_on_after(_DRAIN_SECONDS):
+        pieces = response.aiter_bytes()
+        try:
+            content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if content_type == "text/html":
+                raise self._errors.no_such_service(content_type)
+            if content_type == "application/json":
+                reply.whole(await self._whole_body(pieces))
+            else:
+                await self._events(pieces, reply)
+        finally:
+            with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+                await response.aclose()
+                # The HTTP library nests generators that do not close each other, and trio complains of one that is
+                # left half way. Reading on after the close takes what is buffered and ends in an error in all of them.
+                with contextlib.suppress(Exception):
                     async for _ in pieces:
                         pass
-                return
-        for event, data in lines.finish():
-            reply.feed(event, data)
 
-    async def _whole_body(self, response: httpx2.Response) -> Mapping[str, Any]:
+    async def _events(self, pieces: AsyncIterator[bytes], reply: ReplyBuilder) -> None:
+        lines = EventLines(self._max_reply_bytes, self._errors)
+        async for piece in pieces:
+            for event, data in lines.feed(piece):
+                reply.feed(event, data)
+            if reply.done:
+                break
+        else:
+            for event, data in lines.finish():
+                reply.feed(event, data)
+            return
+        # The reply is whole: what comes after it only decides whether the connection can be used again.
+        with contextlib.suppress(Exception), anyio.move_on_after(_DRAIN_SECONDS):
+            async for _ in pieces:
+                pass
+
+    async def _whole_body(self, pieces: AsyncIterator[bytes]) -> Mapping[str, Any]:
         """The body of a server that does not stream."""
         body = bytearray()
-        async with contextlib.aclosing(response.aiter_bytes()) as pieces:
-            async for piece in pieces:
-                body += piece
-                if len(body) > self._max_reply_bytes:
-                    raise self._errors.too_large(self._max_reply_bytes)
+        async for piece in pieces:
+            body += piece
+            if len(body) > self._max_reply_bytes:
+                raise self._errors.too_large(self._max_reply_bytes)
         try:
             found: Any = orjson.loads(body)
         except orjson.JSONDecodeError:

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from toolbus.errors import ConfigurationError, MissingExtra
+from toolbus.protocols import Provider
+from toolbus.providers import (
+    OpenAIProvider,
+    ScriptedProvider,
+    choose_from_environment,
+    missing_provider_message,
+    resolve,
+)
+
+
+def test_a_provider_is_returned_as_it_is() -> None:
+    provider = ScriptedProvider([])
+    assert resolve(provider) is provider
+
+
+def test_openai_with_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    provider = resolve(" openai:gpt-5-mini ")
+    assert isinstance(provider, OpenAIProvider)
+    assert isinstance(provider, Provider)
+    assert repr(provider) == "OpenAIProvider('gpt-5-mini', vendor='openai', base_url='https://api.openai.com/v1')"
+
+
+def test_openai_at_another_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1/")
+    assert "base_url='http://127.0.0.1:8000/v1'" in repr(resolve("openai:local"))
+
+
+@pytest.mark.parametrize("key", [None, "", "  "])
+def test_openai_without_a_key_names_the_variable(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigurationError, match="set OPENAI_API_KEY, give api_key=, or name another server"):
+        resolve("openai:gpt-5-mini")
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        (None, "http://127.0.0.1:11434/v1"),
+        ("", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        (":8080", "http://127.0.0.1:8080/v1"),
+        ("gpu.local", "http://gpu.local:11434/v1"),
+        ("gpu.local:1234", "http://gpu.local:1234/v1"),
+        ("[::]:1234", "http://[::1]:1234/v1"),
+        ("http://gpu.local", "http://gpu.local:80/v1"),
+        ("https://gpu.local", "https://gpu.local:443/v1"),
+        ("https://gpu.local:8443/ollama/", "https://gpu.local:8443/ollama/v1"),
+        ("http://gpu.local:11434/v1", "http://gpu.local:11434/v1"),
+    ],
+)
+def test_ollama_is_where_its_own_variable_says(monkeypatch: pytest.MonkeyPatch, host: str | None, url: str) -> None:
+    if host is not None:
+        monkeypatch.setenv("OLLAMA_HOST", host)
+    assert repr(resolve("ollama:qwen3:8b")) == f"OpenAIProvider('qwen3:8b', vendor='ollama', base_url='{url}')"
+
+
+def test_ollama_at_no_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:eleven")
+    with pytest.raises(ConfigurationError, match=r"OLLAMA_HOST is '127.0.0.1:eleven', which is no host"):
+        resolve("ollama:qwen3")
+
+
+@pytest.mark.parametrize("name", ["", "gpt-5-mini", "anthropic:claude", "extractive:big", "OpenAI:x"])
+def test_an_unknown_name_lists_what_there_is(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        resolve(name)
+    assert f"there is no provider {name!r}" in str(caught.value)
+    for kind in ("openai:MODEL", "ollama:MODEL", "extractive"):
+        assert kind in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["openai", "openai:", "ollama: "])
+def test_a_name_without_a_model_says_what_to_write(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"names no model: write (openai|ollama):MODEL"):
+        resolve(name)
+
+
+def test_what_is_neither_name_nor_provider_is_refused() -> None:
+    wrong: Any = 3
+    with pytest.raises(ConfigurationError, match="3 is no provider: give 'openai:MODEL'"):
+        resolve(wrong)
+
+
+def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **more: Any) -> Any:
+        if name == "openai" and not args[3:4] == (1,):
+            raise ImportError(name)
+        return real(name, *args, **more)
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[openai\]'") as caught:
+        resolve("openai:gpt-5-mini")
+    assert caught.value.extra == "openai"
+
+
+def test_importing_the_providers_imports_no_sdk() -> None:
+    code = "import sys, toolbus.providers; print([n for n in ('openai', 'httpx2', 'httpx') if n in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("environment", "chosen"),
+    [
+        ({}, None),
+        ({"OPENAI_API_KEY": " ", "TOOLBUS_PROVIDER": ""}, None),
+        ({"TOOLBUS_MODEL": "m", "OLLAMA_HOST": "h", "OPENAI_BASE_URL": "http://h"}, None),
+        ({"OPENAI_API_KEY": "k"}, "openai:gpt-5-mini"),
+        ({"OPENAI_API_KEY": "k", "TOOLBUS_MODEL": "gpt-5"}, "openai:gpt-5"),
+        ({"OPENAI_API_KEY": "k", "TOOLBUS_PROVIDER": "ollama:qwen3"}, "ollama:qwen3"),
+        ({"TOOLBUS_PROVIDER": "extractive"}, "extractive"),
+    ],
+)
+def test_the_environment_chooses(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], chosen: str | None
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert choose_from_environment() == chosen
+
+
+def test_what_was_looked_at_is_told_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    message = missing_provider_message()
+    assert "OPENAI_API_KEY (set)" in message
+    for name in ("TOOLBUS_PROVIDER", "TOOLBUS_MODEL", "OPENAI_BASE_URL", "OLLAMA_HOST"):
+        assert f"{name} (not set)" in message
+    assert "sk-very-secret" not in message
+    assert "openai:MODEL" in message
