@@ -31,6 +31,10 @@ class Ticket:
         self.waits: anyio.Event | None = None
         self.conversation_id = conversation_id
 
+    def try_ready(self) -> bool:
+        """Take a place without waiting. False when an earlier turn is out, or no place is free."""
+        return self.waits is None and self._admission.try_place(self)
+
     async def ready(self) -> None:
         """Wait for the conversation's earlier turns, then for a place. Does not suspend when both are free."""
         if self.waits is not None:
@@ -92,13 +96,20 @@ class Admission:
 
     async def take_place(self, ticket: Ticket) -> None:
         """Wait for a place. For `Ticket.ready`."""
-        if self._running >= self._max_running:
+        if not self.try_place(ticket):
             free = anyio.Event()
             self._places.append((ticket, free))
             await free.wait()
-            return
+
+    def try_place(self, ticket: Ticket) -> bool:
+        """Take a place if one is free. For `Ticket`."""
+        if ticket.running:
+            return True
+        if self._running >= self._max_running:
+            return False
         self._running += 1
         ticket.running = True
+        return True
 
     def give_back(self, ticket: Ticket) -> None:
         """Pass place and turn on. For `Ticket.give_back`."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
-from blinker import Signal
+from blinker import ANY, Signal
 
 from .buffers import EventBuffer, Overflow
 from .clock import SessionClock
@@ -119,6 +119,7 @@ class EventBus:
         self._max_queued = max_queued
         self._position = 0
         self._signals: dict[type[Event], _EventSignal] = {}
+        self._receivers: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}  # the signals', in order
         self._by_type: dict[type[Event], list[Subscription]] = {}
         self._by_request: dict[str, list[Subscription]] = {}
         self._mailboxes: dict[str, Mailbox] = {}
@@ -198,7 +199,7 @@ class EventBus:
             self._peaks["queued"] = max(self._peaks["queued"], len(self._queue))
             return
         kind = type(event)
-        if kind not in self._signals and kind not in self._by_type and not self._by_request:
+        if kind not in self._receivers and kind not in self._by_type and not self._by_request:
             self._position += 1  # nobody to tell
             return
         self._delivering = True
@@ -214,9 +215,8 @@ class EventBus:
     def _deliver(self, event: Event) -> None:
         self._position = position = self._position + 1
         kind = type(event)
-        signal = self._signals.get(kind)
-        if signal is not None:
-            signal.send(event)
+        for receiver in self._receivers.get(kind, ()):
+            receiver(event)
         subscriptions = self._by_type.get(kind)
         if subscriptions:
             for each in tuple(subscriptions):
@@ -229,7 +229,7 @@ class EventBus:
 
     def wants(self, kind: type[Event], request_id: str = "") -> bool:
         """Whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
-        if kind in self._signals or self._by_type.get(kind):
+        if kind in self._receivers or kind in self._by_type:
             return True
         mine = self._by_request.get(request_id)
         return mine is not None and any(each.wants(kind) for each in mine)
@@ -361,16 +361,22 @@ class EventBus:
 
         for kind in wanted:
             self._signals.setdefault(kind, _EventSignal()).connect(guarded, weak=False)
+            self._list_receivers(kind)
 
         def disconnect() -> None:
             for kind in wanted:
-                signal = self._signals.get(kind)
-                if signal is not None:
-                    signal.disconnect(guarded)
-                    if not signal.receivers:
-                        del self._signals[kind]
+                self._signals[kind].disconnect(guarded)
+                self._list_receivers(kind)
 
         return disconnect
+
+    def _list_receivers(self, kind: type[Event]) -> None:
+        """Keep who has to be called, so that publishing need not ask the signal (2.5 us) at every event."""
+        receivers = tuple(self._signals[kind].receivers_for(ANY))
+        if receivers:
+            self._receivers[kind] = receivers
+        else:
+            self._receivers.pop(kind, None)
 
     def _receiver_failed(self, receiver: Callable[..., object], event: Event, exc: Exception) -> None:
         self._failures += 1

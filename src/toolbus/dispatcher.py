@@ -304,7 +304,9 @@ class ToolDispatcher:
         """The handler's value. Runs in the caller's context."""
         tool = job.tool
         call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
-        value = await (call() if tool.is_async else self._in_thread(job, call))
+        if tool.is_async:
+            return await call()
+        value = await self._in_thread(job, call)
         while inspect.isawaitable(value):  # a sync function that returned a coroutine
             value = await value
         return value

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from .core.state import CallState, TurnState
+from .core.state import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
     EmptyReply,
@@ -83,12 +83,25 @@ class RequestResult(Generic[OutputT]):
     affected: list[str]
     usage: Usage
     rounds: int
-    tool_calls: list[CallRecord]
     request_id: str
     conversation_id: str
     duration_seconds: float
     error: ToolbusError | None = None
-    trace: list[RoundRecord] = field(default_factory=list[RoundRecord], repr=False)
+    _rounds: Sequence[RoundState] = field(default=(), repr=False)
+    _cause: Callable[[str], BaseException | None] = field(default=lambda _call_id: None, repr=False)
+    _trace: list[RoundRecord] | None = field(default=None, repr=False)
+
+    @property
+    def trace(self) -> list[RoundRecord]:
+        """The rounds, with their calls. Made when first asked for."""
+        if self._trace is None:
+            self._trace = [_round_record(each, self._cause) for each in self._rounds]
+        return self._trace
+
+    @property
+    def tool_calls(self) -> list[CallRecord]:
+        """All calls of the request, in call order."""
+        return [call for each in self.trace for call in each.calls]
 
     @property
     def ok(self) -> bool:
@@ -139,20 +152,9 @@ def result_from(
     """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
     ending = state.ending
     assert ending is not None
-    trace = [
-        RoundRecord(
-            round=each.round,
-            started_at=each.started_at,
-            seconds=each.seconds,
-            finish_reason=each.finish_reason,
-            model=each.model,
-            usage=each.usage,
-            calls=[_record(call, cause) for call in each.calls],
-        )
-        for each in state.rounds
+    completed = [
+        call.outcome for each in state.rounds for call in each.calls if isinstance(call.outcome, ToolCallCompleted)
     ]
-    outcomes = [call.outcome for each in state.rounds for call in each.calls]
-    completed = [outcome for outcome in outcomes if isinstance(outcome, ToolCallCompleted)]
     return RequestResult(
         outcome=_outcome(ending),
         reason=ending.reason,
@@ -164,12 +166,24 @@ def result_from(
         affected=list(dict.fromkeys(name for outcome in completed for name in outcome.affected)),
         usage=state.usage,
         rounds=len(state.rounds),
-        tool_calls=[call for each in trace for call in each.calls],
         request_id=state.request_id,
         conversation_id=state.conversation_id,
         duration_seconds=ending.at - state.started_at,
         error=_error(ending, error),
-        trace=trace,
+        _rounds=state.rounds,
+        _cause=cause,
+    )
+
+
+def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]) -> RoundRecord:
+    return RoundRecord(
+        round=each.round,
+        started_at=each.started_at,
+        seconds=each.seconds,
+        finish_reason=each.finish_reason,
+        model=each.model,
+        usage=each.usage,
+        calls=[_record(call, cause) for call in each.calls],
     )
 
 

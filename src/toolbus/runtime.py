@@ -261,20 +261,6 @@ class Runtime:
             raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
         message = prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)
         given = read_messages(history or ())
-        ticket: Ticket | None = None
-
-        async def prepare() -> Sequence[Message]:
-            assert ticket is not None
-            await ticket.ready()
-            if conversation_id is None:
-                return ()
-            earlier = await self.store.history(conversation_id)
-            if earlier and given:
-                raise ConfigurationError(
-                    f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
-                )
-            return earlier
-
         session = RequestSession(
             self.bus,
             self.provider if provider is None else self._resolve(provider),
@@ -287,29 +273,46 @@ class Runtime:
             metadata={**(self._metadata or {}), **metadata} if metadata else self._metadata,
             conversation_id=conversation_id or "",
             journal=self.store.journal,
-            prepare=prepare,
             raise_on_failure=raise_on_failure,
         )
         ticket = self._admission.take(session.conversation_id)
+        if conversation_id is not None or not ticket.try_ready():
+
+            async def prepare() -> Sequence[Message]:
+                await ticket.ready()
+                return await self._earlier(session.conversation_id, begins=bool(given))
+
+            session.prepare = prepare
         self._sessions[session.request_id] = session
         return session, ticket
 
+    async def _earlier(self, conversation_id: str, *, begins: bool) -> Sequence[Message]:
+        earlier = await self.store.history(conversation_id)
+        if earlier and begins:
+            raise ConfigurationError(
+                f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
+            )
+        return earlier
+
     async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
         try:
-            return await session.run()
-        finally:
-            try:
+            result = await session.run()
+            await self._remember(session)
+        except BaseException:  # cancelled: what was done is kept all the same
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                 await self._remember(session)
-            finally:
-                del self._sessions[session.request_id]
-                ticket.give_back()
+            raise
+        else:
+            return result
+        finally:
+            del self._sessions[session.request_id]
+            ticket.give_back()
 
     async def _remember(self, session: RequestSession) -> None:
-        """Add the turn to its conversation, also when the request was cancelled."""
-        messages = session.new_messages
+        """Add the turn to its conversation, once."""
+        messages = session.take_new_messages()
         if messages:
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
-                await self.store.remember(session.conversation_id, messages)
+            await self.store.remember(session.conversation_id, messages)
 
     def _resolve(self, provider: Provider | str) -> Provider:
         if not isinstance(provider, str):

@@ -73,7 +73,6 @@ Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 """What has to be waited for before a request begins; gives the history of its conversation."""
 
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
-_ARBITRATED = frozenset[type[Event]]({MessageAppended, ToolCallFailed})
 _FROM_BUS = frozenset[type[Event]]({ToolCallCompleted, CancelRequested, SteeringAdded})
 _logger = logging.getLogger("toolbus.session")
 
@@ -120,7 +119,7 @@ class RequestSession:
         self._settings = settings or ModelSettings()
         self._instructions = instructions
         self._journal = journal
-        self._prepare = prepare
+        self.prepare = prepare
         self._raise = raise_on_failure
         self._prompt = prompt
         parent_id = f"{self.request_id}_u"
@@ -149,10 +148,10 @@ class RequestSession:
         """The transcript so far: a read-only view that does not grow."""
         return Messages(self._state.messages)
 
-    @property
-    def new_messages(self) -> list[Message]:
-        """What a store does not have yet: all messages but those that `prepare` gave. Valid at the request's end."""
-        return self._state.messages[self._earlier :]
+    def take_new_messages(self) -> list[Message]:
+        """What a store does not have yet: all messages but those that `prepare` gave, and that were taken before."""
+        taken, self._earlier = self._earlier, len(self._state.messages)
+        return self._state.messages[taken:]
 
     @property
     def ended(self) -> bool:
@@ -234,8 +233,8 @@ class RequestSession:
         mailbox = self._open_mailbox()
         self._clock = self._bus.clock
         try:
-            if self._prepare is not None:
-                await self._make_ready(self._prepare, mailbox)
+            if self.prepare is not None:
+                await self._make_ready(self.prepare, mailbox)
             await self._step([self._start(), *mailbox.drain()], self._clock())
             if self._accepted is not None:
                 self._accepted.set()
@@ -295,7 +294,8 @@ class RequestSession:
             while made:
                 for fact in made:
                     apply(state, fact)
-                    if type(fact) in _ARBITRATED:
+                    kind = type(fact)
+                    if kind is MessageAppended or kind is ToolCallFailed:
                         self._arbitrate(fact, inputs)
                 facts.extend(made)
                 made = () if happened is not None else decide(state, None, now)

@@ -92,6 +92,7 @@ def _apply_result(state: TurnState, message: ToolMessage) -> None:
 
 def _apply_round(state: TurnState, fact: RoundStarted) -> None:
     state.phase = Phase.MODEL
+    state.round = fact.round
     state.rounds.append(RoundState(fact.round, fact.at))
     state.tools_offered = fact.tools_offered
     state.empty_replies = 0

@@ -105,6 +105,7 @@ class TurnState:
     phase: Phase = Phase.NEW
     messages: list[Message] = field(default_factory=list[Message])
     history_count: int = 0
+    round: int = -1  # the number of the current round, from 0
     rounds: list[RoundState] = field(default_factory=list[RoundState])
     calls: list[CallState] = field(default_factory=list[CallState])  # of the current round, in call order
     open_calls: dict[str, CallState] = field(default_factory=dict[str, CallState])  # of these, not settled yet
@@ -139,8 +140,3 @@ class TurnState:
             "at": at,
             "metadata": self.metadata,
         }
-
-    @property
-    def round(self) -> int:
-        """The number of the current round, from 0; -1 before the first."""
-        return len(self.rounds) - 1

@@ -138,17 +138,20 @@ def reply_id(request_id: str, round_number: int) -> str:
 class _Facts:
     """The facts of one decision, each stamped with the request's ids and its future place."""
 
-    __slots__ = ("_envelope", "_place", "_prefix", "made")
+    __slots__ = ("_envelope", "_now", "_state", "made")
 
     def __init__(self, state: TurnState, now: float) -> None:
-        self._envelope = state.envelope(now)
-        self._prefix = state.request_id
-        self._place = state.facts
+        self._state = state
+        self._now = now
+        self._envelope: dict[str, Any] | None = None
         self.made: list[Event] = []
 
     def add(self, kind: Callable[..., Event], **fields: Any) -> None:
-        made = self.made
-        made.append(kind(event_id=f"{self._prefix}_f{self._place + len(made)}", **self._envelope, **fields))
+        state, made = self._state, self.made
+        if self._envelope is None:
+            self._envelope = state.envelope(self._now)
+        event_id = f"{state.request_id}_f{state.facts + len(made)}"
+        made.append(kind(event_id=event_id, **self._envelope, **fields))
 
     def fail(self, call: ToolCall, reason: str, error: str, *, limit: str = "", unknown: bool = False) -> None:
         self.add(

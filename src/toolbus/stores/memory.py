@@ -33,7 +33,8 @@ class _Conversation:
 
 
 class MemoryStore:
-    """A `Store` in memory, bounded in conversations and in bytes (an estimate: text in UTF-8, and some overhead).
+    """A `Store` in memory, bounded in conversations and in bytes (an estimate: a byte a character of ASCII
+    text, three of any other, and some overhead).
 
     Past either bound the conversation that was read or written longest ago is forgotten, whole; the newest one is
     kept even when it alone is over `max_bytes`. Costs O(messages added).
@@ -103,4 +104,4 @@ def _size(message: Message) -> int:
 
 
 def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return len(text) if text.isascii() else 3 * len(text)

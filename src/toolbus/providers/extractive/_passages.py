@@ -23,6 +23,11 @@ _SECONDARY = re.compile(
     re.IGNORECASE,
 )
 _LITERAL = re.compile(r"(?:^|[\s=(,:])(?:-?\d[\d_.]*|None|True|False|null|true|false|undefined|\"[^\"]*\"|'[^']*')\s*(?:[,);}#]|//|$)")
+# What may stand behind a short word: "log" is in logs and logging, not in logic.
+_INFLECTED = r"(?i:e?s|e?d|ings?|ers?|[bdgmnprt](?:ings?|ed|ers?))?(?![a-z])"
+_ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
+_DOCTEST = re.compile(r"\s*>>> ")
+_NUMBER = re.compile(r"(?<![\w.])\d")
 _CONSEQUENCE = re.compile(r"\b(?:raise|raises|raised|throw|throws|error|except|catch|return|returns|warn)\b", re.IGNORECASE)
 _INDEX_NAMES = frozenset({"__init__", "index", "mod", "readme", "lib", "main"})
 _FUNCTIONS = frozenset({"def", "function", "function*", "func", "fn"})
@@ -72,7 +77,7 @@ class Weigher:
                 defines = line.kind in ("define", "heading")
                 found[term] = (4.0 if term.identifier else 2.6) if exact and defines else 2.0 if defines else 1.7 if exact else 1.5
             else:
-                found[term] = 0.8 if line.kind == "code" or len(line.text) > 300 else 1.0
+                found[term] = 0.5 if _DOCTEST.match(line.text) else 0.8 if line.kind == "code" or len(line.text) > 300 else 1.0
         return found
 
     def in_path(self, path: str) -> dict[Term, float]:
@@ -85,8 +90,10 @@ class Weigher:
         said: dict[Term, float] = dict.fromkeys(joined, 1.5)
         for term in self.in_text(path):
             forms = term.forms
-            exact = base.strip("_") in forms or any(base.startswith(f) and len(base) - len(f) <= 2 for f in forms if len(f) > 3)
-            said[term] = 1.5 if exact or term in joined else 0.5
+            if term in joined or _is_form(base.strip("_"), forms):
+                said[term] = 1.5
+            else:
+                said[term] = 1.0 if any(_is_form(each.lower(), forms) for each in directories) else 0.5
         return said
 
 
@@ -101,6 +108,11 @@ class Weigher:
         return joined
 
 
+def _is_form(word: str, beginnings: Iterable[str]) -> bool:
+    """Whether `word` is one of the beginnings, but for the ending that grammatical forms differ in."""
+    return any(word.startswith(each) and _ENDING.fullmatch(word, len(each)) for each in beginnings)
+
+
 def _rarity(term: Term, files_with_word: Mapping[str, int], files: int) -> float:
     counts = [files_with_word[form] for form in term.forms if form in files_with_word]
     if not counts:
@@ -113,7 +125,7 @@ def _pattern(term: Term) -> re.Pattern[str]:
     forms: list[str] = []
     for form in term.forms:
         escaped = re.escape(form)
-        ending = r"(?i:s|es)?(?![a-z])" if len(form) <= 3 else ""
+        ending = _INFLECTED if len(form) <= 3 else ""
         hump = form[0].upper() + re.escape(form[1:])
         forms.append(rf"(?<![A-Za-z])(?i:{escaped}){ending}|(?<=[a-z])(?:{hump}|{re.escape(form.upper())}){ending}")
         if len(form) > 3:  # the end of a compound without a joint, "level" in "compresslevel"
@@ -128,12 +140,8 @@ def is_secondary(path: str) -> bool:
 
 def best_passages(weigher: Weigher, lines: Mapping[str, Mapping[int, str]]) -> list[Passage]:
     """The passages worth quoting, five at most, best first."""
-    passages = [
-        passage
-        for path, known in lines.items()
-        for scope in read_structure(path, known)
-        if (passage := _weigh(weigher, scope)) is not None
-    ]
+    scopes = [scope for path, known in lines.items() for scope in read_structure(path, known)]
+    passages = [passage for scope in scopes if (passage := _weigh(weigher, scope)) is not None]
     passages.sort(key=lambda passage: (-passage.score, passage.scope.path, passage.scope.lines[0].number))
     return _select(weigher, passages)
 
@@ -187,6 +195,8 @@ def _spot(
     score *= 0.4 + 0.6 * covered
     if literal and weigher.question.wants_values:
         score *= 1.3
+        if centre.kind == "assign" and len(list(weigher.in_text(centre.name))) > 1 and _gives_value(centre, scope):
+            score *= 1.3  # BUFFER_SIZE = 10, and the buffer's size is what was asked for
     return score, spot
 
 
@@ -212,12 +222,13 @@ def _select(weigher: Weigher, passages: Sequence[Passage]) -> list[Passage]:
     seen: set[Term] = set()
     rest = list(passages[:60])
     while rest and len(chosen) < len(_ROOM):
-        best = max(rest, key=lambda passage: passage.score * (1 + 0.3 * _fresh(weigher, passage.terms - seen)))
+        worth = {id(passage): passage.score * (1 + 0.5 * _fresh(weigher, passage.own - seen)) for passage in rest}
+        best = max(rest, key=lambda passage: worth[id(passage)])
         rest.remove(best)
-        if chosen and best.score < _WORTH * chosen[0].score:
+        if chosen and worth[id(best)] < _WORTH * chosen[0].score:
             break
         best.lines = _lines_of(weigher, best.scope, _ROOM[len(chosen)])
-        seen |= best.terms
+        seen |= best.own
         chosen.append(best)
     return chosen
 
@@ -238,7 +249,7 @@ def _lines_of(weigher: Weigher, scope: Scope, room: int) -> list[Line]:
         kept |= {line.number: line for line in fields}
         room = max(room, len(kept) + 5)
     scores = _line_scores(weigher, scope, named)
-    top = max(scores.values(), default=0.0)
+    top = max((scores[line.number] for line in scope.lines if line not in scope.head[:1]), default=0.0)
     for line in sorted(scope.lines, key=lambda line: (-scores[line.number], line.number)):
         if len(kept) >= room or scores[line.number] < 0.3 * top or scores[line.number] <= 0:
             break
@@ -259,6 +270,8 @@ def _line_scores(weigher: Weigher, scope: Scope, named: float) -> dict[int, floa
         score = sum(weigher.weights[term] * quality for term, quality in weigher.in_line(line, scope).items())
         if score and question.wants_values and _gives_value(line, scope):
             score *= 1.6
+        elif score and question.wants_values and line.kind == "assign" and _NUMBER.search(line.text):
+            score *= 1.4
         if score and question.wants_consequence and _CONSEQUENCE.search(line.text):
             score *= 1.4
         own[line.number] = score
@@ -277,7 +290,7 @@ def _part(question: Question, scope: Scope, line: Line) -> float:
     if line in scope.head:
         return 1.2 if question.wants_values else 0.8
     if line in scope.doc:
-        return 0.8 if scope.doc.index(line) < 3 else 0.25
+        return 0.8 if scope.doc.index(line) < 3 else 0.4
     if scope.what in _FIELDS and line.kind == "assign":
         return 1.2 if question.wants_values else 0.5
     if scope.what == "section":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Question", "Term", "read_question", "stem"]
 
@@ -55,6 +55,9 @@ _SHORT_FORMS = {
     "asynchronous": "async", "initialize": "init", "initialized": "init", "repository": "repo", "statistics": "stat",
     "parentheses": "paren", "dependency": "dep", "dependencies": "dep", "millisecond": "ms", "milliseconds": "ms",
 }  # fmt: skip
+_EXTENSIONS = _word_set(
+    "py pyi js mjs cjs ts tsx jsx json jsonc md mdx rst txt toml cfg ini yml yaml html css go rs c h cpp hpp java rb sh sql lock xml"
+)
 # Questions for which `name = value` is likely the answer.
 _VALUE = re.compile(
     r"\b(?:defaults?|values?|constants?|how (?:many|much|long|big|large|often)|maximum|minimum|max|min|limits?|number|"
@@ -62,6 +65,11 @@ _VALUE = re.compile(
     re.IGNORECASE,
 )
 _CONSEQUENCE = re.compile(r"\b(?:what happens|errors?|exceptions?|raises?|raised|fails?|refused?)\b", re.IGNORECASE)
+_HOW = re.compile(r"\bhow (?:long|many|much|big|large|often|far|fast|high|deep|exactly)\b", re.IGNORECASE)
+# "the warnings module", "class Runtime": what stands there is a name.
+_KINDS = "module|package|library|class|function|method|command|script|decorator|exception|provider|component|hook"
+_POINTED_AT = re.compile(rf"\b(\w+) (?:{_KINDS})\b|\b(?:{_KINDS}) (\w+)")
+_NAME = re.compile(r"(?<=[\w,;:] )[A-Z][a-z]\w+")  # in the middle of a sentence
 _TOKEN = re.compile(r"(?:--?)?[^\W\d][\w]*(?:[.\-/][^\W\d]\w*)*(?:\(\))?|\d+(?:\.\d+)*|_\w+")
 _HUMPS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -119,9 +127,14 @@ def read_question(text: str, earlier: Sequence[str] = ()) -> Question:
 
 def _terms(text: str) -> list[Term]:
     found: dict[tuple[str, ...], Term] = {}
+    text = _HOW.sub("how", text)
     quoted = {piece for span in re.findall(r"`([^`]+)`", text) for piece in _TOKEN.findall(span)}
+    pointed_at = {match[1] or match[2] for match in _POINTED_AT.finditer(text)}
+    named = set(_NAME.findall(text))
     for token in _TOKEN.findall(text):
-        for term in _of_token(token, quoted=token in quoted):
+        for term in _of_token(token, quoted=token in quoted or token in named):
+            if token in pointed_at and term.weight == 1.0:
+                term = replace(term, weight=1.4)
             known = found.get(term.forms)
             if known is None or known.weight < term.weight:
                 found[term.forms] = term
@@ -156,12 +169,16 @@ def _forms(word: str) -> tuple[str, ...]:
 
 
 def _of_path(name: str) -> Iterable[Term]:
-    """`socket.create_connection`, `src/app.js`, `max_rounds`: the whole, its last part, what stands before it."""
+    """`socket.create_connection`, `src/app.js`, `max_rounds`: the last part is what is asked for, the others lead there.
+
+    The whole is no term: it stands where a thing is used, not where it is defined. A file's name is one.
+    """
     parts = [part for part in re.split(r"[./]", name) if part.strip("_")]
-    if len(parts) > 1:
-        yield Term(name, (name.lower(),), 0.6, identifier=False)
-        for part in parts[:-1]:
-            yield Term(part, (part.lower(),), 1.0)
+    if len(parts) > 1 and parts[-1].lower() in _EXTENSIONS:
+        yield Term(name, (name.lower(),), 1.2)
+        return
+    for part in parts[:-1]:
+        yield Term(part, (part.lower(),), 1.0)
     yield Term(parts[-1], (parts[-1].lower(),), 1.5, identifier=True)
 
 

@@ -136,10 +136,24 @@ def _prose_scopes(path: str, region: list[tuple[int, str]]) -> list[Scope]:
 
 
 def _code_scopes(path: str, region: list[tuple[int, str]]) -> list[Scope]:
+    """The scopes of lines of which the first may be in the middle of a docstring.
+
+    Read both ways; the right one is that in which more definitions and imports stand outside of text.
+    """
+    outside = _read_code(path, region, "")
+    if region[0][0] == 1 or not any(quote in text for _, text in region for quote in _QUOTES):
+        return outside
+    return max((outside, *(_read_code(path, region, quote) for quote in _QUOTES)), key=_code_lines)
+
+
+def _code_lines(scopes: list[Scope]) -> int:
+    return sum(line.kind in ("define", "import", "assign") for scope in scopes for line in scope.lines)
+
+
+def _read_code(path: str, region: list[tuple[int, str]], quote: str) -> list[Scope]:
     top = Scope(path)
     scopes = [top]
     stack = [(-1, top)]
-    quote = ""  # the open triple quote, if we are in one
     above: list[Line] = []  # comments and decorators that stand directly above
     head_until = -1
     for position, (number, text) in enumerate(region):

@@ -31,6 +31,9 @@ _JOINED = 0.7  # what an occurrence at the end of a compound counts, "size" in "
 _INNER = 0.15  # what any other one inside a longer word counts, "limit" in "delimiter"
 _SATURATION, _LENGTH = 1.2, 0.6  # BM25's k1 and b; b is lower than its usual 0.75 as long modules are no worse
 
+# What may stand behind a short word that is looked for: "log" is in logs, logged and logging, not in logic.
+_INFLECTED = re.compile(rb"(?:e?s|e?d|ings?|ers?|[bdgmnprt](?:ings?|ed|ers?))?(?![a-z])")
+_PLURAL = re.compile(rb"(?:e?s)?(?![a-z])")
 _DEFINES = re.compile(
     r"^\s*(?:(?:export|default|public|private|protected|internal|static|abstract|final|async|unsafe|inline|virtual|"
     r"override|declare|sealed|pub(?:\([^)]*\))?)\s+)*"
@@ -78,14 +81,13 @@ class _Word:
         begins = not folded[at - 1 : at].isalpha() or (
             text[at - 1 : at].islower() and text[at : at + 1].isupper()
         )
-        after = folded[at + size : at + size + 1]
+        begins = begins or at == 0
         if size > 3:
-            if begins or at == 0:
+            if begins:
                 return 1.0
-            ends = not after.isalpha() or (after == b"s" and not folded[at + size + 1 : at + size + 2].isalpha())
-            return _JOINED if ends and folded[max(0, at - 3) : at].isalpha() and at >= 3 else _INNER
-        ends = not after.isalpha() or after == b"s" or text[at + size : at + size + 1].isupper()
-        return 1.0 if ends and (begins or at == 0) else 0.0
+            return _JOINED if at >= 3 and folded[at - 3 : at].isalpha() and _PLURAL.match(folded, at + size) else _INNER
+        ends = _INFLECTED.match(folded, at + size) or text[at + size : at + size + 1].isupper()
+        return 1.0 if begins and ends else 0.0
 
 
 @dataclass(slots=True)
@@ -180,6 +182,7 @@ def _prior(file: _File) -> float:
     return 0.5 if is_secondary(file.path) else 1.0
 
 
+_ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
 _INDEX_NAMES = frozenset({"__init__", "index", "mod", "main", "readme", "lib"})
 _PATH_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
@@ -207,6 +210,11 @@ def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
         else:
             bonus.append(0.0)
     return bonus
+
+
+def _is_form(word: str, beginning: str) -> bool:
+    """Whether `word` is `beginning`, but for the ending that its grammatical forms differ in."""
+    return word.startswith(beginning) and _ENDING.fullmatch(word, len(beginning)) is not None
 
 
 def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
