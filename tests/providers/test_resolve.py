@@ -66,6 +66,12 @@ def test_ollama_is_where_its_own_variable_says(monkeypatch: pytest.MonkeyPatch, 
     assert repr(resolve("ollama:qwen3:8b")) == f"OpenAIProvider('qwen3:8b', vendor='ollama', base_url='{url}')"
 
 
+def test_the_embedded_one_needs_nothing() -> None:
+    provider = resolve("extractive")
+    assert isinstance(provider, Provider)
+    assert provider.vendor == "extractive"
+
+
 def test_ollama_at_no_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:eleven")
     with pytest.raises(ConfigurationError, match=r"OLLAMA_HOST is '127.0.0.1:eleven', which is no host"):
