@@ -154,7 +154,7 @@ class ToolDispatcher:
         self._disconnect = self._bus.connect(ToolCallRequested, self._on_requested)
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> bool | None:  # noqa: PYI036 -- passed on as they came
+    async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
         assert group is not None
         self._disconnect()
@@ -163,7 +163,7 @@ class ToolDispatcher:
                 self._fail(job, Failure("cancelled", "The dispatcher was closed."))
         group.cancel_scope.cancel()
         try:
-            return await group.__aexit__(*exc_info)
+            await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
         finally:
             self._group = None
             self._idle.clear()

@@ -97,7 +97,7 @@ class Runtime:
         await self._group.__aenter__()
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> bool | None:  # noqa: PYI036 -- passed on as they came
+    async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
         assert group is not None
         try:
@@ -109,13 +109,12 @@ class Runtime:
                 group.cancel_scope.cancel()
         finally:
             try:
-                await group.__aexit__(*exc_info)
+                await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
             finally:
                 self._group = None
                 await self.dispatcher.__aexit__(*exc_info)
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._close_parts()
-        return None
 
     async def _close_parts(self) -> None:
         for provider in self._made.values():

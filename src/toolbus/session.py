@@ -19,6 +19,7 @@ from .buffers import Overflow
 from .bus import EventBus
 from .core.limits import Limits
 from .core.state import Messages, Phase, TurnState
+from .core.transcript import repair
 from .core.turn import (
     AwaitCalls,
     CallModel,
@@ -55,6 +56,7 @@ from .model_call import ModelCall
 from .outcome import RequestResult, result_from
 from .protocols import (
     Journal,
+    ModelReply,
     ModelRequest,
     ModelSettings,
     Provider,
@@ -261,7 +263,7 @@ class RequestSession:
             mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
             try:
                 if not mailbox:
-                    earlier = await prepare()
+                    earlier = repair(await prepare())
                     self._state.messages[:0] = earlier
                     self._earlier = len(earlier)
             finally:
@@ -368,6 +370,8 @@ class RequestSession:
         except Exception as exc:
             _logger.exception("the model could not be asked", extra={"request_id": self.request_id})
             return ModelFailed("application_error", f"{type(exc).__name__}: {exc}")
+        if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+            return ModelFailed("application_error", f"the provider gave a {type(reply).__name__}, not a ModelReply")
         return ModelReplied(reply, tools)
 
     async def _prepared(self) -> Sequence[Message]:
@@ -432,6 +436,7 @@ class RequestSession:
                     outcome_unknown=True,
                 )
         state.phase = Phase.ENDED
+        state.messages[:] = repair(state.messages)
         self._error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
         if self._error is not exc:
             self._error.__cause__ = exc
@@ -445,6 +450,7 @@ class RequestSession:
 
     def _finish(self, mailbox: Mailbox) -> None:
         self._bus.close_mailbox(mailbox)
+        mailbox.view = None  # else the result would keep the session alive
         self._result = result_from(self._state, self._state.messages, mailbox.cause, self._error)
         if self._accepted is not None:
             self._accepted.set()
