@@ -1,0 +1,197 @@
+"""The command line: what there is to type, and the help. Imports argparse alone, so that help comes at once."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import NoReturn, TypedDict
+
+__all__ = ["parse"]
+
+_DESCRIPTION = "Ask questions that a model answers by calling tools over an event bus."
+
+_EXAMPLES = """\
+examples:
+  toolbus ask "Which limits stop a request?" --dir src
+  toolbus ask "What does main do?" --provider ollama:qwen3
+  toolbus ask "What is the weather in Paris?" --tools mytools:get_weather
+  toolbus chat --dir ~/notes --provider openai:gpt-5-mini
+  toolbus tools --tools mytools:search
+  toolbus events --json-schema > events.schema.json
+
+environment:
+  TOOLBUS_PROVIDER  the provider when --provider is not given, such as openai:gpt-5-mini
+  OPENAI_API_KEY    with it, and nothing else named, OpenAI is asked;
+                    TOOLBUS_MODEL names the model
+  OPENAI_BASE_URL   another server that speaks OpenAI's chat completions
+  OLLAMA_HOST       where Ollama runs, for --provider ollama:MODEL
+  TOOLBUS_DEBUG     1 shows tracebacks, as --debug does
+  NO_COLOR          any value: no colours and no line that moves
+
+exit status:
+  0 answered   1 failed   2 wrong usage or configuration   3 stopped by a limit
+  130 cancelled by Ctrl-C   143 by SIGTERM   141 nobody reads the output
+
+toolbus COMMAND --help tells more."""
+
+_ASK = """\
+Ask one question about the files of a directory, and print the answer to
+stdout. What is being done meanwhile is told on stderr. Without a model the
+embedded "extractive" provider answers by quoting the files."""
+
+_ASK_EXAMPLES = """\
+examples:
+  toolbus ask "Where is the timeout set?"
+  toolbus ask "Where is the timeout set?" --dir src -p openai:gpt-5-mini
+  echo "Where is the timeout set?" | toolbus ask
+  toolbus ask "What is the weather in Paris?" --tools mytools:get_weather
+  toolbus ask "Where is the timeout set?" --json | jq -r .text
+  toolbus ask "Where is the timeout set?" --events | jq -r .type
+
+exit status:
+  0 answered   1 failed   2 wrong usage or configuration   3 stopped by a limit
+  130 cancelled by Ctrl-C (a second Ctrl-C kills)   143 by SIGTERM
+  141 nobody reads the output"""
+
+_CHAT = """\
+Keep a conversation going. On a terminal, lines can be edited and called back;
+Ctrl-C cancels the running answer, Ctrl-D or /quit leaves. From a pipe each
+line is one question."""
+
+_CHAT_STATUS = """\
+exit status:
+  on a terminal 0; from a pipe that of the first question that was not
+  answered (see toolbus ask --help)"""
+
+_PROVIDER = (
+    "openai:MODEL, ollama:MODEL, extractive, or MODULE:NAME of a Provider of yours; "
+    "default: what the environment names, else extractive"
+)
+_TOOLS = "also offer the tools of MODULE:NAME: a function, a Tool, a list of them or a ToolRegistry; may be repeated"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"toolbus: {message} (see {self.prog} --help)\n")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options; `command` is None when none was given. Raises `SystemExit` after help and for wrong usage."""
+    return _parser().parse_args(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="toolbus", **_texts(_DESCRIPTION, _EXAMPLES))
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+
+    ask = commands.add_parser("ask", help="ask one question about files", **_texts(_ASK, _ASK_EXAMPLES))
+    ask.add_argument("question", nargs="?", metavar="QUESTION", help="the question; left out or -: read from stdin")
+    _add_sources(ask)
+    _add_limits(ask)
+    output = ask.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object with the result instead of the text")
+    output.add_argument("--events", action="store_true", help="print each event as one line of JSON, and nothing else")
+    _add_telling(ask)
+
+    chat = commands.add_parser("chat", help="keep a conversation going", **_texts(_CHAT, _CHAT_STATUS))
+    _add_sources(chat)
+    _add_limits(chat)
+    _add_telling(chat)
+
+    events = commands.add_parser(
+        "events", help="list the types of events", **_texts("List the types of events that there are on the bus.", "")
+    )
+    events.add_argument("--json-schema", action="store_true", help="print the JSON schema of all events as one union")
+    _add_debug(events)
+
+    tools = commands.add_parser(
+        "tools", help="list the tools that a model is offered", **_texts("List the tools that a model is offered.", "")
+    )
+    _add_files(tools)
+    tools.add_argument("--json", action="store_true", help="print a JSON list with names, descriptions and schemas")
+    _add_debug(tools)
+    return parser
+
+
+class _Texts(TypedDict):
+    description: str
+    epilog: str
+    formatter_class: type[argparse.HelpFormatter]
+    allow_abbrev: bool
+
+
+def _texts(description: str, epilog: str) -> _Texts:
+    return {
+        "description": description,
+        "epilog": epilog,
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "allow_abbrev": False,
+    }
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-d", "--dir", default=".", metavar="PATH", help="the files to ask about; default: here")
+    parser.add_argument("-t", "--tools", action="append", default=[], metavar="MODULE:NAME", help=_TOOLS)
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    _add_files(parser)
+    parser.add_argument("-p", "--provider", metavar="NAME", help=_PROVIDER)
+    parser.add_argument("-i", "--instructions", metavar="TEXT", help="the system prompt, instead of the built-in one")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits")
+    for what, told in (
+        ("", "the whole request; default 120"),
+        ("model_", "one reply; default 60"),
+        ("tool_", "one call; default 30"),
+    ):
+        name = f"{what}timeout"
+        group.add_argument(
+            f"--{name.replace('_', '-')}", dest=f"{name}_seconds", type=_seconds, metavar="SECONDS", help=f"of {told}"
+        )
+    group.add_argument("--max-rounds", type=_count, metavar="N", help="replies of the model; default 10")
+    group.add_argument("--max-tool-calls", type=_count, metavar="N", help="calls of tools; default 100")
+    group.add_argument(
+        "--limit", action="append", default=[], metavar="NAME=VALUE", help="any other limit, such as max_repeats=5"
+    )
+
+
+def _add_telling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is told on stderr")
+    group.add_argument("-v", "--verbose", action="store_true", help="a timeline of the request at its end")
+    group.add_argument("-q", "--quiet", action="store_true", help="errors alone")
+    levels = ("debug", "info", "warning", "error")
+    group.add_argument(
+        "--log-level", type=str.lower, choices=levels, metavar="LEVEL", help=f"also log: {', '.join(levels)}"
+    )
+    _add_debug(group)
+
+
+def _add_debug(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _seconds(text: str) -> float:
+    value = float(text) if _is_number(text) else math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above zero")
+    return value
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

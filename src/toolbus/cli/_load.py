@@ -1,0 +1,195 @@
+"""From what stands on the command line to objects: providers, tools, limits.
+
+Knows where they come from; runs nothing but the modules that it is told to import. Every fault is a
+`ConfigurationError` whose text is one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+from ..core.limits import Limits
+from ..errors import ConfigurationError
+from ..protocols import Provider
+from ..providers import choose_from_environment, resolve
+from ..tools import Tool, ToolRegistry
+from ..toolsets.workspace import workspace_tools
+
+__all__ = ["load_limits", "load_object", "load_provider", "load_tools"]
+
+_VENDORS = frozenset({"openai", "ollama", "anthropic", "extractive"})  # never names of the user's modules
+_FALLBACK = "extractive"
+_NO_MODEL = (
+    "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is no language model. "
+    "For a model: --provider openai:MODEL or ollama:MODEL, or set OPENAI_API_KEY"
+)
+
+
+# ------------------------------------------------------------------------------------------------ providers
+
+
+def load_provider(name: str | None) -> tuple[Provider, str, str]:
+    """The provider to ask, what to call it, and a remark for the user where nobody chose it.
+
+    `name` wins, then the environment, then the embedded one. Raises `ConfigurationError`.
+    """
+    if name is None:
+        chosen = choose_from_environment()
+        if chosen is None:
+            return resolve(_FALLBACK), _FALLBACK, _NO_MODEL
+        name = chosen
+    return _provider(name.strip()), name.strip(), ""
+
+
+def _provider(name: str) -> Provider:
+    module = name.partition(":")[0]
+    if module in _VENDORS:
+        return resolve(name)
+    if ":" not in name or not _is_module(module):
+        raise ConfigurationError(
+            f"there is no provider {name!r}: give openai:MODEL, ollama:MODEL, extractive (no language model: it quotes "
+            "files), or MODULE:NAME of a Provider of yours"
+        )
+    found = load_object(name, "--provider")
+    if inspect.isclass(found) or (callable(found) and not isinstance(found, Provider)):
+        found = _called(name, cast("Callable[[], object]", found))
+    if not isinstance(found, Provider):
+        raise ConfigurationError(
+            f"--provider {name} is a {type(found).__name__}, which is no Provider: it needs `vendor` and `respond`"
+        )
+    return found
+
+
+def _called(name: str, make: Callable[[], object]) -> object:
+    try:
+        return make()
+    except Exception as exc:  # the user's code
+        raise ConfigurationError(f"--provider {name} could not be made: {_said(exc)}") from exc
+
+
+def _is_module(name: str) -> bool:
+    _make_importable()
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
+# ------------------------------------------------------------------------------------------------ tools
+
+
+def load_tools(directory: str, sources: Sequence[str]) -> ToolRegistry:
+    """The workspace tools over `directory`, and what `sources` (MODULE:NAME) name. Raises `ConfigurationError`."""
+    if not os.path.isdir(directory):  # noqa: PTH112 -- what the user typed, as it is
+        what = "is no directory" if os.path.exists(directory) else "does not exist"  # noqa: PTH110
+        raise ConfigurationError(f"--dir {directory} {what}: name the directory with the files to ask about")
+    registry = ToolRegistry(workspace_tools(directory))
+    for source in sources:
+        found = load_object(source, "--tools")
+        for each in _tools_of(source, found):
+            try:
+                registry.add(each)
+            except ConfigurationError as exc:
+                raise ConfigurationError(f"--tools {source}: {exc}") from exc
+            except Exception as exc:  # a signature that no schema can be made of
+                raise ConfigurationError(f"--tools {source}: {each!r} makes no tool: {_said(exc)}") from exc
+    return registry
+
+
+def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., Any]]:
+    if isinstance(found, Tool) or inspect.isroutine(found):
+        return [cast("Callable[..., Any]", found)]
+    if isinstance(found, ToolRegistry) or (isinstance(found, Iterable) and not isinstance(found, (str, bytes))):
+        each_of = list(cast("Iterable[Any]", found))
+        if all(isinstance(each, Tool) or (callable(each) and not inspect.isclass(each)) for each in each_of):
+            return each_of
+    elif callable(found) and not inspect.isclass(found):
+        return [found]
+    kind = type(cast("object", found)).__name__
+    raise ConfigurationError(
+        f"--tools {source} is of type {kind}: it must be a function, a Tool, a list of them, or a ToolRegistry"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ MODULE:NAME
+
+
+def load_object(reference: str, option: str) -> Any:
+    """What MODULE:NAME names; the current directory is importable. Runs the module. Raises `ConfigurationError`."""
+    module_name, colon, path = reference.partition(":")
+    if not (colon and module_name and path):
+        raise ConfigurationError(f"{option} {reference}: write MODULE:NAME, such as mytools:search")
+    found: Any = _import(module_name, reference, option)
+    for step, name in enumerate(path.split(".")):
+        try:
+            found = getattr(found, name)
+        except AttributeError as exc:
+            names = [each for each in dir(found) if not each.startswith("_")]
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; is it {near[0]!r}?" if near else ""
+            where = f"module {module_name!r}" if step == 0 else repr(path.rsplit(".", 1)[0])
+            raise ConfigurationError(f"{option} {reference}: {where} has no {name!r}{hint}") from exc
+    return found
+
+
+def _import(name: str, reference: str, option: str) -> Any:
+    _make_importable()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name and (name == exc.name or name.startswith(f"{exc.name}.")):
+            hint = f"there is no module {exc.name!r}; run it from the directory that has it, or set PYTHONPATH"
+            raise ConfigurationError(f"{option} {reference}: {hint}") from exc
+        raise ConfigurationError(f"{option} {reference}: importing {name!r} failed: {_said(exc)}") from exc
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # a module can do anything, exiting included
+        raise ConfigurationError(f"{option} {reference}: importing {name!r} failed: {_said(exc)}") from exc
+
+
+def _make_importable() -> None:
+    here = os.getcwd()  # noqa: PTH109
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _said(exc: BaseException) -> str:
+    """An exception of the user's code on one line, with the place."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    ours = os.path.dirname(__file__)  # noqa: PTH120
+    place = next((f" ({each.filename}:{each.lineno})" for each in reversed(frames) if _is_theirs(each, ours)), "")
+    return f"{type(exc).__name__}: {exc}{place}"
+
+
+def _is_theirs(frame: traceback.FrameSummary, ours: str) -> bool:
+    return not frame.filename.startswith((ours, "<frozen", os.path.dirname(importlib.__file__ or "")))  # noqa: PTH120
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
+    """The limits: `given` by options of their own, and `pairs` such as "max_repeats=5". Raises `ConfigurationError`."""
+    defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Limits)}
+    values: dict[str, Any] = dict(given)
+    for pair in pairs:
+        name, sign, written = pair.partition("=")
+        name = name.strip()
+        if not sign or name not in defaults:
+            raise ConfigurationError(f"--limit {pair}: write NAME=VALUE, where NAME is one of {', '.join(defaults)}")
+        kind = cast("Callable[[str], object]", type(defaults[name]))
+        try:
+            values[name] = kind(written.strip())
+        except ValueError as exc:
+            what = "a whole number" if kind is int else "a number"
+            raise ConfigurationError(f"--limit {pair}: {written!r} is not {what}") from exc
+    return Limits(**values)

@@ -1,0 +1,129 @@
+"""What `ask` and `chat` share: a runtime made of the options, and how an ending is told."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Generator
+from typing import Any
+
+from ..core.limits import Limits
+from ..events import Event
+from ..outcome import RequestResult
+from ..runtime import Runtime
+from ._host import Host
+from ._load import load_limits, load_provider, load_tools
+from ._screen import Screen
+from ._text import clean, one_line
+
+__all__ = ["Opened", "opened", "status_of", "tell_ending"]
+
+INSTRUCTIONS = """\
+You answer questions about the files of a workspace. Your tools read these files; nothing can be changed with them. \
+Other tools may be offered beside them: use each for what its description says.
+
+Search before you answer, and read the lines around what you find. Ask for several things in one turn where none needs \
+another's result. Do not guess: say only what you have read, and where the files do not tell, say that.
+
+Answer in the language of the question, briefly and in plain text. Behind each statement give the place that shows it, \
+as path:line, and quote the line itself where its wording matters."""
+
+_STATUS = {"completed": 0, "failed": 1, "stopped": 3}
+_LIMITS = frozenset(each.name for each in dataclasses.fields(Limits))
+
+
+@dataclasses.dataclass(slots=True)
+class Opened:
+    """A host that runs, and what to call its provider."""
+
+    host: Host
+    provider: str
+
+
+@contextlib.contextmanager
+def opened(
+    options: argparse.Namespace, screen: Screen, show: Callable[[Event], None], tick: Callable[[], None] | None
+) -> Generator[Opened]:
+    """The host that the options ask for. What tools and their modules print goes to stderr: stdout is the answer's.
+
+    Raises `ConfigurationError`.
+    """
+    with contextlib.redirect_stdout(sys.stderr), _logging(options.log_level, screen):
+        given = {name: value for name, value in vars(options).items() if name in _LIMITS and value is not None}
+        limits = load_limits(given, options.limit)
+        tools = load_tools(options.dir, options.tools)
+        provider, name, remark = load_provider(options.provider)
+        runtime = Runtime(
+            provider,
+            tools=tools,
+            instructions=INSTRUCTIONS if options.instructions is None else options.instructions,
+            limits=limits,
+        )
+        if remark and not options.quiet:
+            screen.tell(f"toolbus: {remark}")
+        with Host(runtime, screen, show, tick) as host:
+            yield Opened(host, name)
+
+
+def status_of(result: RequestResult[Any], signal: int | None) -> int:
+    """The exit status: see docs/reference/cli.md."""
+    if result.outcome == "cancelled":
+        return 128 + (signal or 2)
+    return _STATUS[result.outcome]
+
+
+def tell_ending(result: RequestResult[Any], screen: Screen, *, verbose: bool, debug: bool) -> None:
+    """Say on stderr how the request ended, unless it was answered."""
+    if verbose:
+        screen.tell(clean(result.timeline()))
+    if debug:
+        raised = [call.exception for call in result.tool_calls if call.exception is not None]
+        for exc in [*raised, *([result.error] if result.error is not None else [])]:
+            screen.tell(clean("".join(traceback.format_exception(exc))))
+    if result.outcome == "failed":
+        screen.tell(f"toolbus: failed: {one_line(str(result.error or result.reason))}")
+    elif result.outcome == "cancelled":
+        screen.tell("toolbus: cancelled")
+    elif result.outcome == "stopped":
+        name = result.reason.partition("=")[0]
+        hint = f"; raise it with --limit {name}=VALUE" if name in _LIMITS else ""
+        screen.tell(f"toolbus: stopped by a limit: {one_line(result.reason)}{hint}")
+
+
+# ------------------------------------------------------------------------------------------------ logging
+
+
+class _ToScreen(logging.Handler):
+    """Writes records to stderr, between the other lines."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._screen.tell(clean(self.format(record)))
+        except Exception:
+            self.handleError(record)
+
+
+@contextlib.contextmanager
+def _logging(level: str | None, screen: Screen) -> Generator[None]:
+    """Wire logging to stderr. Without a level, toolbus's own records are left out: the screen shows as much."""
+    root, ours = logging.getLogger(), logging.getLogger("toolbus")
+    handler = _ToScreen(screen)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = (root.level, ours.level)
+    root.setLevel(logging.WARNING if level is None else level.upper())
+    ours.setLevel(logging.CRITICAL + 1 if level is None else logging.NOTSET)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before[0])
+        ours.setLevel(before[1])

@@ -1,0 +1,207 @@
+"""Where everything is shown: the answer on stdout, what is being done on stderr. Knows streams and text, no events.
+
+`Screen` is the plain log. `toolbus.cli._live` has one for terminals, with a line that moves.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from ._text import cells, cut
+
+__all__ = ["Line", "Mark", "Screen", "open_screen"]
+
+Mark = Literal["", "work", "start", "ok", "failed", "retry"]
+
+_MARKS: dict[str, tuple[str, str]] = {
+    "": ("", ""),
+    "work": ("·", "*"),
+    "start": ("→", ">"),
+    "ok": ("✓", "ok"),
+    "failed": ("✗", "failed:"),
+    "retry": ("↻", "again:"),
+}
+_LOG_COLUMNS = 120  # where there is no terminal to ask
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Line:
+    """One line of what is being done: ✓ Search Text  query="limits"  12 ms. `detail` is cut to what is left."""
+
+    mark: Mark = ""
+    name: str = ""
+    detail: str = ""
+    tail: str = ""
+
+    def fitted(self, width: int, ellipsis: str) -> Line:
+        """The line for `width` columns, of which the mark and a space behind it are taken already."""
+        name = cut(self.name, max(width - cells(self.tail) - 2, width // 2), ellipsis)
+        left = width - cells(name) - (cells(self.tail) + 2 if self.tail else 0) - 2
+        detail = cut(self.detail, left, ellipsis) if left >= 4 else ""
+        return Line(mark=self.mark, name=name, detail=detail, tail=self.tail)
+
+
+class Screen:
+    """Two streams that may be one terminal. Thread-safe; each method writes and flushes at once.
+
+    A stream that nobody reads any more is no error here: `failure` tells of stdout's, and `on_failure` is called once.
+    """
+
+    live = False
+
+    def __init__(self, out: TextIO | None, err: TextIO | None) -> None:
+        self.failure: OSError | None = None
+        self.on_failure: Callable[[], object] | None = None
+        self.said = False
+        self._out = out
+        self._err = err
+        self._shared = is_terminal(out) and is_terminal(err)
+        self._at_start = True  # whether the answer's text stands at the beginning of a line
+        self._lock = threading.RLock()
+        self._fancy = can_write(err, "✓✗→↻·…⠋")
+
+    # ----------------------------------------------------------------------------------------- the answer
+
+    def say(self, text: str) -> None:
+        """Write a piece of the answer."""
+        if not text:
+            return
+        with self._lock:
+            self.busy(None)
+            self.said = True
+            self._at_start = text.endswith("\n")
+            self._to_out(text)
+
+    def end_paragraph(self) -> None:
+        """Begin a new line, unless the answer's text ends with one."""
+        if not self._at_start:
+            self.say("\n")
+
+    def data(self, line: str) -> None:
+        """Write one line of data to stdout."""
+        self.say(f"{line}\n")
+
+    # ----------------------------------------------------------------------------------------- the work
+
+    def note(self, line: Line) -> None:
+        """Write a line to stderr, cut to fit."""
+        with self._lock:
+            self._begin_note()
+            self._to_err(self._render(line) + "\n")
+
+    def tell(self, text: str) -> None:
+        """Write text to stderr, whole."""
+        with self._lock:
+            self._begin_note()
+            self._to_err(text.rstrip("\n") + "\n")
+
+    def ask(self, prompt: str) -> None:
+        """Write `prompt` to stderr, and stay on its line."""
+        with self._lock:
+            self._begin_note()
+            self._to_err(prompt)
+
+    def busy(self, line: Line | None) -> None:
+        """Show `line` until something else is written, or None: nothing. A plain log has no such line."""
+
+    @property
+    def width(self) -> int:
+        """Columns that a line on stderr may take."""
+        if not is_terminal(self._err):
+            return int(os.environ.get("COLUMNS") or 0) if os.environ.get("COLUMNS", "").isdigit() else _LOG_COLUMNS
+        assert self._err is not None
+        try:
+            columns = os.get_terminal_size(self._err.fileno()).columns
+        except OSError:
+            columns = shutil.get_terminal_size().columns
+        return (columns or 80) - 1  # a full line would wrap on some terminals
+
+    def _begin_note(self) -> None:
+        self.busy(None)
+        if self._shared:
+            self.end_paragraph()
+
+    def _render(self, line: Line) -> str:
+        return "".join(text for _, text in self._pieces(line))
+
+    def _pieces(self, line: Line) -> list[tuple[str, str]]:
+        """The line cut to fit: what each piece is, and its text."""
+        mark = self._mark(line.mark)
+        fitted = line.fitted(self.width - (cells(mark) + 1 if mark else 0), "…" if self._fancy else "...")
+        pieces = [(str(line.mark), mark), ("", " ")] if mark else []
+        pieces.append(("name", fitted.name))
+        for kind, text in (("detail", fitted.detail), ("tail", fitted.tail)):
+            if text:
+                pieces += [("", "  "), (kind, text)]
+        return pieces
+
+    def _mark(self, mark: Mark) -> str:
+        return _MARKS[mark][0 if self._fancy else 1]
+
+    # ----------------------------------------------------------------------------------------- the streams
+
+    def _to_out(self, text: str) -> None:
+        if self.failure is not None:
+            return
+        try:
+            write(self._out, text)
+        except OSError as exc:
+            self.failure = exc
+            if self.on_failure is not None:
+                self.on_failure()
+
+    def _to_err(self, text: str) -> None:
+        try:
+            write(self._err, text)
+        except OSError:  # then there is nobody to tell; the answer may still be wanted
+            self._err = None
+
+
+def write(stream: TextIO | None, text: str) -> None:
+    """Write and flush; what the stream's encoding lacks becomes a question mark. Raises `OSError` alone."""
+    if stream is None:  # the process was started without one
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
+    except ValueError as exc:  # it is closed
+        raise BrokenPipeError(str(exc)) from exc
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person looks at `stream`."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def can_write(stream: TextIO | None, text: str) -> bool:
+    """Whether `stream` has these characters."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def open_screen(out: TextIO | None, err: TextIO | None, environment: Mapping[str, str]) -> Screen:
+    """The screen that these streams can bear: live on a terminal with rich, else the plain log.
+
+    NO_COLOR (https://no-color.org) and TERM=dumb ask for the plain log too.
+    """
+    if not is_terminal(err) or environment.get("NO_COLOR") or environment.get("TERM") in {"dumb", "unknown"}:
+        return Screen(out, err)
+    try:
+        from ._live import LiveScreen  # noqa: PLC0415 -- needs rich
+
+        screen = LiveScreen(out, err)
+    except ImportError:
+        return Screen(out, err)
+    return screen if screen.capable else Screen(out, err)

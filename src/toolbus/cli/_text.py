@@ -1,0 +1,119 @@
+"""Text for terminals: without escape sequences, cut to a width, one line. Pure.
+
+What a model or a file says must not steer the user's terminal: colours, titles, cursor moves and links are removed, and
+so are all other control characters but tab and line break.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Cleaner", "arguments_line", "cells", "clean", "cut", "duration", "escape_json", "one_line", "title"]
+
+# ECMA-48: CSI sequences; strings (OSC, DCS, APC, PM, SOS) up to their terminator; and the short escapes.
+_CSI = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}"
+_STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,1000}"
+_ESCAPE = re.compile(rf"{_CSI}[@-~]|{_STRING}(?:\x07|\x1b\\|\x9c)|\x1b[ -/]{{0,8}}[0-~]")
+_UNFINISHED = re.compile(rf"(?:{_CSI}|{_STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DIRECTION = re.compile(r"[\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # they can make a line look like another one
+_SPACED = re.compile(r"[\s_\-.]+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LONGEST_VALUE = 400  # characters of one argument that are looked at: no terminal line shows more
+
+
+def clean(text: str) -> str:
+    """`text` without escape sequences and control characters; tabs and line breaks stay."""
+    return _CONTROL.sub("", _ESCAPE.sub("", text))
+
+
+class Cleaner:
+    """`clean` for text that comes in pieces, where a sequence may be cut anywhere. Holds back some 1,000 characters."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown by now."""
+        text = self._held + piece
+        unfinished = _UNFINISHED.search(text)
+        self._held = "" if unfinished is None else text[unfinished.start() :]
+        return clean(text if unfinished is None else text[: unfinished.start()])
+
+    def flush(self) -> str:
+        """What was held back and turned out to be no whole sequence."""
+        held, self._held = self._held, ""
+        return clean(held)
+
+
+def one_line(text: str) -> str:
+    """`text` clean and on one line, each run of white space as one space."""
+    return _CONTROL.sub("", " ".join(_DIRECTION.sub("", _ESCAPE.sub("", text)).split()))
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal `text` takes; at least as many as it really does."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_cells_of, text))
+
+
+def _cells_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int, mark: str = "…") -> str:
+    """`text` if it fits into `width` columns, else its beginning with `mark` behind it."""
+    if cells(text) <= width:
+        return text
+    left = width - cells(mark)
+    end = 0
+    for character in text:
+        left -= _cells_of(character)
+        if left < 0:
+            break
+        end += 1
+    return text[:end].rstrip() + mark if width >= cells(mark) else ""
+
+
+def title(name: str) -> str:
+    """A tool's name for people: `search_text` and `searchText` are "Search Text"."""
+    words = _SPACED.split(_HUMP.sub(" ", one_line(name)))
+    return " ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)"
+
+
+def arguments_line(arguments: Mapping[str, Any] | str) -> str:
+    """A call's arguments on one line: `query="limits" max_results=30`. Text is taken as it is."""
+    if isinstance(arguments, str):
+        return one_line(arguments[:_LONGEST_VALUE])
+    return " ".join(f"{one_line(name)}={_value(value)}" for name, value in arguments.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        value = one_line(value[:_LONGEST_VALUE])
+    written = json.dumps(value, ensure_ascii=False, default=str)
+    return one_line(written[:_LONGEST_VALUE])
+
+
+def duration(seconds: float) -> str:
+    """A time for people, at most 9 characters up to an hour."""
+    if seconds < 0.9995:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
+def escape_json(written: str) -> str:
+    """JSON text with the control characters escaped that JSON allows raw and some terminals obey. The same value."""
+    return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written)
