@@ -37,15 +37,27 @@ TUNING: dict[str, list[tuple[str, str, str]]] = {
     "stdlib": [
         ("How does shlex split handle quotes?", "shlex.py", r"in self\.quotes|quotes = "),
         ("What is the default timeout of socket.create_connection?", "socket.py", r"timeout=_GLOBAL_DEFAULT_TIMEOUT"),
-        ("Which compression levels does gzip use by default?", "gzip.py", r"compresslevel=_COMPRESS_LEVEL_BEST|_BEST = 9|default compresslevel"),
+        (
+            "Which compression levels does gzip use by default?",
+            "gzip.py",
+            r"compresslevel=_COMPRESS_LEVEL_BEST|_BEST = 9|default compresslevel",
+        ),
         ("What happens when json.loads meets NaN?", "", r"NaN.*|allow_nan|parse_constant"),
-        ("How many worker threads does ThreadPoolExecutor start by default?", "concurrent/futures/thread.py", r"min\(32|cpu_count"),
+        (
+            "How many worker threads does ThreadPoolExecutor start by default?",
+            "concurrent/futures/thread.py",
+            r"min\(32|cpu_count",
+        ),
         ("What does textwrap.shorten use as placeholder?", "textwrap.py", r"placeholder"),
         ("What is the default port of HTTPS connections?", "http/client.py", r"HTTPS_PORT"),
         ("How large can the lru_cache become by default?", "functools.py", r"maxsize=128"),
         ("How does heapq.merge combine sorted inputs?", "heapq.py", r"def merge|Merge multiple sorted"),
         ("When does zipfile raise BadZipFile?", "zipfile.py", r"raise BadZipFile"),
-        ("Which protocol version does pickle use by default?", "pickle.py", r"DEFAULT_PROTOCOL = |default protocol is 4"),
+        (
+            "Which protocol version does pickle use by default?",
+            "pickle.py",
+            r"DEFAULT_PROTOCOL = |default protocol is 4",
+        ),
         ("How is a random UUID generated?", "uuid.py", r"def uuid4|os\.urandom\(16\)"),
         ("What separators does csv sniffing prefer?", "csv.py", r"preferred"),
         ("How does tempfile choose candidate directories?", "tempfile.py", r"candidate_tempdir|TMPDIR|dirlist"),
@@ -61,13 +73,29 @@ TUNING: dict[str, list[tuple[str, str, str]]] = {
         ("How does the statistics module compute the median?", "statistics.py", r"def median\("),
         ("What rounding mode does the decimal default context use?", "_pydecimal.py", r"ROUND_HALF_EVEN"),
         ("How does glob treat hidden files?", "glob.py", r"hidden|_ishidden"),
-        ("Where does argparse print the usage message and exit on error?", "argparse.py", r"def error|print_usage|exit\(2"),
-        ("What is the switch interval of the asyncio slow callback warning?", "asyncio/base_events.py", r"slow_callback_duration = 0\.1"),
+        (
+            "Where does argparse print the usage message and exit on error?",
+            "argparse.py",
+            r"def error|print_usage|exit\(2",
+        ),
+        (
+            "What is the switch interval of the asyncio slow callback warning?",
+            "asyncio/base_events.py",
+            r"slow_callback_duration = 0\.1",
+        ),
         ("How does the profiler sort statistics?", "pstats.py", r"sort_stats|sort_arg_dict"),
         ("What buffer size does shutil use to copy files?", "shutil.py", r"COPY_BUFSIZE"),
         ("How does dataclasses handle mutable default values?", "dataclasses.py", r"mutable default"),
-        ("How does secrets generate a URL-safe token?", "secrets.py", r"def token_urlsafe|urlsafe_b64encode|DEFAULT_ENTROPY"),
-        ("Which characters does urllib.parse.quote never quote?", "urllib/parse.py", r"_ALWAYS_SAFE|never quoted|safe='/'"),
+        (
+            "How does secrets generate a URL-safe token?",
+            "secrets.py",
+            r"def token_urlsafe|urlsafe_b64encode|DEFAULT_ENTROPY",
+        ),
+        (
+            "Which characters does urllib.parse.quote never quote?",
+            "urllib/parse.py",
+            r"_ALWAYS_SAFE|never quoted|safe='/'",
+        ),
         ("How does enum auto assign values?", "enum.py", r"class auto|_generate_next_value_"),
         ("What is the default page size or block size of tarfile?", "tarfile.py", r"BLOCKSIZE = 512|RECORDSIZE"),
         ("How does inspect get the signature of a callable?", "inspect.py", r"def signature|_signature_from_callable"),
@@ -79,22 +107,46 @@ TUNING: dict[str, list[tuple[str, str, str]]] = {
         ("Which start method does multiprocessing use on Linux?", "multiprocessing/context.py", r"fork"),
         ("How does bisect find the insertion point?", "bisect.py", r"def bisect_(?:left|right)|def insort"),
         ("What timeout does urlopen use?", "urllib/request.py", r"timeout=socket\._GLOBAL_DEFAULT_TIMEOUT"),
-        ("How does the cookie policy decide whether to accept third party cookies?", "http/cookiejar.py", r"third.party|strict_ns_domain|set_ok"),
-        ("What limits how often the warnings module shows a warning?", "warnings.py", r"onceregistry|\"once\"|defaultaction"),
+        (
+            "How does the cookie policy decide whether to accept third party cookies?",
+            "http/cookiejar.py",
+            r"third.party|strict_ns_domain|set_ok",
+        ),
+        (
+            "What limits how often the warnings module shows a warning?",
+            "warnings.py",
+            r"onceregistry|\"once\"|defaultaction",
+        ),
         ("How does ipaddress check for private networks?", "ipaddress.py", r"is_private|_private_networks"),
         ("How does tomllib parse integers with underscores?", "tomllib/_re.py", r"_\?|RE_NUMBER|[0-9]"),
     ],
     "anyio": [
         ("How many worker threads may run at once?", "", r"CapacityLimiter\(40\)|total_tokens|40"),
         ("What does fail_after raise when the deadline passes?", "_core/_tasks.py", r"TimeoutError"),
-        ("How is a memory object stream created?", "_core/_streams.py", r"class create_memory_object_stream|max_buffer_size"),
-        ("What happens when a capacity limiter is released by somebody who does not hold it?", "", r"isn't holding any|RuntimeError"),
-        ("How long does an idle worker process live before it is pruned?", "to_process.py", r"WORKER_MAX_IDLE_TIME = 300"),
+        (
+            "How is a memory object stream created?",
+            "_core/_streams.py",
+            r"class create_memory_object_stream|max_buffer_size",
+        ),
+        (
+            "What happens when a capacity limiter is released by somebody who does not hold it?",
+            "",
+            r"isn't holding any|RuntimeError",
+        ),
+        (
+            "How long does an idle worker process live before it is pruned?",
+            "to_process.py",
+            r"WORKER_MAX_IDLE_TIME = 300",
+        ),
         ("How does connect_tcp do happy eyeballs?", "_core/_sockets.py", r"happy_eyeballs_delay"),
     ],
     "pydantic": [
         ("What is the default of the extra setting in the model config?", "config.py", r"'ignore'|extra: ExtraValues"),
-        ("Which schemes does HttpUrl allow and how long may it be?", "networks.py", r"max_length=2083|allowed_schemes=\['http', 'https'\]"),
+        (
+            "Which schemes does HttpUrl allow and how long may it be?",
+            "networks.py",
+            r"max_length=2083|allowed_schemes=\['http', 'https'\]",
+        ),
         ("How does the to_camel alias generator work?", "alias_generators.py", r"def to_camel"),
         ("How are model fields frozen?", "", r"frozen: bool|frozen_field|frozen_instance"),
         ("What does SecretStr show when printed?", "types.py", r"\*{10}|class SecretStr|_secret_display"),
@@ -113,7 +165,11 @@ TUNING: dict[str, list[tuple[str, str, str]]] = {
         ("How long are CORS preflight responses cached?", "middleware/cors.py", r"max_age: int = 600"),
         ("How does the session middleware sign cookies?", "middleware/sessions.py", r"TimestampSigner|signer"),
         ("What status code does a redirect response have by default?", "responses.py", r"status_code: int = 307"),
-        ("How many form fields and files are accepted at most?", "", r"max_files: int \| float = 1000|max_fields: int \| float = 1000|max_files|max_fields"),
+        (
+            "How many form fields and files are accepted at most?",
+            "",
+            r"max_files: int \| float = 1000|max_fields: int \| float = 1000|max_files|max_fields",
+        ),
         ("When are background tasks run?", "", r"await self\.background\(\)|await task\(\)|def add_task"),
     ],
     "npm-js": [
@@ -122,13 +178,21 @@ TUNING: dict[str, list[tuple[str, str, str]]] = {
         ("How does the npm ping command measure the time?", "commands/ping.js", r"Date\.now|time"),
         ("Where are debug log files written?", "utils/log-file.js", r"logs-dir|logsDir|_logs|logPath|logFile|debug-"),
         ("How does npm verify the cache?", "commands/cache.js", r"verify"),
-        ("What exit code does npm use when the exit handler is never called?", "cli/exit-handler.js", r"Exit handler never called|exitCode|process\.exit"),
+        (
+            "What exit code does npm use when the exit handler is never called?",
+            "cli/exit-handler.js",
+            r"Exit handler never called|exitCode|process\.exit",
+        ),
     ],
     "npm-docs": [
         ("Which files are always included in a package?", "", r"always included"),
         ("How do I publish a scoped package publicly?", "", r"--access[ =]public|access"),
         ("What is the default loglevel?", "", r"notice"),
-        ("How does npm ci differ from npm install?", "commands/npm-ci.md", r"package-lock|differences|exit with an error"),
+        (
+            "How does npm ci differ from npm install?",
+            "commands/npm-ci.md",
+            r"package-lock|differences|exit with an error",
+        ),
         ("In which order are npmrc files read?", "configuring-npm/npmrc.md", r"per-project|per-user|global|npmrc"),
         ("What does the tilde range mean for a version?", "", r"~|tilde"),
     ],
@@ -143,22 +207,54 @@ HELD_OUT: dict[str, list[tuple[str, str, str]]] = {
         ("How does random.shuffle work?", "random.py", r"def shuffle|_randbelow|x\[i\], x\[j\]"),
         ("What is the maximum number of arguments Popen leaves to close_fds?", "subprocess.py", r"close_fds"),
         ("How does asyncio.wait_for handle a timeout?", "asyncio/tasks.py", r"def wait_for|TimeoutError"),
-        ("Which hash algorithms are guaranteed on all platforms?", "hashlib.py", r"algorithms_guaranteed|__always_supported"),
+        (
+            "Which hash algorithms are guaranteed on all platforms?",
+            "hashlib.py",
+            r"algorithms_guaranteed|__always_supported",
+        ),
         ("How does copy.deepcopy avoid infinite recursion?", "copy.py", r"memo"),
-        ("How are exit codes determined when a unittest run fails?", "unittest/main.py", r"sys\.exit|wasSuccessful|_NO_TESTS_EXITCODE"),
+        (
+            "How are exit codes determined when a unittest run fails?",
+            "unittest/main.py",
+            r"sys\.exit|wasSuccessful|_NO_TESTS_EXITCODE",
+        ),
         ("How many lines of context does unified_diff show by default?", "difflib.py", r"n=3"),
         ("Where does pdb look for its rc file?", "pdb.py", r"\.pdbrc"),
-        ("What does pathlib's Path.mkdir do when the directory exists?", "pathlib.py", r"exist_ok|def mkdir|FileExistsError"),
+        (
+            "What does pathlib's Path.mkdir do when the directory exists?",
+            "pathlib.py",
+            r"exist_ok|def mkdir|FileExistsError",
+        ),
         ("How does Counter find the most common elements?", "collections/__init__.py", r"def most_common|nlargest"),
-        ("How does the netrc parser check file permissions?", "netrc.py", r"_security_check|too permissive|st_mode|security"),
+        (
+            "How does the netrc parser check file permissions?",
+            "netrc.py",
+            r"_security_check|too permissive|st_mode|security",
+        ),
         ("Which signals does asyncio's runner handle on keyboard interrupt?", "asyncio/runners.py", r"SIGINT"),
         ("What is the default width of pprint?", "pprint.py", r"width=80"),
-        ("How long does the FTP client wait, and on which port does it connect?", "ftplib.py", r"FTP_PORT = 21|timeout"),
+        (
+            "How long does the FTP client wait, and on which port does it connect?",
+            "ftplib.py",
+            r"FTP_PORT = 21|timeout",
+        ),
         ("What is the chunk size used by the chunked copy of file objects in http server?", "", r"copyfileobj"),
         ("How does gettext find translation catalogs?", "gettext.py", r"def find|localedir|_default_localedir"),
-        ("How does functools.singledispatch choose an implementation?", "functools.py", r"def dispatch|_find_impl|dispatch\("),
-        ("When does the garbage of a weak value dictionary get removed?", "weakref.py", r"_commit_removals|_remove_dead_weakref"),
-        ("What limits the nesting depth in plistlib binary files?", "plistlib.py", r"depth|recurs|UID|_read_object|nest"),
+        (
+            "How does functools.singledispatch choose an implementation?",
+            "functools.py",
+            r"def dispatch|_find_impl|dispatch\(",
+        ),
+        (
+            "When does the garbage of a weak value dictionary get removed?",
+            "weakref.py",
+            r"_commit_removals|_remove_dead_weakref",
+        ),
+        (
+            "What limits the nesting depth in plistlib binary files?",
+            "plistlib.py",
+            r"depth|recurs|UID|_read_object|nest",
+        ),
         ("Which XML entities are escaped by saxutils?", "xml/sax/saxutils.py", r"&amp;|&gt;|def escape|&lt;"),
         ("How does timeit choose the number of loops?", "timeit.py", r"def autorange|0\.2"),
         ("What happens if a context manager generator does not stop?", "contextlib.py", r"generator didn't stop"),
@@ -183,12 +279,24 @@ HELD_OUT: dict[str, list[tuple[str, str, str]]] = {
     ],
     "trio": [
         ("How many threads may to_thread run at once by default?", "_threads.py", r"DEFAULT_LIMIT = 40"),
-        ("What does a nursery do when a child task raises?", "_core/_run.py", r"_child_finished|_add_exc|_pending_excs"),
+        (
+            "What does a nursery do when a child task raises?",
+            "_core/_run.py",
+            r"_child_finished|_add_exc|_pending_excs",
+        ),
         ("How long does an idle cached thread live?", "_core/_thread_cache.py", r"IDLE_TIMEOUT = 10"),
-        ("How does open_tcp_stream choose the delay between attempts?", "_highlevel_open_tcp_stream.py", r"DEFAULT_DELAY = 0\.25|happy_eyeballs_delay"),
+        (
+            "How does open_tcp_stream choose the delay between attempts?",
+            "_highlevel_open_tcp_stream.py",
+            r"DEFAULT_DELAY = 0\.25|happy_eyeballs_delay",
+        ),
     ],
     "npm-js": [
-        ("How does npm suggest a command for a mistyped one?", "utils/did-you-mean.js", r"distance|Did you mean|fastest-levenshtein"),
+        (
+            "How does npm suggest a command for a mistyped one?",
+            "utils/did-you-mean.js",
+            r"distance|Did you mean|fastest-levenshtein",
+        ),
         ("How are bytes formatted for people?", "utils/format-bytes.js", r"formatBytes|kB|MB"),
         ("What does npm doctor check?", "commands/doctor.js", r"title: |Checking|groups: "),
     ],
@@ -226,7 +334,9 @@ def _run(tool: Tool[..., Any], arguments: str) -> tuple[str, bool]:
         return failure_content("error", str(exc)), True
 
 
-async def ask(question: str, root: Path, *, run: Callable[[Tool[..., Any], str], tuple[str, bool]] = _run) -> tuple[str, int]:
+async def ask(
+    question: str, root: Path, *, run: Callable[[Tool[..., Any], str], tuple[str, bool]] = _run
+) -> tuple[str, int]:
     """The answer, and how many rounds of tool calls it took: a loop with no bus, to measure the provider alone."""
     tools = {tool.name: tool for tool in workspace_tools(root)}
     provider = ExtractiveProvider()

@@ -17,7 +17,9 @@ _WHAT_THIS_IS = "This answer is made by search, read and quote: no language mode
 def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
     """The passages, best first, each line as `path:line: text`."""
     found = {term for passage in passages for term in passage.terms}
-    parts = [f"{_WHAT_THIS_IS} The lines that fit best for {_listed(t.text for t in weigher.question.terms if t in found)}:"]
+    parts = [
+        f"{_WHAT_THIS_IS} The lines that fit best for {_listed(t.text for t in weigher.question.terms if t in found)}:"
+    ]
     quoted: set[tuple[str, int]] = set()
     for passage in passages:
         path = passage.scope.path
@@ -52,7 +54,8 @@ def missing_tools_answer(names: Iterable[str]) -> str:
     """For a runtime without the workspace tools."""
     return (
         f"{_WHAT_THIS_IS} It needs the workspace tools, and was not given {_listed(names)}; "
-        "add toolbus.toolsets.workspace.workspace_tools(directory) to the tools, or choose a provider with a language model."
+        "add toolbus.toolsets.workspace.workspace_tools(directory) to the tools, "
+        "or choose a provider with a language model."
     )
 
 

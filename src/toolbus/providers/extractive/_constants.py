@@ -1,4 +1,4 @@
-"""Constants that the best passages name: `timeout=DEFAULT_TIMEOUT` answers little until DEFAULT_TIMEOUT is quoted, too. Pure."""
+"""Constants that the best passages name: `timeout=DEFAULT_TIMEOUT` says little until its value is quoted, too. Pure."""
 
 from __future__ import annotations
 

@@ -22,19 +22,24 @@ _SECONDARY = re.compile(
     r"_vendor|third_party|external|dist|build|generated)/|(?:^|/)(?:test_[^/]*|[^/]*[._-](?:test|spec|min))\.\w+$",
     re.IGNORECASE,
 )
-_LITERAL = re.compile(r"(?:^|[\s=(,:])(?:-?\d[\d_.]*|None|True|False|null|true|false|undefined|\"[^\"]*\"|'[^']*')\s*(?:[,);}#]|//|$)")
+_LITERAL = re.compile(
+    r"(?:^|[\s=(,:])(?:-?\d[\d_.]*|None|True|False|null|true|false|undefined|\"[^\"]*\"|'[^']*')\s*(?:[,);}#]|//|$)"
+)
 # What may stand behind a short word: "log" is in logs and logging, not in logic.
 _INFLECTED = r"(?i:e?s|e?d|ings?|ers?|[bdgmnprt](?:ings?|ed|ers?))?(?![a-z])"
 _ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
 _DOCTEST = re.compile(r"\s*>>> ")
 _NUMBER = re.compile(r"(?<![\w.])\d")
-_CONSEQUENCE = re.compile(r"\b(?:raise|raises|raised|throw|throws|error|except|catch|return|returns|warn)\b", re.IGNORECASE)
+_CONSEQUENCE = re.compile(
+    r"\b(?:raise|raises|raised|throw|throws|error|except|catch|return|returns|warn)\b", re.IGNORECASE
+)
 _INDEX_NAMES = frozenset({"__init__", "index", "mod", "readme", "lib", "main"})
 _FUNCTIONS = frozenset({"def", "function", "function*", "func", "fn"})
 _FIELDS = frozenset({"class", "struct", "enum", "interface", "type", "record"})
+_CONSTRUCTORS = frozenset({"__init__", "constructor", "__new__", "new"})
 _REACH = 5  # lines around a spot that count for it
 _ROOM = (14, 9, 6, 6, 5)  # lines of the best passage, of the second best ...
-_FIELD_ROOM = 30  # lines of a class whose fields are the answer
+_FIELD_ROOM = 26  # lines of a class whose fields are the answer
 _WORTH = 0.5  # of the best passage's score
 
 
@@ -42,7 +47,8 @@ _WORTH = 0.5  # of the best passage's score
 class Passage:
     """Lines of one scope, in order, with the head's.
 
-    `terms` are the words of the question that the scope, the names around it or its path hold, `own` those in its lines.
+    `terms` are the words of the question that the scope, the names around it or its path hold, `own` those in its
+    lines.
     """
 
     scope: Scope
@@ -75,9 +81,19 @@ class Weigher:
             elif line.name and not local and self._patterns[term].search(line.name):
                 exact = line.name.lower() in term.forms
                 defines = line.kind in ("define", "heading")
-                found[term] = (4.0 if term.identifier else 2.6) if exact and defines else 2.0 if defines else 1.7 if exact else 1.5
+                found[term] = (
+                    (4.0 if term.identifier else 2.6)
+                    if exact and defines
+                    else 2.0
+                    if defines
+                    else 1.7
+                    if exact
+                    else 1.5
+                )
             else:
-                found[term] = 0.5 if _DOCTEST.match(line.text) else 0.8 if line.kind == "code" or len(line.text) > 300 else 1.0
+                found[term] = (
+                    0.5 if _DOCTEST.match(line.text) else 0.8 if line.kind == "code" or len(line.text) > 300 else 1.0
+                )
         return found
 
     def in_path(self, path: str) -> dict[Term, float]:
@@ -95,7 +111,6 @@ class Weigher:
             else:
                 said[term] = 1.0 if any(_is_form(each.lower(), forms) for each in directories) else 0.5
         return said
-
 
     def _joined(self, base: str) -> set[Term]:
         """Terms that follow each other in the question and make up the file's name, as in webbrowser.py."""
@@ -161,7 +176,9 @@ def _weigh(weigher: Weigher, scope: Scope) -> Passage | None:
         for term in weigher.in_text(around.name):
             context[term] = context.get(term, 0.0) + 0.8
         around = around.parent
-    best, spot = max((_spot(weigher, scope, said, index, context) for index in range(len(said))), key=lambda item: item[0])
+    best, spot = max(
+        (_spot(weigher, scope, said, index, context) for index in range(len(said))), key=lambda item: item[0]
+    )
     own = {term for _, terms in said for term in terms}
     elsewhere = sum(weigher.weights[term] for term in own if term not in spot)
     score = best + 0.25 * elsewhere
@@ -238,15 +255,26 @@ def _fresh(weigher: Weigher, terms: Iterable[Term]) -> float:
 
 
 def _lines_of(weigher: Weigher, scope: Scope, room: int) -> list[Line]:
-    """The lines to quote: the head, then the best lines until the room is filled, in the order of the text."""
-    kept: dict[int, Line] = {}
+    """The lines to quote, in the order of the text.
+
+    All of a short definition or section that the question names; else the head, then the best lines until the room is
+    filled. Of a class also its fields, where values were asked for, and the heads inside it that are named.
+    """
     named = _named(weigher, scope)
-    if scope.head:
-        opening = scope.head[0]
-        kept[opening.number] = opening
-    if named and weigher.question.wants_values and scope.what in _FIELDS:  # its fields are what was asked for
-        fields = [line for line in scope.lines if line.kind == "assign"][: _FIELD_ROOM - 6]
-        kept |= {line.number: line for line in fields}
+    body = [line for line in scope.lines if line.kind != "blank"]
+    if named and scope.head and scope.what not in _FIELDS and len(body) <= 1.6 * room:
+        return body
+    kept = {line.number: line for line in scope.head[:1]}
+    if scope.what in _FIELDS:
+        wanted = _fields(weigher, scope) if named and weigher.question.wants_values else []
+        wanted += [
+            line
+            for each in scope.inside
+            if any(weigher.in_text(each.name))
+            for line in [*each.head[:1], *each.doc[:1]]
+            if line.kind != "comment"
+        ][: room // 2]
+        kept |= {line.number: line for line in wanted}
         room = max(room, len(kept) + 5)
     scores = _line_scores(weigher, scope, named)
     top = max((scores[line.number] for line in scope.lines if line not in scope.head[:1]), default=0.0)
@@ -255,6 +283,16 @@ def _lines_of(weigher: Weigher, scope: Scope, room: int) -> list[Line]:
             break
         kept[line.number] = line
     return [kept[number] for number in sorted(kept)]
+
+
+def _fields(weigher: Weigher, scope: Scope) -> list[Line]:
+    """The fields of a class, and the parameters of its constructor."""
+    fields = [line for line in scope.lines if line.kind == "assign"]
+    for each in scope.inside:
+        if each.name in _CONSTRUCTORS:
+            fields += each.head
+    spoken = [line for line in fields if any(weigher.in_text(line.text))]
+    return [*spoken[:8], *fields][:_FIELD_ROOM]
 
 
 def _named(weigher: Weigher, scope: Scope) -> float:

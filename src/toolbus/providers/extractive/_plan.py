@@ -48,7 +48,11 @@ def weigher_of(question: Question, turn: Turn) -> Weigher:
 
 
 def _first_search(question: Question) -> list[Call]:
-    calls: list[Call] = [_words(_forms(question.searched), 24)]
+    words = _forms(question.searched)
+    calls: list[Call] = [_words(words, 24)]
+    if names := [word for term in question.terms if term.weight >= 1.0 for word in term.forms if word.isalnum()]:
+        named_like_a_word = ",".join(f"**/{word}*,**/{word}*/*" for word in names[:8])
+        calls.append(_words(words, 12, f"{{{named_like_a_word}}}"))
     calls += [
         (SEARCH_TOOL, {"query": _definition_of(name), "mode": "regex", "ignore_case": False, "max_results": 40})
         for name in question.identifiers[:3]
@@ -61,10 +65,16 @@ def _words(words: Iterable[str], max_results: int, glob: str = "") -> Call:
     return SEARCH_TOOL, arguments | ({"glob": glob} if glob else {})
 
 
+def _exactly(path: str) -> str:
+    """The glob that means this path alone: `[id].js` is a file's name in some projects."""
+    return re.sub(r"([\[{*?\\])", r"[\1]", path)
+
+
 def _definition_of(name: str) -> str:
     escaped = re.escape(name)
     return (
-        r"(?:\b(?:def|class|function\*?|func|fn|struct|enum|trait|interface|type|const|let|var|#define)[ \t]+|^[ \t]*[\"']?)"
+        r"(?:\b(?:def|class|function\*?|func|fn|struct|enum|trait|interface|type|const|let|var|#define)[ \t]+"
+        r"|^[ \t]*[\"']?)"
         rf"{escaped}\b(?:[ \t]*[(<{{\[]|[\"']?[ \t]*(?::[^=]*)?[:=][ \t]*\S|$)"
     )
 
@@ -83,16 +93,19 @@ def _second_search(question: Question, turn: Turn) -> list[Call]:
     passages = best_passages(weigher_of(question, turn), turn.lines)
     files = list(dict.fromkeys(passage.scope.path for passage in passages))[:2]
     words = _forms(question.terms)
-    calls = [_words(words, 12, path) for path in files]
+    calls = [_words(words, 12, _exactly(path)) for path in files]
     if files and "/" in files[0]:
-        calls.append(_words(words, 6, files[0].rpartition("/")[0] + "/*"))
+        calls.append(_words(words, 6, _exactly(files[0].rpartition("/")[0]) + "/*"))
     missing = [term for term in question.searched if all(term not in passage.own for passage in passages)]
     if missing and files:
-        calls.append(_words(_forms(missing), 3, files[0]))
+        calls.append(_words(_forms(missing), 3, _exactly(files[0])))
     names = constants_in(question, passages)
     known = {line.name for passage in constant_passages(names, passages, turn) for line in passage.lines}
     calls += [
-        (SEARCH_TOOL, {"query": rf"^[ \t]*{name}[ \t]*(?::[^=]*)?=", "mode": "regex", "ignore_case": False, "max_results": 4})
+        (
+            SEARCH_TOOL,
+            {"query": rf"^[ \t]*{name}[ \t]*(?::[^=]*)?=", "mode": "regex", "ignore_case": False, "max_results": 4},
+        )
         for name in names
         if name not in known
     ]
@@ -124,7 +137,7 @@ def _reads(question: Question, turn: Turn, most: int) -> list[Call]:
 
 
 def _interesting(question: Question, searches: list[Search]) -> list[Place]:
-    """Definitions that were asked for by name and the best ranked places, in turn, so that neither crowds out the other.
+    """Definitions that were asked for by name and the best ranked places, in turn, so that none crowds out the others.
 
     Scores of different searches do not compare, so the ranked searches take turns as well.
     """

@@ -24,8 +24,8 @@ class ExtractiveProvider:
     """Answers questions about files by quoting them, with no language model.
 
     Works with the tools of `toolbus.toolsets.workspace`; without them it says so in its answer. A question about files
-    takes two to four rounds of calls. Text is emitted line by line. Never raises a `ProviderError`: nothing is out there
-    that could fail.
+    takes two to four rounds of calls. Text is emitted line by line. Never raises a `ProviderError`: nothing is out
+    there that could fail.
     """
 
     @property
@@ -51,7 +51,9 @@ class ExtractiveProvider:
             text = orjson.dumps(arguments).decode()
             emit(ArgumentsPiece(index, name, text))
             made.append(ToolCall(name=name, arguments=text, provider_call_id=f"call_{index}"))
-        return ModelReply(message=AssistantMessage(tool_calls=tuple(made)), finish_reason="tool_calls", vendor=self.vendor)
+        return ModelReply(
+            message=AssistantMessage(tool_calls=tuple(made)), finish_reason="tool_calls", vendor=self.vendor
+        )
 
     async def _answering(self, text: str, emit: Emit) -> ModelReply:
         for piece in text.splitlines(keepends=True):
@@ -67,4 +69,6 @@ def _answer(question: Question, turn: Turn, missing: list[str]) -> str:
     if passages := best_passages(weigher, turn.lines):
         named = constant_passages(constants_in(question, passages), passages, turn)
         return quoted_answer(weigher, [passages[0], *named, *passages[1:]], turn)
-    return missing_tools_answer(missing) if missing and not turn.searches else nothing_found_answer(question, turn)
+    if not turn.rounds:
+        return missing_tools_answer(missing or list(_NEEDED))
+    return nothing_found_answer(question, turn)

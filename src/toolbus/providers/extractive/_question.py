@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 __all__ = ["Question", "Term", "read_question", "stem"]
 
+
 def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -56,7 +57,8 @@ _SHORT_FORMS = {
     "parentheses": "paren", "dependency": "dep", "dependencies": "dep", "millisecond": "ms", "milliseconds": "ms",
 }  # fmt: skip
 _EXTENSIONS = _word_set(
-    "py pyi js mjs cjs ts tsx jsx json jsonc md mdx rst txt toml cfg ini yml yaml html css go rs c h cpp hpp java rb sh sql lock xml"
+    "py pyi js mjs cjs ts tsx jsx json jsonc md mdx rst txt toml cfg ini yml yaml html css "
+    "go rs c h cpp hpp java rb sh sql lock xml"
 )
 # Questions for which `name = value` is likely the answer.
 _VALUE = re.compile(
@@ -74,7 +76,9 @@ _TOKEN = re.compile(r"(?:--?)?[^\W\d][\w]*(?:[.\-/][^\W\d]\w*)*(?:\(\))?|\d+(?:\
 _HUMPS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _VOWEL = re.compile(r"[aeiouy]")
 _ENDINGS = (("ation", 4), ("ion", 5), ("ing", 4), ("ed", 4))  # and how much must be left
-_FOLLOW_UP = re.compile(r"^\s*(?:and|but|so|also|what about|how about|then)\b|\b(?:it|its|they|them|their|this|those)\b", re.IGNORECASE)
+_FOLLOW_UP = re.compile(
+    r"^\s*(?:and|but|so|also|what about|how about|then)\b|\b(?:it|its|they|them|their|this|those)\b", re.IGNORECASE
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -133,11 +137,10 @@ def _terms(text: str) -> list[Term]:
     named = set(_NAME.findall(text))
     for token in _TOKEN.findall(text):
         for term in _of_token(token, quoted=token in quoted or token in named):
-            if token in pointed_at and term.weight == 1.0:
-                term = replace(term, weight=1.4)
             known = found.get(term.forms)
-            if known is None or known.weight < term.weight:
-                found[term.forms] = term
+            weighed = replace(term, weight=1.4) if token in pointed_at and term.weight == 1.0 else term
+            if known is None or known.weight < weighed.weight:
+                found[term.forms] = weighed
     return list(found.values())
 
 
@@ -169,7 +172,7 @@ def _forms(word: str) -> tuple[str, ...]:
 
 
 def _of_path(name: str) -> Iterable[Term]:
-    """`socket.create_connection`, `src/app.js`, `max_rounds`: the last part is what is asked for, the others lead there.
+    """`socket.create_connection`, `src/app.js`, `max_rounds`: the last part is what is asked for, the rest leads there.
 
     The whole is no term: it stands where a thing is used, not where it is defined. A file's name is one.
     """

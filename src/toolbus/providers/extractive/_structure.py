@@ -24,18 +24,26 @@ _DEFINE = re.compile(
     r"(?:\([^)]*\)\s*)?|#define\s+)(?P<name>[A-Za-z_$][\w$]*)"
 )
 # `name(arguments) {`: a method in JavaScript, C or Java. The words are statements that look like it.
-_METHOD = re.compile(r"^\s*(?:[\w<>\[\],*&:]+\s+){0,5}(?!(?:if|for|while|switch|catch|return|else|with)\b)([A-Za-z_$][\w$]*)\s*\([^;]*\)\s*\{\s*$")
+_METHOD = re.compile(
+    r"^\s*(?:[\w<>\[\],*&:]+\s+){0,5}(?!(?:if|for|while|switch|catch|return|else|with)\b)([A-Za-z_$][\w$]*)\s*\([^;]*\)\s*\{\s*$"
+)
 _ARROW = re.compile(rf"^\s*{_MODIFIERS}(?:const|let|var)\s+([A-Za-z_$][\w$]*)\s*=.*(?:=>|function\b)")
 _ASSIGN = re.compile(
     rf"^\s*(?:[-*]\s+)?{_MODIFIERS}(?:(?:const|let|var|readonly|final)\s+)*[\"'`]?(?P<name>[A-Za-z_$][\w$.-]*)[\"'`]?\s*"
     r"(?::[^=\"'(]{1,80})?(?:=(?![=>~])|:=|:\s+|\|\|=)\s*(?P<value>\S.*)$"
 )
-_KEYWORD = re.compile(r"^\s*(?:else|try|except|finally|if|elif|for|while|with|return|case|default|match|lambda|yield|raise|assert|async)\b")
-_IMPORT = re.compile(r"^\s*(?:from\s+\S+\s+import\b|import\b|#\s*include\b|using\s|use\s|(?:const|var|let)\s.*\brequire\()")
+_KEYWORD = re.compile(
+    r"^\s*(?:else|try|except|finally|if|elif|for|while|with|return|case|default|match|lambda|yield|raise|assert|async)\b"
+)
+_IMPORT = re.compile(
+    r"^\s*(?:from\s+\S+\s+import\b|import\b|#\s*include\b|using\s|use\s|(?:const|var|let)\s.*\brequire\()"
+)
 _COMMENT = re.compile(r"^\s*(?:#(?!\w)|#\s|//|/\*|\*\s|\*/|--\s|;;|<!--)")
 _HEADING = re.compile(r"^(#{1,6})\s+\S")
 _UNDERLINE = re.compile(r"^([=\-~^\"'`*+#:.])\1{2,}\s*$")
-_PROSE = re.compile(r"\.(?:md|mdx|markdown|rst|txt|adoc|html?)$|(?:^|/)(?:readme|license|changes|changelog|news)[^/]*$", re.IGNORECASE)
+_PROSE = re.compile(
+    r"\.(?:md|mdx|markdown|rst|txt|adoc|html?)$|(?:^|/)(?:readme|license|changes|changelog|news)[^/]*$", re.IGNORECASE
+)
 _PARAGRAPH = 5  # lines; shorter ones are joined
 _QUOTES = ('"""', "'''")
 
@@ -65,6 +73,7 @@ class Scope:
     doc: list[Line] = field(default_factory=list[Line])
     lines: list[Line] = field(default_factory=list[Line])
     what: str = ""
+    inside: list[Scope] = field(default_factory=list["Scope"])
 
     @property
     def name(self) -> str:
@@ -156,16 +165,22 @@ def _read_code(path: str, region: list[tuple[int, str]], quote: str) -> list[Sco
     stack = [(-1, top)]
     above: list[Line] = []  # comments and decorators that stand directly above
     head_until = -1
+    described: Scope | None = None  # the scope of which only head and docstring were seen
     for position, (number, text) in enumerate(region):
         line = _line(number, text, in_text=bool(quote))
         quote, opened = _quote_state(text, quote)
         if opened and line.kind == "code":
             line.kind = "text"
-        if line.kind not in ("blank", "text") and position > head_until and not text.lstrip().startswith((")", "]", "}")):
+        if (
+            line.kind not in ("blank", "text")
+            and position > head_until
+            and not text.lstrip().startswith((")", "]", "}"))
+        ):
             while stack[-1][0] >= line.indent:
                 stack.pop()
         if line.kind == "define":
             scope = Scope(path, stack[-1][1], what=_what(text))
+            stack[-1][1].inside.append(scope)
             head_until = _end_of_head(region, position)
             for each in above:
                 if each in stack[-1][1].lines:
@@ -174,12 +189,15 @@ def _read_code(path: str, region: list[tuple[int, str]], quote: str) -> list[Sco
             scope.lines += above
             scopes.append(scope)
             stack.append((line.indent, scope))
+            described = scope
         scope = stack[-1][1]
         scope.lines.append(line)
         if scope.what and position <= head_until:
             scope.head.append(line)
-        elif scope.what and line.kind == "text" and all(each.kind in ("text", "blank") for each in scope.lines[len(scope.head) + len(above) :]):
+        elif scope is described and line.kind in ("text", "blank"):
             scope.doc.append(line)
+        elif line.kind != "comment":
+            described = None
         above = [*above, line] if line.kind == "comment" or text.lstrip().startswith("@") else []
     return [scope for scope in scopes if scope.lines]
 

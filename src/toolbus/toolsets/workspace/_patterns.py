@@ -135,7 +135,7 @@ def _stars(glob: str, index: int) -> tuple[str, int]:
         index += 1
     if index - start == 1:
         return "[^/]*", index
-    if index < len(glob) and glob[index] == "/" and (start == 0 or glob[start - 1] == "/"):
+    if index < len(glob) and glob[index] == "/" and (start == 0 or glob[start - 1] in "/{,"):
         return "(?:.*/)?", index + 1
     return ".*", index
 

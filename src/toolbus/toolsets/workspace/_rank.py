@@ -1,12 +1,13 @@
 """Searching for words: the places where most of them stand close together, rare words counting more.
 
-Two passes. The first counts every word in every file and keeps the files that look best (BM25, with a bonus for words in
-the path); the second looks at the lines of those files alone, and prefers lines that define a thing over lines that use
-it. Nothing is indexed or remembered between calls: files change.
+Two passes. The first counts every word in every file and keeps the files that look best (BM25, with a bonus for words
+in the path); the second looks at the lines of those files alone, and prefers lines that define a thing over lines that
+use it. Nothing is indexed or remembered between calls: files change.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -44,7 +45,9 @@ _ASSIGNS = re.compile(
     r"^\s*(?:(?:export|const|let|var|static|pub|final|readonly|public|private|protected)\s+)*"
     r"[\"'`]?([A-Za-z_$][\w$.-]*)[\"'`]?\s*(?::[^=]{1,80})?(?:=(?![=>])|:=|:\s)\s*\S"
 )
-_IMPORTS = re.compile(r"^\s*(?:from\s+\S+\s+import\b|import\b|#\s*include\b|using\s|use\s|(?:const|var|let)\s.*\brequire\()")
+_IMPORTS = re.compile(
+    r"^\s*(?:from\s+\S+\s+import\b|import\b|#\s*include\b|using\s|use\s|(?:const|var|let)\s.*\brequire\()"
+)
 _HEADING = re.compile(r"^#{1,6}\s+\S")
 _PROSE = re.compile(r"\.(?:md|mdx|markdown|rst|txt|adoc)$", re.IGNORECASE)
 
@@ -77,10 +80,8 @@ class _Word:
 
     @staticmethod
     def quality(text: bytes, folded: bytes, at: int, size: int) -> float:
-        """1 where a word, or a part of an identifier, begins at `at`; less inside a word; short words must stand alone."""
-        begins = not folded[at - 1 : at].isalpha() or (
-            text[at - 1 : at].islower() and text[at : at + 1].isupper()
-        )
+        """1 where a word, or a part of an identifier, begins at `at`, less inside one; short words must stand alone."""
+        begins = not folded[at - 1 : at].isalpha() or (text[at - 1 : at].islower() and text[at : at + 1].isupper())
         begins = begins or at == 0
         if size > 3:
             if begins:
@@ -118,7 +119,9 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
     places = [
         place
         for rank, file in enumerate(files[:_CANDIDATES])
-        for place in _places(scan, file, words, max_results if few else 2 * _PLACES_PER_FILE if rank < 2 else _PLACES_PER_FILE)
+        for place in _places(
+            scan, file, words, max_results if few else 2 * _PLACES_PER_FILE if rank < 2 else _PLACES_PER_FILE
+        )
     ]
     places.sort(key=lambda place: (-place.score, place.path, place.line))
     matches: list[dict[str, Any]] = []
@@ -201,8 +204,10 @@ def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
         text = word.text
         if text not in lowered:
             bonus.append(0.0)
-        elif text in joined or stem.strip("_") == text or (stem.startswith(text) and len(stem) - len(text) <= 2 and len(text) > 3) or ("." in text and f"{lowered.rsplit('.', 1)[0].replace('/', '.')}.".endswith(f"{text}.")):
+        elif text in joined or _is_form(stem.strip("_"), text):
             bonus.append(2.0)
+        elif any(_is_form(directory.lower(), text) for directory in directories):
+            bonus.append(1.3)
         elif any(part == text or (len(text) > 3 and part.startswith(text)) for part in parts):
             bonus.append(0.7)
         elif len(text) > 4:
@@ -220,7 +225,7 @@ def _is_form(word: str, beginning: str) -> bool:
 def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
     """Words that follow each other in the query and make up the file's name: "web browser" and webbrowser.py."""
     joined: set[str] = set()
-    for first, second in zip(words, words[1:], strict=False):
+    for first, second in itertools.pairwise(words):
         rest = stem.strip("_").removeprefix(first.text)
         if rest != stem and rest.lstrip("_-").startswith(second.text) and len(rest) <= len(second.text) + 4:
             joined |= {first.text, second.text}
@@ -242,7 +247,9 @@ def _places(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[
         score = sum(words[word].rarity * weight for word, weight in near.items())
         score += 0.3 * sum(words[word].rarity * weight for word, weight in own.items())
         line = raw[index].decode("utf-8", "replace")
-        scored.append(_Place(prior * (score + 0.4 * file.score), file.path, index + 1, line, [words[w].text for w in near]))
+        scored.append(
+            _Place(prior * (score + 0.4 * file.score), file.path, index + 1, line, [words[w].text for w in near])
+        )
     if not hits and file.score > 0:
         first = next((i for i, line in enumerate(raw) if line.strip()), 0)
         scored.append(_Place(0.4 * file.score, file.path, first + 1, raw[first].decode("utf-8", "replace"), []))

@@ -52,7 +52,7 @@ class Scan:
     stopped: str = ""
 
     def texts(self) -> Iterator[tuple[str, bytes]]:
-        """Path and text of every file that is wanted, until the budget is spent. Line ends are `\\n`, text is UTF-8."""
+        """Path and text (UTF-8, lines end with a line feed) of every file that is wanted, until the budget is spent."""
         ends = time.monotonic() + self.bounds.max_scan_seconds
         for entry in self.tree.walk():
             if not self.wanted(entry.path):

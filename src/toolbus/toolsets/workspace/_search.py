@@ -22,7 +22,9 @@ def text_finder(query: str, *, ignore_case: bool) -> Finder:
         return _literal(query.encode("utf-8", "replace"), lambda text: text)
     if query.isascii():
         return _literal(query.lower().encode(), bytes.lower)
-    return _literal(query.lower().encode("utf-8", "replace"), lambda text: text.decode("utf-8", "replace").lower().encode())
+    return _literal(
+        query.lower().encode("utf-8", "replace"), lambda text: text.decode("utf-8", "replace").lower().encode()
+    )
 
 
 def _literal(needle: bytes, fold: Callable[[bytes], bytes]) -> Finder:

@@ -22,7 +22,9 @@ from ._tree import Tree
 __all__ = ["workspace_tools"]
 
 _LINE_PIECE = 65_536  # how much of one line is held at most
-_Glob = Annotated[str, Field(description="Only these files: '*.py' at any depth, 'src/**/*.ts', '*.{md,rst}'. Empty: all.")]
+_Glob = Annotated[
+    str, Field(description="Only these files: '*.py' at any depth, 'src/**/*.ts', '*.{md,rst}'. Empty: all.")
+]
 
 
 def workspace_tools(
@@ -62,7 +64,11 @@ def workspace_tools(
         if not getattr(bounds, name) > 0:
             raise ConfigurationError(f"workspace_tools: {name} is {getattr(bounds, name)!r}; it must be above 0")
     workspace = _Workspace(Tree(root, include_ignored=include_ignored), bounds)
-    return [Tool(handler=each) for each in (workspace.list_files, workspace.search_text, workspace.read_lines)]
+    return [
+        Tool(handler=workspace.list_files),
+        Tool(handler=workspace.search_text),
+        Tool(handler=workspace.read_lines),
+    ]
 
 
 class _Workspace:
@@ -111,13 +117,13 @@ class _Workspace:
             Literal["text", "regex", "words"],
             Field(
                 description="'text': the characters as they are. 'regex': a regular expression, matched line by line, "
-                "without look-around and back-references. 'words': words separated by spaces, each also the beginning of "
-                "a longer word ('limit' finds max_limits); gives the places where most of them stand close together, "
+                "without look-around and back-references. 'words': words separated by spaces, each also the beginning "
+                "of a longer word ('limit' finds max_limits); gives the places where most of them stand together, "
                 "best first."
             ),
         ] = "text",
         glob: _Glob = "",
-        ignore_case: Annotated[bool, Field(description="Whether a and A are the same; always so for words.")] = True,
+        ignore_case: Annotated[bool, Field(description="Whether a and A are the same; always so for words.")] = True,  # noqa: FBT002 -- called by name
         max_results: Annotated[int, Field(ge=1, description="How many matches at most.")] = 30,
     ) -> ToolResult:
         """Search the text of the workspace's files; gives path, line number and text of each matching line.

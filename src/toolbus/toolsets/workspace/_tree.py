@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,9 @@ _HAS_DIR_FD = os.open in os.supports_dir_fd and os.scandir in os.supports_fd and
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 # Without O_NONBLOCK the open of a FIFO waits for a writer that may never come.
-_FILE = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FILE = (
+    os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+)
 _MAX_DEPTH = 40  # each level of a walk holds a descriptor
 _MAX_IGNORE_BYTES = 65_536
 _SNIFF_BYTES = 8_192  # where git looks for a NUL byte, too
@@ -62,7 +64,7 @@ class Tree:
         except (OSError, ValueError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
             raise ConfigurationError(f"the workspace root {given!r} cannot be used: {reason}") from exc
-        if not os.path.isdir(self.root):
+        if not Path(self.root).is_dir():
             raise ConfigurationError(f"the workspace root {given!r} is not a directory")
         self._include_ignored = include_ignored
 
@@ -127,7 +129,7 @@ class Tree:
     # ------------------------------------------------------------------------------------------ one file
 
     @contextlib.contextmanager
-    def open(self, path: str) -> Iterator[tuple[str, int]]:
+    def open(self, path: str) -> Generator[tuple[str, int]]:
         """Open the regular file at `path`: its path relative to the root, and a descriptor that is closed behind you.
 
         Symbolic links that stay inside the root are followed. Raises `ToolError` for a path that is outside, missing,
@@ -162,7 +164,7 @@ class Tree:
         if "\0" in path:
             raise ToolError("the path holds a NUL character")
         try:
-            real = os.path.realpath(os.path.join(self.root, path.strip()))
+            real = os.path.realpath(os.path.join(self.root, path.strip()))  # noqa: PTH118 -- realpath of text
         except (OSError, ValueError) as exc:  # a name that is too long, a lone surrogate
             raise ToolError(f"no such file: {path!r}") from exc
         if real == self.root:
@@ -170,7 +172,7 @@ class Tree:
         prefix = self.root if self.root.endswith(os.sep) else self.root + os.sep
         if not real.startswith(prefix):
             raise ToolError(f"{path!r} is outside of the workspace; give a path relative to the workspace's root")
-        return real[len(prefix) :].split(os.sep)
+        return list(Path(real[len(prefix) :]).parts)
 
     def _refuse_ignored(self, path: str, parts: list[str], root: int | str, stack: contextlib.ExitStack) -> None:
         if self._include_ignored:
@@ -220,11 +222,11 @@ def _is_utf8(name: str) -> bool:
 
 def _child(directory: int | str, name: str) -> tuple[str, int | None]:
     """How to open `name` in `directory`: by its descriptor, or by path where there are none."""
-    return (name, directory) if isinstance(directory, int) else (os.path.join(directory, name), None)
+    return (name, directory) if isinstance(directory, int) else (f"{directory}{os.sep}{name}", None)
 
 
 @contextlib.contextmanager
-def _directory(name: str, parent: int | None) -> Iterator[int | str]:
+def _directory(name: str, parent: int | None) -> Generator[int | str]:
     if not _HAS_DIR_FD:
         _check_no_link(name)
         yield name
@@ -237,7 +239,7 @@ def _directory(name: str, parent: int | None) -> Iterator[int | str]:
 
 
 @contextlib.contextmanager
-def _opened(name: str, parent: int | None) -> Iterator[int]:
+def _opened(name: str, parent: int | None) -> Generator[int]:
     if not _HAS_DIR_FD:
         _check_no_link(name)
     descriptor = os.open(name, _FILE, dir_fd=parent)
@@ -253,7 +255,7 @@ def _opened(name: str, parent: int | None) -> Iterator[int]:
 
 
 def _check_no_link(name: str) -> None:
-    if os.path.realpath(name) != os.path.abspath(name):
+    if os.path.realpath(name) != os.path.normpath(name):
         raise FileNotFoundError(name)
 
 
