@@ -26,10 +26,11 @@ from ..events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from ..messages import AssistantMessage, ToolMessage
+from ..messages import AssistantMessage, ToolMessage, Usage
+from .limits import Limits
 from .state import CallState, Phase, RoundState, TurnState
 
-__all__ = ["apply"]
+__all__ = ["apply", "over_tokens"]
 
 
 def apply(state: TurnState, fact: Event) -> TurnState:
@@ -68,7 +69,7 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     else:
         if state.phase is not Phase.READY:
             raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
-        if state.steering and state.rounds:
+        if state.steering:  # the prompt comes before anybody can steer, so this is what was said first
             state.steering.pop(0)
             state.steered += 1
     state.messages.append(message)
@@ -91,6 +92,8 @@ def _apply_result(state: TurnState, message: ToolMessage) -> None:
 
 
 def _apply_round(state: TurnState, fact: RoundStarted) -> None:
+    if fact.round != state.round + 1:
+        raise ProtocolViolation(f"round {fact.round} cannot follow round {state.round}")
     state.phase = Phase.MODEL
     state.round = fact.round
     state.rounds.append(RoundState(fact.round, fact.at))
@@ -100,6 +103,9 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
 
 
 def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
+    message = fact.message
+    if not isinstance(message, AssistantMessage) or fact.round != state.round:
+        raise ProtocolViolation(f"a {message.role} message of round {fact.round} is no reply of round {state.round}")
     limits = state.limits
     current = state.rounds[-1]
     current.seconds = fact.at - current.started_at
@@ -107,22 +113,28 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     current.model = fact.model
     current.usage = current.usage + fact.usage
     state.usage = state.usage + fact.usage
-    message = fact.message
-    assert isinstance(message, AssistantMessage)
+    more = bool(message.tool_calls or state.steering)  # else it is the answer, whatever it took
     if not message.tool_calls and not message.text.strip():
         state.empty_replies += 1
         state.model_deadline = min(fact.at + limits.model_timeout_seconds, state.deadline)
-        return  # still in MODEL: an ending follows at once, or the round is asked again
-    state.phase = Phase.REPLIED
-    if not message.tool_calls or not state.tools_offered:
+        more = True  # still in MODEL: an ending follows at once, or the round is asked again
+    else:
+        state.phase = Phase.REPLIED
+        state.replies += state.tools_offered
+    if not more or not state.tools_offered:
         return
-    state.replies += 1
     if state.replies >= limits.max_rounds:
         state.stop = state.stop or f"max_rounds={limits.max_rounds}"
-    if state.usage.input_tokens > limits.max_input_tokens:
-        state.stop = f"max_input_tokens={limits.max_input_tokens}"
-    if state.usage.output_tokens > limits.max_output_tokens:
-        state.stop = f"max_output_tokens={limits.max_output_tokens}"
+    state.stop = over_tokens(limits, state.usage) or state.stop
+
+
+def over_tokens(limits: Limits, usage: Usage) -> str:
+    """The limit of tokens that `usage` is over, with its value, or an empty text."""
+    if usage.output_tokens > limits.max_output_tokens:
+        return f"max_output_tokens={limits.max_output_tokens}"
+    if usage.input_tokens > limits.max_input_tokens:
+        return f"max_input_tokens={limits.max_input_tokens}"
+    return ""
 
 
 def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:

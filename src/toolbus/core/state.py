@@ -116,7 +116,7 @@ class TurnState:
     model_deadline: float = float("inf")
 
     facts: int = 0  # applied so far: the next fact's `seq`
-    replies: int = 0  # of the model, with tools offered and calls made
+    replies: int = 0  # of the model to which tools were offered; empty ones do not count
     tool_calls: int = 0
     consecutive_errors: int = 0
     last_call: tuple[str, dict[str, Any]] | None = None

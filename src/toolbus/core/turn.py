@@ -41,7 +41,7 @@ from ..messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMes
 from ..protocols import ModelReply, ToolSpec
 from ..results import failure_content
 from .arguments import parse_arguments
-from .reducer import apply
+from .reducer import apply, over_tokens
 from .state import CallState, Phase, TurnState
 
 __all__ = [
@@ -208,8 +208,8 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: _Facts, now: float
         model=reply.model,
     )
     if not message.tool_calls and not message.text.strip():
-        if state.stop:
-            _complete(state, facts)
+        if stop := state.stop or over_tokens(state.limits, state.usage + reply.usage):
+            _complete(state, facts, stop)
         elif state.empty_replies:
             facts.add(
                 RequestFailed,
@@ -306,7 +306,7 @@ def _on_model_failed(state: TurnState, failed: ModelFailed, facts: _Facts, _now:
     if state.phase is not Phase.MODEL:
         return
     if state.stop:  # the last answer was a courtesy; the limit is why the request ends
-        _complete(state, facts)
+        _complete(state, facts, state.stop)
         return
     facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=failed.retryable, usage=state.usage)
 
@@ -324,7 +324,7 @@ def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: _Facts, now: float) 
                 facts.fail(each.call, "timeout", f"{each.call.name} did not answer in {seconds:g} s.", unknown=True)
     elif state.phase is Phase.MODEL:
         if now >= state.deadline:
-            _complete(state, facts, f"timeout_seconds={state.limits.timeout_seconds:g}")
+            _complete(state, facts, state.stop or f"timeout_seconds={state.limits.timeout_seconds:g}")
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
             error = f"the model did not answer in time ({limit})"
@@ -336,7 +336,8 @@ def _on_cancel(_state: TurnState, event: CancelRequested, facts: _Facts, _now: f
 
 
 def _on_steering(_state: TurnState, event: SteeringAdded, facts: _Facts, _now: float) -> None:
-    facts.made.append(event)
+    if event.text.strip():  # no vendor takes an empty message
+        facts.made.append(event)
 
 
 _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, _Facts, float], None]] = {
@@ -368,19 +369,17 @@ def _follow(state: TurnState, facts: _Facts, now: float) -> None:
 
 def _next_round(state: TurnState, facts: _Facts, now: float) -> None:
     newest = state.messages[-1] if state.messages else None
-    answered = bool(state.rounds) and isinstance(newest, AssistantMessage)
-    timed_out = now >= state.deadline
-    if state.steering and not state.stop and not timed_out:
+    answered = bool(state.rounds) and isinstance(newest, AssistantMessage) and not state.steering
+    if answered or (state.rounds and not state.tools_offered):
+        _complete(state, facts, state.stop)
+    elif now >= state.deadline:
+        _complete(state, facts, f"timeout_seconds={state.limits.timeout_seconds:g}")
+    elif state.stop and (state.limits.on_limit == "stop" or state.stop.startswith(_NO_LAST_ANSWER)):
+        _complete(state, facts, state.stop)
+    elif state.steering:
         for number, text in enumerate(state.steering, state.steered):
             message_id = f"{state.request_id}_s{number}"
             facts.add(MessageAppended, message=UserMessage(content=text, message_id=message_id))
-        return
-    if answered or (state.rounds and not state.tools_offered):
-        _complete(state, facts)
-    elif timed_out:
-        _complete(state, facts, f"timeout_seconds={state.limits.timeout_seconds:g}")
-    elif state.stop and (state.limits.on_limit == "stop" or state.stop.startswith(_NO_LAST_ANSWER)):
-        _complete(state, facts)
     else:
         outcomes = tuple(
             CallOutcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
@@ -398,8 +397,7 @@ def _next_round(state: TurnState, facts: _Facts, now: float) -> None:
 _NO_LAST_ANSWER = ("max_input_tokens", "max_output_tokens")
 
 
-def _complete(state: TurnState, facts: _Facts, reason: str = "") -> None:
-    reason = state.stop or reason
+def _complete(state: TurnState, facts: _Facts, reason: str) -> None:
     last = facts.made[-1] if facts.made else None
     usage = state.usage + last.usage if isinstance(last, ModelResponded) else state.usage
     facts.add(
