@@ -51,7 +51,10 @@ def tool_source(tools: ToolsLike) -> ToolSource:
     specs = [each for each in given if isinstance(each, ToolSpec)]
     if not specs:
         return ToolRegistry(cast("list[Toolish]", given))
-    return _FixedTools({each.name: each for each in specs})
+    by_name = {each.name: each for each in specs}
+    if len(by_name) < len(given):
+        raise ConfigurationError("give tools or specs, not both, and each name once")
+    return _FixedTools(by_name)
 
 
 class _FixedTools:

@@ -7,6 +7,7 @@ the ids and the application's metadata are extra fields of the record. Arguments
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from .events import (
@@ -24,22 +25,22 @@ __all__ = ["LOGGED", "log_fact"]
 _logger = logging.getLogger("toolbus.session")
 
 
-def log_fact(fact: Event) -> None:
-    """Write the line that belongs to `fact`, which is of a type in `LOGGED`."""
+def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
+    """Write the line that belongs to `fact`, which is of a type in `LOGGED`; `envelope` is that of its request."""
     if isinstance(fact, ToolCallFailed):
-        _tell(logging.WARNING, fact, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
+        _tell(logging.WARNING, fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
     elif isinstance(fact, RequestFailed):
-        _tell(logging.WARNING, fact, "request failed: %s: %s", fact.reason, fact.error)
+        _tell(logging.WARNING, fact, envelope, "request failed: %s: %s", fact.reason, fact.error)
     elif not _logger.isEnabledFor(logging.INFO):
         return
     elif isinstance(fact, ToolCallRequested):
-        _tell(logging.INFO, fact, "tool call requested: %s", fact.name)
+        _tell(logging.INFO, fact, envelope, "tool call requested: %s", fact.name)
     elif isinstance(fact, ToolCallCompleted):
-        _tell(logging.INFO, fact, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
+        _tell(logging.INFO, fact, envelope, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
     elif isinstance(fact, RequestCompleted):
-        _tell(logging.INFO, fact, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
+        _tell(logging.INFO, fact, envelope, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
     elif isinstance(fact, RequestCancelled):
-        _tell(logging.INFO, fact, "request cancelled: %s", fact.reason)
+        _tell(logging.INFO, fact, envelope, "request cancelled: %s", fact.reason)
 
 
 LOGGED = frozenset[type[Event]](
@@ -47,12 +48,12 @@ LOGGED = frozenset[type[Event]](
 )
 
 
-def _tell(level: int, fact: Event, text: str, *values: object) -> None:
+def _tell(level: int, fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:
     extra: dict[str, Any] = {
-        "request_id": fact.request_id,
-        "conversation_id": fact.conversation_id,
+        "request_id": envelope["request_id"],
+        "conversation_id": envelope["conversation_id"],
+        "metadata": envelope["metadata"],
         "call_id": getattr(fact, "call_id", ""),
         "event_id": fact.event_id,
-        "metadata": fact.metadata,
     }
     _logger.log(level, text, *values, extra=extra)

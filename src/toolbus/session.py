@@ -317,7 +317,7 @@ class RequestSession:
         for fact in facts:
             kind = type(fact)
             if kind in LOGGED:
-                log_fact(fact)
+                log_fact(fact, self._state.envelope(fact.at))
             if kind in _FROM_BUS or (kind is ToolCallFailed and any(fact is each for each in inputs)):
                 continue  # what came from the bus was published there
             announce(fact)

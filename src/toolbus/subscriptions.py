@@ -53,7 +53,7 @@ class Subscription:
     what is inside is delivered and then `SubscriptionOverflow` is raised. For one reader at a time.
     """
 
-    __slots__ = ("_batch", "_buffer", "_closed", "_on_close", "_on_open", "_types", "_until", "_wake", "_where", "name")
+    __slots__ = ("_batch", "_buffer", "_closed", "_on_close", "_on_open", "_opened", "_types", "_until", "_wake", "_where", "name")
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class Subscription:
         self._on_open = on_open
         self._on_close = on_close
         self._wake: anyio.Event | None = None
+        self._opened = False
         self._closed = True
         self._batch = 0
         self.name = name
@@ -87,8 +88,12 @@ class Subscription:
         return kind in self._types
 
     def open(self) -> Subscription:
-        """Listen from now on. `async with` does this; whoever calls it must call `close`, or wait for the end."""
-        if self._closed:
+        """Listen from now on. `async with` does this; whoever calls it must call `close`, or wait for the end.
+
+        Opens once: after the end, this and `async with` change nothing, and what is inside can be read.
+        """
+        if not self._opened:
+            self._opened = True
             self._closed = False
             self._on_open(self)
         return self

@@ -1,0 +1,449 @@
+"""The runtime: handles, overrides, conversations, admission, draining."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from toolbus import EventBus, Limits, ModelSettings, RequestResult, Runtime, ToolContext, ToolRegistry, tool
+from toolbus.core.transcript import validate
+from toolbus.errors import (
+    ConfigurationError,
+    InvalidHistory,
+    LimitReached,
+    NotRunning,
+    Overloaded,
+    RequestCancelledError,
+    ScriptError,
+)
+from toolbus.events import Event, RequestStarted, ToolCallRequested
+from toolbus.messages import AssistantMessage, Message, UserMessage
+from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.providers.scripted import ScriptedProvider, calls, text
+from toolbus.stores.memory import MemoryStore
+
+
+@tool
+async def get_weather(city: str) -> dict[str, str]:
+    """Weather in a city."""
+    return {"city": city, "sky": "clear"}
+
+
+class Gate:
+    """A model that waits until it is let go, and counts how many ask at once."""
+
+    vendor = "gate"
+
+    def __init__(self) -> None:
+        self.open = anyio.Event()
+        self.inside = 0
+        self.most = 0
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self.open.wait()
+        finally:
+            self.inside -= 1
+        said = [message.content for message in request.messages if isinstance(message, UserMessage)]
+        return ModelReply(message=AssistantMessage(text=" / ".join(map(str, said))))
+
+
+def weather_script() -> ScriptedProvider:
+    return ScriptedProvider([calls(("get_weather", {"city": "Paris"})), text("Clear.")])
+
+
+async def test_the_quickstart_gives_the_answer_that_the_tool_made_possible() -> None:
+    async with Runtime(weather_script(), tools=[get_weather]) as runtime:
+        result = await runtime.run("Weather in Paris?")
+    assert (result.text, result.outcome, result.ok) == ("Clear.", "completed", True)
+    assert [(call.name, call.arguments, call.data) for call in result.tool_calls] == [
+        ("get_weather", {"city": "Paris"}, {"city": "Paris", "sky": "clear"})
+    ]
+    validate(result.messages)
+
+
+async def test_start_returns_a_handle_at_once_and_the_events_from_the_very_first() -> None:
+    async with Runtime(weather_script(), tools=[get_weather]) as runtime:
+        session = runtime.start("Weather in Paris?")
+        assert runtime.session(session.request_id) is session
+        kinds = [event.type async for event in session.events()]
+        result = await session.result()
+    assert (kinds[0], kinds[-1]) == ("request_started", "request_completed")
+    assert runtime.session(session.request_id) is None
+    assert result.request_id == session.request_id
+
+
+def test_run_sync_serves_scripts_and_keeps_the_conversation(anyio_backend_name: str) -> None:
+    script = ScriptedProvider([text("one"), text("two")])
+    runtime = Runtime(script)
+    first = runtime.run_sync("first", backend=anyio_backend_name)
+    second = runtime.run_sync("second", backend=anyio_backend_name, conversation_id=first.conversation_id)
+    assert [message.role for message in second.messages] == ["user", "assistant", "user", "assistant"]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+async def test_run_sync_inside_a_loop_says_what_to_do_instead() -> None:
+    with pytest.raises(NotRunning, match="await runtime.run"):
+        Runtime(ScriptedProvider([])).run_sync("hi")
+
+
+def test_a_runtime_without_a_provider_names_the_variables_that_it_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("OPENAI", "TOOLBUS_PROVIDER", "OLLAMA")):
+            monkeypatch.delenv(name)
+    with pytest.raises(ConfigurationError, match="TOOLBUS_PROVIDER") as caught:
+        Runtime()
+    assert "OPENAI_API_KEY" in str(caught.value)
+    monkeypatch.setenv("TOOLBUS_PROVIDER", "extractive")
+    assert Runtime().provider.vendor == "extractive"
+    with pytest.raises(ConfigurationError, match="nonsense"):
+        Runtime("nonsense:x")
+
+
+async def test_requests_outside_the_block_are_refused() -> None:
+    runtime = Runtime(ScriptedProvider([]))
+    with pytest.raises(NotRunning, match="is not running"):
+        runtime.start("hi")
+    async with runtime:
+        with pytest.raises(NotRunning, match="runs already"):
+            await runtime.__aenter__()
+        await runtime.drain()
+        with pytest.raises(NotRunning, match="is closing"):
+            await runtime.run("hi")
+
+
+async def test_what_a_request_gives_replaces_the_runtime_s_own() -> None:
+    @tool
+    async def other(context: ToolContext[str]) -> str:
+        """Another tool."""
+        return f"deps={context.deps}"
+
+    theirs = ScriptedProvider([calls(("other", {})), text("done")])
+    bus = EventBus()
+    started: list[RequestStarted] = []
+    bus.connect(RequestStarted, started.append)
+    async with Runtime(
+        ScriptedProvider([]), tools=[get_weather], deps="ours", metadata={"app": "a", "user": "x"}, bus=bus
+    ) as runtime:
+        result = await runtime.run(
+            "go",
+            provider=theirs,
+            tools=[other],
+            deps="theirs",
+            metadata={"user": "y"},
+            limits=Limits(timeout_seconds=9),
+            settings=ModelSettings(temperature=0.5),
+            instructions="Be brief.",
+        )
+    assert result.tool_calls[0].content == "deps=theirs"
+    request = theirs.requests[0]
+    assert [spec.name for spec in request.tools] == ["other"]
+    assert request.settings.temperature == 0.5
+    assert request.messages[0].role == "system"
+    assert (started[0].deadline, started[0].metadata) == (9, {"app": "a", "user": "y"})
+
+
+async def test_tools_may_change_while_a_request_runs() -> None:
+    registry = ToolRegistry()
+
+    @registry.add
+    async def learn() -> str:
+        """Learn a new trick."""
+        registry.add(get_weather)
+        registry.remove("learn")
+        return "learnt"
+
+    script = ScriptedProvider([calls(("learn", {})), calls(("get_weather", {"city": "Paris"})), text("ok")])
+    async with Runtime(script, tools=registry) as runtime:
+        result = await runtime.run("go")
+    assert [call.ok for call in result.tool_calls] == [True, True]
+    assert [[spec.name for spec in request.tools] for request in script.requests] == [
+        ["learn"],
+        ["get_weather"],
+        ["get_weather"],
+    ]
+
+
+async def test_failures_and_limits_are_results_unless_exceptions_are_asked_for() -> None:
+    async with Runtime(ScriptedProvider(lambda _request: calls(("nope", {})))) as runtime:
+        result = await runtime.run("go", limits=Limits(max_rounds=1, on_limit="stop"))
+        assert (result.outcome, result.reason) == ("stopped", "max_rounds=1")
+        with pytest.raises(LimitReached):
+            await runtime.run("go", limits=Limits(max_rounds=1, on_limit="stop"), raise_on_failure=True)
+        with pytest.raises(ScriptError):
+            await runtime.run("go", provider=ScriptedProvider([]), raise_on_failure=True)
+        session = runtime.start("go", provider=Gate(), raise_on_failure=True)
+        session.cancel("no")
+        with pytest.raises(RequestCancelledError):
+            await session.result()
+
+
+# ------------------------------------------------------------------------------------------- conversations
+
+
+async def test_a_conversation_remembers_its_turns_with_their_calls_and_results() -> None:
+    script = ScriptedProvider([calls(("get_weather", {"city": "Paris"})), text("Clear."), text("As I said.")])
+    async with Runtime(script, tools=[get_weather]) as runtime:
+        first = await runtime.run("Weather in Paris?")
+        second = await runtime.run("Sure?", conversation_id=first.conversation_id)
+    assert second.history_count == 4
+    assert second.messages[:4] == first.messages
+    assert [message.role for message in second.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+
+
+async def test_turns_of_one_conversation_run_one_at_a_time_in_the_order_of_start() -> None:
+    gate = Gate()
+    async with Runtime(gate) as runtime:
+        sessions = [runtime.start(f"turn {number}", conversation_id="c") for number in range(5)]
+        free = runtime.start("elsewhere")
+        await anyio.wait_all_tasks_blocked()
+        assert gate.inside == 2
+        gate.open.set()
+        texts = [(await session.result()).text for session in sessions]
+        assert (await free.result()).text == "elsewhere"
+    assert texts[4] == "turn 0 / turn 1 / turn 2 / turn 3 / turn 4"
+    assert gate.most == 2
+
+
+async def test_a_waiting_turn_can_be_cancelled_and_lets_the_next_one_pass() -> None:
+    gate = Gate()
+    async with Runtime(gate) as runtime:
+        first = runtime.start("one", conversation_id="c")
+        second = runtime.start("two", conversation_id="c")
+        third = runtime.start("three", conversation_id="c")
+        await anyio.wait_all_tasks_blocked()
+        second.cancel("not needed")
+        assert (await second.result()).outcome == "cancelled"
+        gate.open.set()
+        assert (await first.result()).text == "one"
+        assert (await third.result()).text.endswith("three")
+
+
+async def test_a_cancelled_turn_stays_in_the_conversation_and_a_follow_up_works() -> None:
+    gate = Gate()
+    async with Runtime(gate) as runtime:
+        first = runtime.start("one", conversation_id="c")
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+        await first.result()
+        with anyio.move_on_after(0):
+            await runtime.run("two", conversation_id="c")
+        gate.open.set()
+        third = await runtime.run("three", conversation_id="c")
+    assert third.text == "one / two / three"
+    validate(third.messages)
+
+
+async def test_a_history_of_the_application_s_own_begins_a_conversation() -> None:
+    script = ScriptedProvider([text("b"), text("d")])
+    given: list[Message] = [UserMessage(content="old"), AssistantMessage(text="a")]
+    async with Runtime(script) as runtime:
+        first = await runtime.run("new", history=given)
+        assert [message.role for message in first.messages] == ["user", "assistant", "user", "assistant"]
+        second = await runtime.run("newer", conversation_id=first.conversation_id)
+        assert second.history_count == 4
+        refused = await runtime.run("newest", conversation_id=first.conversation_id, history=given)
+        assert (refused.outcome, refused.reason) == ("failed", "configuration")
+        assert "not both" in str(refused.error)
+        with pytest.raises(InvalidHistory):
+            runtime.start("x", history=[AssistantMessage(text="before any user")])
+    assert len(given) == 2
+
+
+async def test_a_store_that_fails_to_give_a_history_fails_that_request_alone(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryStore):
+        async def history(self, conversation_id: str) -> Sequence[Message]:
+            if conversation_id == "bad":
+                raise OSError("gone")
+            return await super().history(conversation_id)
+
+    async with Runtime(ScriptedProvider([text("x")]), store=Broken()) as runtime:
+        failed = await runtime.run("hi", conversation_id="bad")
+        assert failed.outcome == "failed"
+        assert "gone" in str(failed.error)
+        assert (await runtime.run("hi", conversation_id="good")).ok
+    assert "the session broke" in caplog.text
+
+
+# ----------------------------------------------------------------------------------------------- admission
+
+
+async def test_requests_past_the_places_wait_and_past_the_queue_are_refused() -> None:
+    gate = Gate()
+    async with Runtime(gate, max_sessions=2, max_queued=1) as runtime:
+        sessions = [runtime.start(f"request {number}") for number in range(3)]
+        await anyio.wait_all_tasks_blocked()
+        assert gate.inside == 2
+        with pytest.raises(Overloaded, match="2 requests are running and 1 wait") as caught:
+            runtime.start("one too many")
+        assert caught.value.retry_after_seconds >= 1
+        assert caught.value.retryable
+        gate.open.set()
+        assert [(await session.result()).outcome for session in sessions] == ["completed"] * 3
+        assert (await runtime.run("again")).ok
+    assert gate.most == 2
+
+
+async def test_a_request_that_gives_up_while_it_waits_frees_its_place_in_the_queue() -> None:
+    gate = Gate()
+    async with Runtime(gate, max_sessions=1, max_queued=1) as runtime:
+        first, second = runtime.start("one"), runtime.start("two")
+        await anyio.wait_all_tasks_blocked()
+        second.cancel()
+        await second.result()
+        third = runtime.start("three")
+        await anyio.wait_all_tasks_blocked()
+        gate.open.set()
+        assert (await first.result()).ok
+        assert (await third.result()).ok
+
+
+@pytest.mark.parametrize("options", [{"max_sessions": 0}, {"max_queued": -1}, {"max_concurrency": 0}])
+def test_bounds_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Runtime(ScriptedProvider([]), **options)
+
+
+# ------------------------------------------------------------------------------------------------- leaving
+
+
+async def test_leaving_the_block_waits_for_running_requests() -> None:
+    gate = Gate()
+    async with Runtime(gate) as runtime:
+        session = runtime.start("hi")
+        await anyio.wait_all_tasks_blocked()
+        gate.open.set()
+    assert (await session.result()).ok
+
+
+async def test_draining_cancels_what_does_not_end_in_its_grace() -> None:
+    gate = Gate()
+    async with Runtime(gate) as runtime:
+        sessions = [runtime.start("hi"), runtime.start("ho")]
+        await anyio.wait_all_tasks_blocked()
+        assert await runtime.drain(grace_seconds=0) == 2
+        results: list[RequestResult[Any]] = [await session.result() for session in sessions]
+    assert {(result.outcome, result.reason) for result in results} == {("cancelled", "the runtime is closing")}
+
+
+async def test_an_exception_cancels_at_once_and_leaves_as_it_came() -> None:
+    gate = Gate()
+    with pytest.raises(KeyError, match="mine"):
+        async with Runtime(gate) as runtime:
+            session = runtime.start("hi")
+            await anyio.wait_all_tasks_blocked()
+            raise KeyError("mine")
+    assert (await session.result()).outcome == "cancelled"
+
+
+async def test_a_cancelled_run_ends_its_request_and_passes_the_cancellation_on() -> None:
+    gate = Gate()
+    bus = EventBus()
+    heard: list[Event] = []
+    bus.connect(Event, heard.append)
+    async with Runtime(gate, bus=bus) as runtime:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(runtime.run, "hi")
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        assert scope.cancelled_caught
+        gate.open.set()
+        assert heard[-1].type == "request_cancelled"
+        assert (await runtime.run("after")).ok
+    assert bus.statistics().mailboxes == 0
+
+
+async def test_a_runtime_can_be_entered_again() -> None:
+    runtime = Runtime(ScriptedProvider([text("a"), text("b")]))
+    for expected in ("a", "b"):
+        async with runtime:
+            assert (await runtime.run("hi")).text == expected
+
+
+async def test_the_caller_s_context_variables_reach_the_tool() -> None:
+    user: contextvars.ContextVar[str] = contextvars.ContextVar("user")
+
+    @tool
+    async def whoami() -> str:
+        """Who asks."""
+        return user.get("nobody")
+
+    script = ScriptedProvider(lambda request: text("ok") if request.round else calls(("whoami", {})))
+    async with Runtime(script, tools=[whoami]) as runtime:
+        found: dict[str, str] = {}
+
+        async def ask(name: str) -> None:
+            user.set(name)
+            found[name] = (await runtime.run("hi")).tool_calls[0].content
+
+        async with anyio.create_task_group() as group:
+            for name in ("ada", "bob", "eve"):
+                group.start_soon(ask, name)
+        user.set("started")
+        assert (await runtime.start("hi").result()).tool_calls[0].content == "started"
+    assert found == {"ada": "ada", "bob": "bob", "eve": "eve"}
+
+
+@pytest.mark.guarantee("G04")
+async def test_ten_thousand_sessions_wait_at_once_and_each_ends_by_its_own_event() -> None:
+    bus = EventBus()
+    waiting: list[ToolCallRequested] = []
+    all_wait = anyio.Event()
+    total = 10_000
+
+    def collect(event: ToolCallRequested) -> None:
+        waiting.append(event)
+        if len(waiting) == total:
+            all_wait.set()
+
+    bus.connect(ToolCallRequested, collect)
+
+    @tool(external=True)
+    async def ask_person(question: str) -> str:  # pyright: ignore[reportReturnType]
+        """Ask a person."""
+
+    def script(request: ModelRequest) -> Any:
+        if request.round == 0:
+            return calls(("ask_person", {"question": request.request_id}))
+        answer = request.messages[-1]
+        return text(getattr(answer, "content", ""))
+
+    from toolbus.events import ToolCallCompleted
+
+    async with Runtime(ScriptedProvider(script), tools=[ask_person], bus=bus, max_sessions=total) as runtime:
+        sessions = [runtime.start("go") for _ in range(total)]
+        with anyio.fail_after(60):
+            await all_wait.wait()
+            assert bus.statistics().open_calls == total
+            for event in reversed(waiting):
+                assert bus.publish(
+                    ToolCallCompleted(
+                        request_id=event.request_id,
+                        call_id=event.call_id,
+                        name=event.name,
+                        content=f"answer to {event.arguments['question']}",
+                    )
+                )
+            for session in sessions:
+                assert (await session.result()).text == f"answer to {session.request_id}"
+    statistics = bus.statistics()
+    assert (statistics.open_calls, statistics.mailboxes, statistics.open_calls_peak) == (0, 0, total)
