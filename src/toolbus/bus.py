@@ -84,24 +84,6 @@ class _EventSignal(Signal):
     set_class = cast("type[set[Any]]", _OrderedIds)
 
 
-@dataclass(slots=True, frozen=True)
-class BusStatistics:
-    """What the bus holds and has seen. Peaks are since the bus was made."""
-
-    position: int
-    mailboxes: int
-    mailboxes_peak: int
-    open_calls: int
-    open_calls_peak: int
-    settled_remembered: int
-    queued_peak: int
-    receivers: int
-    receiver_failures: int
-    late: int
-    dead_letters: int
-    subscriptions: tuple[SubscriptionStatistics, ...]
-
-
 class EventBus:
     """A broadcast bus inside one event loop.
 
@@ -300,6 +282,7 @@ class EventBus:
         completed = isinstance(event, ToolCallCompleted)
         self.announce(
             ToolCallLate(
+                at=self._now(event),
                 request_id=event.request_id,
                 conversation_id=event.conversation_id,
                 parent_id=event.parent_id,
@@ -312,6 +295,13 @@ class EventBus:
             )
         )
         return False
+
+    def _now(self, event: Event) -> float:
+        """The present moment; where no loop runs, that of the event which is being handled."""
+        try:
+            return event.at if self._clock is None else self._clock()
+        except anyio.NoEventLoopError:
+            return event.at
 
     def _remember(self, key: _Key) -> None:
         settled = self._watched.pop(key, None)
@@ -328,6 +318,7 @@ class EventBus:
         _logger.warning("%s was addressed to nobody: %s", event.type, reason, extra=extra)
         self.announce(
             DeadLetter(
+                at=self._now(event),
                 request_id=event.request_id,
                 conversation_id=event.conversation_id,
                 metadata=event.metadata,
@@ -386,6 +377,7 @@ class EventBus:
         if not isinstance(event, ReceiverFailed):  # else a listener of failures that fails would go on for ever
             self.announce(
                 ReceiverFailed(
+                    at=self._now(event),
                     request_id=event.request_id,
                     conversation_id=event.conversation_id,
                     metadata=event.metadata,
@@ -455,7 +447,7 @@ class EventBus:
     def bind(self) -> None:
         """Learn the event loop that runs now, for `publish_threadsafe`. Called by whatever starts on the bus."""
         token = anyio.lowlevel.current_token()
-        if token is not self._token:
+        if token != self._token:
             self._token = token
             self._thread = threading.get_ident()
             self._clock = SessionClock()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from .errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
@@ -37,9 +38,7 @@ def in_context(context: contextvars.Context, coroutine: Coroutine[Any, Any, Any]
         while True:
             try:
                 sent = yield yielded
-            except (
-                BaseException
-            ) as exc:  # thrown in by the event loop, cancellation included: the coroutine's to handle
+            except BaseException as exc:  # thrown in by the loop, cancellation included: the coroutine's
                 yielded = context.run(coroutine.throw, exc)
             else:
                 yielded = context.run(coroutine.send, sent)
@@ -53,12 +52,13 @@ class ThreadRun:
     `on_late(value, error)` is called in the thread.
     """
 
-    __slots__ = ("_abandoned", "_call", "_ended", "_lock", "_on_late")
+    __slots__ = ("_abandoned", "_began", "_call", "_ended", "_lock", "_on_late")
 
     def __init__(self, call: Callable[[], Any], on_late: Callable[[Any, BaseException | None], None]) -> None:
         self._call = call
         self._on_late = on_late
         self._lock = threading.Lock()
+        self._began = False
         self._ended = False
         self._abandoned = False
 
@@ -66,15 +66,20 @@ class ThreadRun:
         """The handler's value. When cancelled, gives the thread up at once."""
         # anyio's own limiter counts waiters and would free a place too early, so it gets one without a bound.
         limiter = anyio.CapacityLimiter(_NO_LIMIT)
+        await anyio.lowlevel.checkpoint_if_cancelled()  # trio begins a thread all the same
         return await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
 
     def abandon(self) -> bool:
-        """Give the thread up. False when it has ended already, so that `on_late` will not be called."""
+        """Give the thread up. False when `on_late` will not be called: it has ended, or it will never begin."""
         with self._lock:
             self._abandoned = not self._ended
-            return self._abandoned
+            return self._abandoned and self._began
 
     def _run(self) -> Any:
+        with self._lock:
+            if self._abandoned:  # while it waited for a thread
+                return None
+            self._began = True
         value: Any = None
         error: BaseException | None = None
         try:

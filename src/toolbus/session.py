@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -193,7 +192,7 @@ class RequestSession:
         if self._result is not None:
             return False
         self._open_mailbox()
-        return self._bus.publish(kind(**self._state.envelope(time.time()), **fields))
+        return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
     def events(self, *kinds: type[Event], capacity: int = 1_000) -> Subscription:
         """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
