@@ -14,7 +14,7 @@ import orjson
 
 from ..errors import InvalidArguments
 
-__all__ = ["MAX_DEPTH", "parse_arguments"]
+__all__ = ["MAX_DEPTH", "encodable", "parse_arguments"]
 
 MAX_DEPTH = 64
 """Levels of nesting that arguments may have: the bad-input table's bound; real schemas stay under ten."""
@@ -34,8 +34,6 @@ def parse_arguments(text: str) -> _Json:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
         raise InvalidArguments(f"the arguments are not valid JSON: {exc}") from None
-    except UnicodeEncodeError:
-        raise InvalidArguments("the arguments are not valid JSON: they hold half of a surrogate pair") from None
     if not isinstance(value, dict):
         raise InvalidArguments(f"the arguments must be a JSON object, not {_kind(value)}")
     if text.count("{") + text.count("[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
@@ -46,15 +44,20 @@ def parse_arguments(text: str) -> _Json:
     return cast("_Json", value)
 
 
+def encodable(text: str) -> str:
+    """`text` without lone surrogates, which no JSON can carry; each becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _check_slowly(text: str) -> None:
     """Find duplicate keys and oversized integers with the standard library's reader, which shows them."""
 
     def members(pairs: list[tuple[str, Any]]) -> _Json:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise InvalidArguments(f"the arguments have the key {twice!r} twice")
+        found: _Json = {}
+        for key, value in pairs:
+            if key in found:
+                raise InvalidArguments(f"the arguments have the key {key[:80]!r} twice")
+            found[key] = value
         return found
 
     def integer(digits: str) -> int:

@@ -60,6 +60,8 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     elif isinstance(message, AssistantMessage):
         if state.phase is not Phase.REPLIED:
             raise ProtocolViolation(f"a reply cannot be appended in phase {state.phase.value!r}")
+        if len({call.call_id for call in message.tool_calls}) != len(message.tool_calls):
+            raise ProtocolViolation("a reply cannot be appended: two of its calls have the same id")
         state.phase = Phase.TOOLS if message.tool_calls else Phase.READY
         state.last_text = message.text or state.last_text
         state.calls = [CallState(call, state.round) for call in message.tool_calls]
@@ -82,7 +84,7 @@ def _apply_result(state: TurnState, message: ToolMessage) -> None:
     if each.call.call_id != message.call_id:
         raise ProtocolViolation(f"the result of {message.call_id!r} is out of call order")
     state.appended += 1
-    if not (isinstance(each.outcome, ToolCallFailed) and each.outcome.limit):  # a refusal is not the tool's failure
+    if not _refused_by_limit(each):  # that is not the tool's failure
         state.consecutive_errors = state.consecutive_errors + 1 if message.is_error else 0
     most = state.limits.max_consecutive_errors
     if state.consecutive_errors >= most:
@@ -155,11 +157,17 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
     if each is None:
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
     each.outcome = fact
-    if isinstance(fact, ToolCallFailed):
-        if each.requested_at is None and fact.reason in ("invalid_arguments", "unknown_tool"):
-            state.tool_calls += 1
-        if fact.limit and not fact.limit.startswith("max_calls_per_round"):
-            state.stop = state.stop or fact.limit
+    if each.requested_at is not None or not isinstance(fact, ToolCallFailed):
+        return
+    if not fact.limit:
+        state.tool_calls += 1
+    elif not fact.limit.startswith("max_calls_per_round"):
+        state.stop = state.stop or fact.limit
+
+
+def _refused_by_limit(each: CallState) -> bool:
+    """Whether the machine refused the call by a limit; what a tool says of limits is its own business."""
+    return each.requested_at is None and isinstance(each.outcome, ToolCallFailed) and bool(each.outcome.limit)
 
 
 def _apply_steering(state: TurnState, fact: SteeringAdded) -> None:

@@ -40,7 +40,7 @@ from ..events import (
 from ..messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, user_text
 from ..protocols import ModelReply, ToolSpec
 from ..results import failure_content
-from .arguments import parse_arguments
+from .arguments import encodable, parse_arguments
 from .reducer import apply, over_tokens
 from .state import CallState, Phase, TurnState
 
@@ -153,15 +153,21 @@ class _Facts:
         event_id = f"{state.request_id}_f{state.facts + len(made)}"
         made.append(kind(event_id=event_id, **self._envelope, **fields))
 
-    def fail(self, call: ToolCall, reason: str, error: str, *, limit: str = "", unknown: bool = False) -> None:
+    def refuse(self, call: ToolCall, reason: str, error: str, *, limit: str = "") -> None:
+        """Settle a call that was not requested, and never will be."""
+        self.add(ToolCallFailed, call_id=call.call_id, name=call.name, reason=reason, error=error, limit=limit)
+
+    def give_up(self, each: CallState, reason: str, error: str) -> None:
+        """Settle a call that may run, and may have had its effect."""
+        requested_at = self._now if each.requested_at is None else each.requested_at
         self.add(
             ToolCallFailed,
-            call_id=call.call_id,
-            name=call.name,
+            call_id=each.call.call_id,
+            name=each.call.name,
             reason=reason,
             error=error,
-            limit=limit,
-            outcome_unknown=unknown,
+            outcome_unknown=True,
+            duration_seconds=self._now - requested_at,
         )
 
 
@@ -224,20 +230,20 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: _Facts, now: float
 
 
 def _identified(state: TurnState, message: AssistantMessage) -> AssistantMessage:
-    """The reply under ids of our own: a provider's are repeated, missing or empty at times."""
+    """The reply in text that JSON can carry, under ids of our own: a provider's are repeated or empty at times."""
     number = state.round
     return AssistantMessage(
-        text=message.text,
+        text=encodable(message.text),
         tool_calls=tuple(
             ToolCall(
-                name=call.name,
-                arguments=call.arguments,
+                name=encodable(call.name),
+                arguments=encodable(call.arguments),
                 call_id=f"{state.request_id}_{number}_{index}",
-                provider_call_id=call.provider_call_id,
+                provider_call_id=encodable(call.provider_call_id),
             )
             for index, call in enumerate(message.tool_calls)
         ),
-        reasoning=message.reasoning,
+        reasoning=encodable(message.reasoning),
         message_id=reply_id(state.request_id, number),
         vendor_data=message.vendor_data,
     )
@@ -248,30 +254,25 @@ def _judge(state: TurnState, calls: tuple[ToolCall, ...], replied: ModelReplied,
     limits = state.limits
     made = state.tool_calls
     last, repeats = state.last_call, state.repeats
-    for index, call in enumerate(calls):
-        if not state.tools_offered:
-            facts.fail(call, "limit", "No tool may be called any more; answer with what is known.", limit=state.stop)
+    for index, (call, written) in enumerate(zip(calls, replied.reply.message.tool_calls, strict=True)):
+        if barred := _barred(state, index, made, now):
+            limit, error = barred
+            facts.refuse(call, "limit", f"{error} ({limit})." if error else _NO_TOOLS, limit=limit)
             continue
-        if index >= limits.max_calls_per_round:
-            limit = f"max_calls_per_round={limits.max_calls_per_round}"
-            facts.fail(call, "limit", f"Too many calls in one reply ({limit}).", limit=limit)
-            continue
-        if made >= limits.max_tool_calls:
-            limit = f"max_tool_calls={limits.max_tool_calls}"
-            facts.fail(call, "limit", f"The request's calls are used up ({limit}).", limit=limit)
-            continue
-        made += 1
-        arguments = _checked(call, replied.tools, facts)
+        arguments = _checked(call, written.arguments, replied.tools, facts)
         if arguments is None:
+            made += 1
             continue
         this = (call.name, arguments)
-        repeats = repeats + 1 if this == last else 1
-        last = this
-        if repeats > limits.max_repeats:
+        if this != last:
+            last, repeats = this, 0
+        elif repeats >= limits.max_repeats:
             limit = f"max_repeats={limits.max_repeats}"
-            error = f"{call.name} was called with the same arguments {repeats - 1} times in a row already ({limit})."
-            facts.fail(call, "limit", error, limit=limit)
+            error = f"{call.name} was called with the same arguments {repeats} times in a row already ({limit})."
+            facts.refuse(call, "limit", error, limit=limit)
             continue
+        repeats += 1
+        made += 1
         spec = replied.tools[call.name]
         seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
         facts.add(
@@ -282,22 +283,43 @@ def _judge(state: TurnState, calls: tuple[ToolCall, ...], replied: ModelReplied,
             name=call.name,
             arguments=arguments,
             round=state.round,
-            deadline=min(seconds, max(state.deadline - now, 0.0)),
+            deadline=min(seconds, state.deadline - now),
             idempotency_key=call.call_id,
         )
 
 
-def _checked(call: ToolCall, tools: Mapping[str, ToolSpec], facts: _Facts) -> dict[str, Any] | None:
+_NO_TOOLS = "No tool may be called any more; answer with what is known."
+
+
+def _barred(state: TurnState, index: int, made: int, now: float) -> tuple[str, str] | None:
+    """The limit, with its value, that call number `index` of a reply may not pass, and why; None where it may run."""
+    limits = state.limits
+    if not state.tools_offered:
+        return state.stop, ""
+    if now >= state.deadline:  # it would be cancelled at once, after it may have had its effect
+        return f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over"
+    if index >= limits.max_calls_per_round:
+        return f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply"
+    if made >= limits.max_tool_calls:
+        return f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up"
+    return None
+
+
+def _checked(call: ToolCall, written: str, tools: Mapping[str, ToolSpec], facts: _Facts) -> dict[str, Any] | None:
+    """The arguments that the model has `written`, or None where they, or the call's name, let no tool run."""
     spec = tools.get(call.name)
     if spec is None:
         there_are = ", ".join(tools) or "none"
-        facts.fail(call, "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}.")
+        facts.refuse(call, "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}.")
         return None
     try:
-        arguments = parse_arguments(call.arguments)
+        arguments = parse_arguments(written)
         spec.validate(arguments)
     except InvalidArguments as exc:
-        facts.fail(call, "invalid_arguments", str(exc))
+        facts.refuse(call, "invalid_arguments", str(exc))
+        return None
+    except Exception as exc:  # the application's code; what a model sends must not end the request, siblings and all
+        facts.refuse(call, "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}.")
         return None
     return arguments
 
@@ -320,8 +342,9 @@ def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: _Facts, now: float) 
     if state.phase is Phase.TOOLS:
         for each in state.open_calls.values():
             if each.deadline <= now:
-                seconds = each.deadline - (each.requested_at or 0.0)
-                facts.fail(each.call, "timeout", f"{each.call.name} did not answer in {seconds:g} s.", unknown=True)
+                # Seconds since the epoch are kept to a quarter of a microsecond: finer digits are noise.
+                seconds = round(each.deadline - (now if each.requested_at is None else each.requested_at), 6)
+                facts.give_up(each, "timeout", f"{each.call.name} did not answer in {seconds:g} s.")
     elif state.phase is Phase.MODEL:
         if now >= state.deadline:
             _complete(state, facts, state.stop or f"timeout_seconds={state.limits.timeout_seconds:g}")
@@ -357,7 +380,7 @@ def _follow(state: TurnState, facts: _Facts, now: float) -> None:
     if state.phase is Phase.TOOLS:
         if state.cancel is not None and state.open_calls:
             for each in state.open_calls.values():
-                facts.fail(each.call, "cancelled", "The request was cancelled.", unknown=each.requested_at is not None)
+                facts.give_up(each, "cancelled", "The request was cancelled.")
         elif not state.open_calls:
             for each in state.calls[state.appended :]:
                 facts.add(MessageAppended, message=_result_message(each))
@@ -439,7 +462,7 @@ def pending(state: TurnState) -> Command:
             deadline=state.model_deadline,
             retry=state.empty_replies > 0,
         )
-    if state.phase is Phase.TOOLS:
+    if state.phase is Phase.TOOLS and state.open_calls:
         deadline = min(each.deadline for each in state.open_calls.values())
         return AwaitCalls(calls=state.open_calls, deadline=deadline)
     if state.phase is Phase.ENDED:
