@@ -34,7 +34,6 @@ __all__ = [
     "ToolError",
     "ToolRetry",
     "ToolbusError",
-    "UnknownConversation",
     "UnserialisableResult",
 ]
 
@@ -112,13 +111,6 @@ class InvalidHistory(ToolbusError, ValueError):
         super().__init__(f"history[{index}]: {problem}")
         self.index = index
         self.problem = problem
-
-
-class UnknownConversation(ToolbusError, KeyError):
-    """No conversation of that id is remembered: it never was, or the store's bounds dropped it."""
-
-    fault = "caller"
-    code = "unknown_conversation"
 
 
 class DecodeError(ToolbusError, ValueError):

@@ -1,0 +1,86 @@
+"""The memory store: what it keeps, in which order, and what its bounds drop."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolbus.errors import ConfigurationError
+from toolbus.messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from toolbus.stores.memory import MemoryStore
+
+
+def turn(text: str) -> list[Message]:
+    return [UserMessage(content=text), AssistantMessage(text=text)]
+
+
+async def test_turns_are_given_back_in_their_order_and_conversations_do_not_mix() -> None:
+    store = MemoryStore()
+    await store.remember("a", turn("one"))
+    await store.remember("b", turn("other"))
+    await store.remember("a", turn("two"))
+    assert list(await store.history("a")) == turn("one") + turn("two")
+    assert list(await store.history("b")) == turn("other")
+    assert list(await store.history("unknown")) == []
+    assert store.journal is None
+    await store.aclose()
+    await store.aclose()
+
+
+async def test_a_history_that_was_given_does_not_grow() -> None:
+    store = MemoryStore()
+    await store.remember("a", turn("one"))
+    history = await store.history("a")
+    await store.remember("a", turn("two"))
+    assert len(history) == 2
+
+
+async def test_past_its_bound_in_conversations_the_one_used_longest_ago_is_dropped() -> None:
+    store = MemoryStore(max_conversations=2)
+    for name in ("a", "b"):
+        await store.remember(name, turn(name))
+    await store.history("a")
+    await store.remember("c", turn("c"))
+    assert [bool(await store.history(name)) for name in ("a", "b", "c")] == [True, False, True]
+    assert (store.statistics().conversations, store.statistics().dropped) == (2, 1)
+
+
+async def test_past_its_bound_in_bytes_old_conversations_go_but_the_newest_stays() -> None:
+    store = MemoryStore(max_bytes=5_000)
+    for number in range(10):
+        await store.remember(f"c{number}", turn("x" * 500))
+    assert store.statistics().size_bytes <= 5_000
+    await store.remember("huge", turn("y" * 50_000))
+    assert len(await store.history("huge")) == 2
+    assert store.statistics().conversations == 1
+    await store.remember("next", turn("z"))
+    assert store.statistics().size_bytes < 5_000
+
+
+async def test_every_kind_of_message_counts() -> None:
+    store = MemoryStore()
+    before = 0
+    messages: list[Message] = [
+        SystemMessage(text="s" * 100),
+        UserMessage(content=(TextPart(text="t" * 100), ImagePart(url="u" * 100))),
+        AssistantMessage(reasoning="r" * 100, tool_calls=(ToolCall(name="n", arguments="a" * 100),)),
+        ToolMessage(call_id="c", name="n", content="é" * 100),
+    ]
+    for message in messages:
+        await store.remember("c", [message])
+        assert store.statistics().size_bytes >= before + 100
+        before = store.statistics().size_bytes
+
+
+@pytest.mark.parametrize("options", [{"max_conversations": 0}, {"max_bytes": 0}])
+def test_bounds_below_one_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        MemoryStore(**options)

@@ -1,0 +1,86 @@
+"""The names that users rely on, and the error catalogue."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import toolbus
+from toolbus import errors
+from toolbus.errors import MissingExtra, Overloaded, ProviderError, ToolbusError
+
+ROOT = Path(__file__).parent.parent
+MODULES = [
+    info.name
+    for info in pkgutil.walk_packages(toolbus.__path__, "toolbus.")
+    if not any(part.startswith("_") for part in info.name.split("."))
+]
+CATALOGUE = (ROOT / "docs/reference/errors.md").read_text("utf-8")
+
+
+def all_errors() -> list[type[ToolbusError]]:
+    found = [getattr(errors, name) for name in errors.__all__]
+    return [each for each in found if isinstance(each, type) and issubclass(each, ToolbusError)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_module_says_what_is_public_in_it(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no header"
+    if name.count(".") == 1 or hasattr(module, "__all__"):
+        for public in getattr(module, "__all__", ()):
+            assert hasattr(module, public), f"{name}.__all__ names {public!r}, which is not there"
+
+
+def test_the_names_that_the_design_fixes_are_there() -> None:
+    top = {
+        "EventBus", "Limits", "ModelSettings", "RequestResult", "RequestSession", "Runtime", "Tool", "ToolContext",
+        "ToolDispatcher", "ToolError", "ToolRegistry", "ToolResult", "ToolRetry", "tool",
+    }  # fmt: skip
+    assert set(toolbus.__all__) == top
+    events = importlib.import_module("toolbus.events")
+    for name in (
+        "RequestStarted RoundStarted ModelResponded ModelRetrying TextDelta ReasoningDelta ToolArgumentsDelta "
+        "ToolCallRequested ToolCallStarted ToolCallProgress ToolCallRetrying ToolCallCompleted ToolCallFailed "
+        "ToolCallLate ApprovalRequested ApprovalDecided SteeringAdded CancelRequested PlanChanged MessageAppended "
+        "HistoryCompressed StatusChanged RequestCompleted RequestFailed RequestCancelled SubscriberLagged "
+        "ReceiverFailed DeadLetter"
+    ).split():
+        assert name in events.__all__
+    for module, names in {
+        "toolbus.testing": ["Harness", "ScriptedProvider", "calls", "text"],
+        "toolbus.messages": ["to_openai", "from_openai", "to_anthropic", "from_anthropic"],
+        "toolbus.core.transcript": ["validate", "repair"],
+    }.items():
+        assert set(names) <= set(importlib.import_module(module).__all__)
+
+
+@pytest.mark.parametrize("kind", all_errors())
+def test_every_error_stands_in_the_catalogue_with_its_code_and_fault(kind: type[ToolbusError]) -> None:
+    if kind is ToolbusError:
+        return
+    row = re.search(rf"^\| `{kind.__name__}` \| `(\w+)` \| (\w+) \|", CATALOGUE, re.MULTILINE)
+    assert row is not None, f"docs/reference/errors.md has no row for {kind.__name__}"
+    assert (row[1], row[2]) == (kind.code, kind.fault)
+
+
+def test_codes_are_unique_and_the_catalogue_names_no_error_that_is_not_there() -> None:
+    codes = [kind.code for kind in all_errors()]
+    assert len(set(codes)) == len(codes)
+    there = {kind.__name__ for kind in all_errors()}
+    assert set(re.findall(r"^\| `([A-Z]\w+)` \| `\w+` \|", CATALOGUE, re.MULTILINE)) <= there
+
+
+def test_errors_carry_their_fields_and_say_what_to_do() -> None:
+    overloaded = Overloaded(3.0, 10, 5)
+    assert (overloaded.retry_after_seconds, overloaded.running, overloaded.queued) == (3.0, 10, 5)
+    assert "try again in 3 seconds" in str(overloaded)
+    missing = MissingExtra("openai", "openai")
+    assert "pip install 'toolbus[openai]'" in str(missing)
+    assert isinstance(missing, (ImportError, ValueError))
+    provider = ProviderError("x", vendor="v", status=503, retryable=True, retry_after_seconds=2.0)
+    assert (provider.vendor, provider.status, provider.retryable, provider.retry_after_seconds) == ("v", 503, True, 2.0)
