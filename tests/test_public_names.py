@@ -43,13 +43,36 @@ def test_the_names_that_the_design_fixes_are_there() -> None:
     }  # fmt: skip
     assert set(toolbus.__all__) == top
     events = importlib.import_module("toolbus.events")
-    for name in (
-        "RequestStarted RoundStarted ModelResponded ModelRetrying TextDelta ReasoningDelta ToolArgumentsDelta "
-        "ToolCallRequested ToolCallStarted ToolCallProgress ToolCallRetrying ToolCallCompleted ToolCallFailed "
-        "ToolCallLate ApprovalRequested ApprovalDecided SteeringAdded CancelRequested PlanChanged MessageAppended "
-        "HistoryCompressed StatusChanged RequestCompleted RequestFailed RequestCancelled SubscriberLagged "
-        "ReceiverFailed DeadLetter"
-    ).split():
+    for name in [
+        "RequestStarted",
+        "RoundStarted",
+        "ModelResponded",
+        "ModelRetrying",
+        "TextDelta",
+        "ReasoningDelta",
+        "ToolArgumentsDelta",
+        "ToolCallRequested",
+        "ToolCallStarted",
+        "ToolCallProgress",
+        "ToolCallRetrying",
+        "ToolCallCompleted",
+        "ToolCallFailed",
+        "ToolCallLate",
+        "ApprovalRequested",
+        "ApprovalDecided",
+        "SteeringAdded",
+        "CancelRequested",
+        "PlanChanged",
+        "MessageAppended",
+        "HistoryCompressed",
+        "StatusChanged",
+        "RequestCompleted",
+        "RequestFailed",
+        "RequestCancelled",
+        "SubscriberLagged",
+        "ReceiverFailed",
+        "DeadLetter",
+    ]:
         assert name in events.__all__
     for module, names in {
         "toolbus.testing": ["Harness", "ScriptedProvider", "calls", "text"],

@@ -94,7 +94,7 @@ def anyio_backend_name(request: pytest.FixtureRequest) -> str:
 
 
 async def test_run_sync_inside_a_loop_says_what_to_do_instead() -> None:
-    with pytest.raises(NotRunning, match="await runtime.run"):
+    with pytest.raises(NotRunning, match=r"await runtime\.run"):
         Runtime(ScriptedProvider([])).run_sync("hi")
 
 
