@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+from .errors import ConfigurationError
 from .events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
 
 __all__ = ["EventBuffer", "Overflow"]
@@ -19,17 +20,25 @@ Overflow: TypeAlias = Literal["drop_oldest", "drop_newest", "coalesce", "disconn
 """What a full buffer does with a signal: drop its oldest signal or the new one, first merge neighbouring deltas of one
 message, or end the subscription."""
 
+_Delta: TypeAlias = TextDelta | ReasoningDelta | ToolArgumentsDelta
+_DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
+
 
 class _Node:
-    """One place in the list: an event, or a gap that stands for `count` events up to position `last`."""
+    """One place in the list: an event, or a gap that stands for `count` events up to position `last`.
 
-    __slots__ = ("after", "before", "count", "event", "last", "position")
+    `pieces` are the texts of the deltas that were merged into the event, joined when it is read: a join at each merge
+    would cost the square of the message's length.
+    """
+
+    __slots__ = ("after", "before", "count", "event", "last", "pieces", "position")
 
     def __init__(self, position: int, event: Event | None) -> None:
         self.position = position
         self.last = position
         self.count = 1
         self.event = event
+        self.pieces: list[str] | None = None
         self.before: _Node = self
         self.after: _Node = self
 
@@ -37,8 +46,9 @@ class _Node:
 class EventBuffer:
     """Up to `capacity` events in order, and the gaps between them. Not thread-safe.
 
-    `offer` puts an event in and tells whether the buffer still stands; once it does not, `failed_at` is the position
-    of the event that had no place, and the reader gets what is inside and no more.
+    A capacity below 1, or a policy that does not exist, raises `ConfigurationError`. `offer` puts an event in and tells
+    whether the buffer still stands; once it does not, `failed_at` is the position of the event that had no place, and
+    the reader gets what is inside and no more.
     """
 
     __slots__ = (
@@ -57,6 +67,10 @@ class EventBuffer:
     )
 
     def __init__(self, capacity: int, policy: Overflow) -> None:
+        if capacity < 1:
+            raise ConfigurationError(f"capacity is {capacity}; a subscription needs at least one place")
+        if policy not in get_args(Overflow):
+            raise ConfigurationError(f"overflow is {policy!r}; it is {', '.join(get_args(Overflow))}")
         self.capacity = capacity
         self.policy = policy
         self.length = 0
@@ -99,7 +113,7 @@ class EventBuffer:
             self._signals.popleft()
         self.length -= 1
         self.taken += 1
-        return node.event
+        return node.event if node.pieces is None else _joined(node.event, node.pieces)
 
     def _make_room(self, position: int, event: Event) -> bool:
         """True when there is a place now; False when `event` itself was dropped, or the buffer failed."""
@@ -112,7 +126,7 @@ class EventBuffer:
             self._make_gap(self._append(_Node(position, None)))
             return False
         victim = self._signals.pop() if self.policy == "drop_newest" else self._signals.popleft()
-        victim.event = None
+        victim.event = victim.pieces = None
         self.length -= 1
         self.dropped += victim.count
         self.merged -= victim.count - 1  # what was merged into it is gone as well
@@ -134,11 +148,11 @@ class EventBuffer:
     def _merge(self, position: int, event: Event) -> bool:
         """Merge a delta into the newest event, if that is a delta of the same message and kind."""
         node = self._head.before
-        before = node.event
-        joined = None if before is None else _joined(before, event)
-        if joined is None:
+        if not (isinstance(event, _DELTAS) and isinstance(node.event, _DELTAS) and _continues(node.event, event)):
             return False
-        node.event = joined
+        if node.pieces is None:
+            node.pieces = [node.event.text]
+        node.pieces.append(event.text)
         node.last = position
         node.count += 1
         self.merged += 1
@@ -157,14 +171,18 @@ class EventBuffer:
         node.after.before = node.before
 
 
-def _joined(before: Event, event: Event) -> Event | None:
-    if isinstance(before, (TextDelta, ReasoningDelta)):
-        if isinstance(event, type(before)) and before.message_id == event.message_id:
-            return replace(before, text=before.text + event.text)
-    elif (
-        isinstance(before, ToolArgumentsDelta)
-        and isinstance(event, ToolArgumentsDelta)
-        and (before.message_id, before.index) == (event.message_id, event.index)
+def _continues(before: _Delta, event: _Delta) -> bool:
+    """Whether `event` is the next piece of the same text: of that request, message, kind and, for arguments, call."""
+    if type(event) is not type(before) or (event.request_id, event.message_id) != (
+        before.request_id,
+        before.message_id,
     ):
-        return replace(before, text=before.text + event.text)
-    return None
+        return False
+    if isinstance(event, ToolArgumentsDelta) and isinstance(before, ToolArgumentsDelta):
+        return event.index == before.index and event.name in {before.name, ""}
+    return True
+
+
+def _joined(event: Event, pieces: list[str]) -> Event:
+    assert isinstance(event, _DELTAS)
+    return replace(event, text="".join(pieces))

@@ -10,18 +10,15 @@ first terminal event settles it, a later one becomes `ToolCallLate`, and one tha
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableSet
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
-from blinker import ANY, Signal
 
 from .buffers import EventBuffer, Overflow
 from .clock import SessionClock
@@ -39,7 +36,7 @@ from .events import (
     ToolCallLate,
 )
 from .mailbox import Mailbox
-from .subscriptions import Subscription, SubscriptionStatistics
+from .subscriptions import BusStatistics, Receivers, Subscription
 
 if TYPE_CHECKING:
     from .protocols import RequestView
@@ -55,53 +52,27 @@ _ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDec
 _logger = logging.getLogger("toolbus.bus")
 
 
-class _OrderedIds(MutableSet[Any]):
-    """The set that blinker keeps receivers in, with the order of connection."""
-
-    def __init__(self, ids: Iterable[Any] = ()) -> None:
-        self._ids = dict.fromkeys(ids)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._ids
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._ids)
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def add(self, value: Any) -> None:
-        self._ids[value] = None
-
-    def discard(self, value: Any) -> None:
-        self._ids.pop(value, None)
-
-    def copy(self) -> _OrderedIds:
-        return _OrderedIds(self._ids)
-
-
-class _EventSignal(Signal):
-    set_class = cast("type[set[Any]]", _OrderedIds)
-
-
 class EventBus:
     """A broadcast bus inside one event loop.
 
     `max_settled` is how many settled calls are remembered, to tell a late result from one that nobody asked for.
     `max_causal_depth` bounds how deep receivers may answer events with events, `max_queued` how many of these may
-    wait; past either, `publish` raises `BusError`, in the receiver that goes round in circles.
+    wait; past either, `publish` raises `BusError`, in the receiver that goes round in circles. Bounds below 1 (for
+    `max_settled`, below 0) raise `ConfigurationError`.
 
     Not thread-safe but for `publish_threadsafe`. A publisher's events reach every listener in the order of
     publishing; what a receiver publishes is delivered after the event that it was told of.
     """
 
     def __init__(self, *, max_settled: int = 10_000, max_causal_depth: int = 64, max_queued: int = 10_000) -> None:
+        if min(max_settled + 1, max_causal_depth, max_queued) < 1:
+            raise ConfigurationError(f"{max_settled=}, {max_causal_depth=}, {max_queued=}: a bound is too low")
         self._max_settled = max_settled
         self._max_depth = max_causal_depth
         self._max_queued = max_queued
         self._position = 0
-        self._signals: dict[type[Event], _EventSignal] = {}
-        self._receivers: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}  # the signals', in order
+        self._connections = Receivers(self._listener_failed)
+        self._receivers = self._connections.by_type
         self._by_type: dict[type[Event], list[Subscription]] = {}
         self._by_request: dict[str, list[Subscription]] = {}
         self._mailboxes: dict[str, Mailbox] = {}
@@ -117,6 +88,7 @@ class EventBus:
         self._clock: SessionClock | None = None
         self._peaks = {"mailboxes": 0, "open_calls": 0, "queued": 0}
         self._failures = 0
+        self._fatal: BaseException | None = None
         self._late = 0
         self._dead = 0
 
@@ -139,7 +111,8 @@ class EventBus:
 
         False means: a terminal event for a call that was settled before (it goes out as `ToolCallLate`), or an event
         addressed to a call or request that nobody opened (`DeadLetter`). `cause`, the exception behind a failure,
-        reaches the session of this process and no listener. Raises `BusError` when receivers publish in circles.
+        reaches the session of this process and no listener. Raises `BusError` when receivers publish in circles, and
+        what a receiver raised that is the host's (KeyboardInterrupt, SystemExit), after everybody was told.
         """
         kind = type(event)
         if self._depth >= self._max_depth or len(self._queue) >= self._max_queued:
@@ -153,7 +126,7 @@ class EventBus:
         elif kind in _ADDRESSED:
             mailbox = self._mailboxes.get(event.request_id)
             if mailbox is None:
-                self._dead_letter(event, "", "no such request runs here")
+                self._dead_letter(event, "no such request runs here")
                 return False
             mailbox.put(event)
         self.announce(event)
@@ -162,17 +135,19 @@ class EventBus:
     def publish_threadsafe(self, event: Event) -> bool:
         """`publish`, from any thread; waits until it is done and returns what it returned.
 
-        On the loop's own thread it publishes directly. Raises `BusError` while nothing runs on the bus: it learns its
-        loop from a dispatcher, a session or a subscription.
+        On the loop's own thread it publishes directly. Raises `BusError` before something runs on the bus (it learns
+        its loop from a dispatcher, a session or a subscription), and after the loop has ended.
         """
-        if threading.get_ident() == self._thread:
-            return self.publish(event)
         if self._token is None:
             raise BusError("the bus has no event loop yet: start a Runtime, a dispatcher or a subscription first")
         try:
-            return anyio.from_thread.run_sync(self.publish, event, token=self._token)
-        except anyio.RunFinishedError as exc:
-            raise BusError("the event loop of this bus has ended") from exc
+            if threading.get_ident() != self._thread:
+                return anyio.from_thread.run_sync(self.publish, event, token=self._token)
+            if _runs(self._token):
+                return self.publish(event)
+        except anyio.RunFinishedError:
+            pass
+        raise BusError(f"the event loop of this bus has ended; {event.type} was not published")
 
     def announce(self, event: Event) -> None:
         """Broadcast without arbitration: for sessions, which have claimed what they say. Use `publish`."""
@@ -193,6 +168,9 @@ class EventBus:
         finally:
             self._delivering = False
             self._depth = 0
+        if self._fatal is not None:
+            fatal, self._fatal = self._fatal, None
+            raise fatal
 
     def _deliver(self, event: Event) -> None:
         self._position = position = self._position + 1
@@ -222,15 +200,19 @@ class EventBus:
         """The mailbox of a request that begins. `view` is what handlers may see of it."""
         if request_id in self._mailboxes:
             raise BusError(f"request {request_id!r} has a mailbox already")
-        if self._token is None:
+        if not self._mailboxes:  # at every one it would cost 1.5 us; a bus moves to another loop only when it is idle
             self.bind()
         mailbox = self._mailboxes[request_id] = Mailbox(request_id, view)
         self._peaks["mailboxes"] = max(self._peaks["mailboxes"], len(self._mailboxes))
         return mailbox
 
     def close_mailbox(self, mailbox: Mailbox) -> None:
-        """Forget a request that has ended. All its calls are settled by then."""
-        self._mailboxes.pop(mailbox.request_id, None)
+        """Forget a request that has ended. Calls that it leaves open count as settled: a result comes too late now."""
+        if self._mailboxes.get(mailbox.request_id) is mailbox:
+            del self._mailboxes[mailbox.request_id]
+        if mailbox.open_calls:
+            for key in [key for key, owner in self._open.items() if owner is mailbox]:
+                self.claim(*key)
 
     def view(self, request_id: str) -> RequestView | None:
         """What handlers may see of a request that runs in this process."""
@@ -243,20 +225,24 @@ class EventBus:
         request_id = mailbox.request_id
         for call_id in call_ids:
             opened[request_id, call_id] = mailbox
+            mailbox.open_calls += 1
         self._peaks["open_calls"] = max(self._peaks["open_calls"], len(opened))
 
     def claim(self, request_id: str, call_id: str) -> bool:
         """Settle a call on behalf of its session. False when somebody was first; then their event is in the mailbox."""
         key = (request_id, call_id)
-        if self._open.pop(key, None) is None:
+        mailbox = self._open.pop(key, None)
+        if mailbox is None:
             return False
+        mailbox.open_calls -= 1
         self._remember(key)
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> None:
         """Be told when somebody settles a call that one is running: how an executor learns that it may stop.
 
-        `settled` is called once, inline, before the terminal event is broadcast; it must be quick and not publish.
+        `settled` is called once, inline, before the terminal event is broadcast; it must be quick and not publish. What
+        it raises is logged.
         """
         self._watched[request_id, call_id] = settled
 
@@ -272,21 +258,18 @@ class EventBus:
         key = (event.request_id, event.call_id)
         mailbox = self._open.pop(key, None)
         if mailbox is not None:
-            self._remember(key)
+            mailbox.open_calls -= 1
             mailbox.put(event, cause)
+            self._remember(key)
             return True
         if key not in self._settled:
-            self._dead_letter(event, event.call_id, "no such call is open")
+            self._dead_letter(event, "no such call is open")
             return False
         self._late += 1
         completed = isinstance(event, ToolCallCompleted)
         self.announce(
             ToolCallLate(
-                at=self._now(event),
-                request_id=event.request_id,
-                conversation_id=event.conversation_id,
-                parent_id=event.parent_id,
-                metadata=event.metadata,
+                **self._envelope(event),
                 call_id=event.call_id,
                 name=event.name,
                 late=event.type,
@@ -296,32 +279,40 @@ class EventBus:
         )
         return False
 
-    def _now(self, event: Event) -> float:
-        """The present moment; where no loop runs, that of the event which is being handled."""
+    def _envelope(self, event: Event) -> dict[str, Any]:
+        """What an event about `event` takes over: its ids, and the present moment; without a loop, that of `event`."""
         try:
-            return event.at if self._clock is None else self._clock()
+            now = event.at if self._clock is None else self._clock()
         except anyio.NoEventLoopError:
-            return event.at
+            now = event.at
+        return {
+            "request_id": event.request_id,
+            "conversation_id": event.conversation_id,
+            "parent_id": event.parent_id,
+            "at": now,
+            "metadata": event.metadata,
+        }
 
     def _remember(self, key: _Key) -> None:
-        settled = self._watched.pop(key, None)
-        if settled is not None:
-            settled()
         self._settled.add(key)
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
             self._settled.discard(self._settled_order.popleft())
+        settled = self._watched.pop(key, None)
+        if settled is not None:
+            try:
+                settled()
+            except Exception:  # an executor's fault must not lose the result that its call was settled with
+                _logger.exception("the watch on call %s failed", key[1], extra={"request_id": key[0]})
 
-    def _dead_letter(self, event: Event, call_id: str, reason: str) -> None:
+    def _dead_letter(self, event: Event, reason: str) -> None:
         self._dead += 1
+        call_id: str = getattr(event, "call_id", "")
         extra = {"request_id": event.request_id, "call_id": call_id, "event_id": event.event_id}
         _logger.warning("%s was addressed to nobody: %s", event.type, reason, extra=extra)
         self.announce(
             DeadLetter(
-                at=self._now(event),
-                request_id=event.request_id,
-                conversation_id=event.conversation_id,
-                metadata=event.metadata,
+                **self._envelope(event),
                 letter_type=event.type,
                 letter_id=event.event_id,
                 call_id=call_id,
@@ -335,56 +326,25 @@ class EventBus:
         """Call `receiver(event)` inline for each event of `kinds`; `Event` means every kind. Returns the disconnect.
 
         Receivers are called in the order of connection, are held strongly, and must be quick. One that raises becomes
-        a `ReceiverFailed` and breaks nobody. An `async def` is refused with `TypeError`: subscribe instead.
+        a `ReceiverFailed` and breaks nobody. An `async def` is refused with `TypeError`: subscribe instead. One that is
+        connected while an event is delivered hears the next one; one that is disconnected then is not called any more.
         """
-        if inspect.iscoroutinefunction(receiver) or inspect.iscoroutinefunction(getattr(receiver, "__call__", None)):  # noqa: B004
-            raise TypeError(
-                f"{_name_of(receiver)} is async, and receivers are called inline; "
-                "use `async with bus.subscribe(...) as events:` in a task of its own"
-            )
-        wanted = _expand(kinds if isinstance(kinds, tuple) else (kinds,))
+        return self._connections.connect(_expand(kinds if isinstance(kinds, tuple) else (kinds,)), receiver)
 
-        def guarded(event: Event) -> None:
-            try:
-                receiver(cast("E", event))
-            except Exception as exc:  # whatever it raises must not reach the publisher
-                self._receiver_failed(receiver, event, exc)
-
-        for kind in wanted:
-            self._signals.setdefault(kind, _EventSignal()).connect(guarded, weak=False)
-            self._list_receivers(kind)
-
-        def disconnect() -> None:
-            for kind in wanted:
-                self._signals[kind].disconnect(guarded)
-                self._list_receivers(kind)
-
-        return disconnect
-
-    def _list_receivers(self, kind: type[Event]) -> None:
-        """Keep who has to be called, so that publishing need not ask the signal (2.5 us) at every event."""
-        receivers = tuple(self._signals[kind].receivers_for(ANY))
-        if receivers:
-            self._receivers[kind] = receivers
-        else:
-            self._receivers.pop(kind, None)
-
-    def _receiver_failed(self, receiver: Callable[..., object], event: Event, exc: Exception) -> None:
+    def _listener_failed(self, name: str, event: Event, exc: BaseException) -> None:
         self._failures += 1
-        name = _name_of(receiver)
+        if self._fatal is None and not isinstance(exc, Exception) and not _is_cancellation(exc):
+            self._fatal = exc
         extra = {"request_id": event.request_id, "event_id": event.event_id}
         _logger.error("receiver %s failed on %s", name, event.type, exc_info=exc, extra=extra)
         if not isinstance(event, ReceiverFailed):  # else a listener of failures that fails would go on for ever
             self.announce(
                 ReceiverFailed(
-                    at=self._now(event),
-                    request_id=event.request_id,
-                    conversation_id=event.conversation_id,
-                    metadata=event.metadata,
+                    **self._envelope(event),
                     receiver=name,
                     event_type=event.type,
                     failed_event_id=event.event_id,
-                    error=f"{type(exc).__name__}: {exc}",
+                    error=_words_of(exc),
                 )
             )
 
@@ -406,12 +366,6 @@ class EventBus:
         buffer does with signals: facts are never dropped, and a buffer full of facts ends the subscription with
         `SubscriptionOverflow`.
         """
-        if capacity < 1:
-            raise ConfigurationError(f"capacity is {capacity}; a subscription needs at least one place")
-        if overflow not in ("drop_oldest", "drop_newest", "coalesce", "disconnect"):
-            raise ConfigurationError(
-                f"overflow is {overflow!r}; it is drop_oldest, drop_newest, coalesce or disconnect"
-            )
         wanted = _expand(kinds or (Event,))
 
         def lists() -> Iterator[tuple[dict[Any, list[Subscription]], Any]]:
@@ -439,6 +393,7 @@ class EventBus:
             until=until,
             on_open=on_open,
             on_close=on_close,
+            on_error=lambda subscription, event, exc: self._listener_failed(repr(subscription), event, exc),
             name=name,
         )
 
@@ -447,7 +402,7 @@ class EventBus:
     def bind(self) -> None:
         """Learn the event loop that runs now, for `publish_threadsafe`. Called by whatever starts on the bus."""
         token = anyio.lowlevel.current_token()
-        if token != self._token:
+        if token != self._token:  # equal, not identical: anyio makes a new object each time
             self._token = token
             self._thread = threading.get_ident()
             self._clock = SessionClock()
@@ -464,7 +419,7 @@ class EventBus:
             open_calls_peak=self._peaks["open_calls"],
             settled_remembered=len(self._settled),
             queued_peak=self._peaks["queued"],
-            receivers=sum(len(signal.receivers) for signal in self._signals.values()),
+            receivers=sum(map(len, self._receivers.values())),
             receiver_failures=self._failures,
             late=self._late,
             dead_letters=self._dead,
@@ -478,9 +433,33 @@ def _expand(kinds: Iterable[type[Event]]) -> tuple[type[Event], ...]:
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Event)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{kind!r} is no event type; see toolbus.events")
-        wanted.update(dict.fromkeys(each for each in EVENT_TYPES if issubclass(each, kind)))
+        found = dict.fromkeys(each for each in EVENT_TYPES if issubclass(each, kind))
+        if not found:  # a class of one's own, which nobody can publish
+            raise TypeError(f"{kind.__name__} is no event type of toolbus.events")
+        wanted.update(found)
     return tuple(wanted)
 
 
-def _name_of(receiver: Any) -> str:
-    return f"{getattr(receiver, '__module__', '')}.{getattr(receiver, '__qualname__', repr(receiver))}".lstrip(".")
+def _words_of(exc: BaseException) -> str:
+    try:
+        return f"{type(exc).__name__}: {exc}"
+    except Exception:  # its __str__ is broken as well
+        return type(exc).__name__
+
+
+def _is_cancellation(exc: BaseException) -> bool:
+    """A stray one, such as the result of a cancelled future: nobody can cancel what does not await."""
+    try:
+        return isinstance(exc, anyio.get_cancelled_exc_class())
+    except anyio.NoEventLoopError:
+        return False
+
+
+def _runs(token: anyio.lowlevel.EventLoopToken) -> bool:
+    """Whether an event loop runs in this thread. Asked by a bare callback of asyncio, anyio does not know."""
+    try:
+        anyio.lowlevel.current_token()
+    except anyio.NoEventLoopError:
+        is_running = getattr(token.native_token, "is_running", None)
+        return is_running is not None and is_running()
+    return True

@@ -18,14 +18,16 @@ class Mailbox:
     """A session's control path: the terminal events of its calls, and what people ask of it. Lossless, in order.
 
     Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
-    each event that comes in, at once and in the publisher's stack: it must only wake its session.
+    each event that comes in, at once and in the publisher's stack: it must only wake its session. `open_calls` is how
+    many calls wait for their terminal event; the bus counts them.
     """
 
-    __slots__ = ("_causes", "_items", "on_put", "request_id", "view")
+    __slots__ = ("_causes", "_items", "on_put", "open_calls", "request_id", "view")
 
     def __init__(self, request_id: str, view: RequestView | None) -> None:
         self.request_id = request_id
         self.view = view
+        self.open_calls = 0
         self.on_put: Callable[[Event], object] | None = None
         self._items: deque[Any] = deque()
         self._causes: dict[str, BaseException] = {}

@@ -1,26 +1,29 @@
-"""Subscriptions: an async iterator over a bounded buffer, one for each listener that may be slow.
+"""The bus's listeners: receivers, which are called inline, and subscriptions, which may be slow.
 
-Knows the buffer and anyio; the bus puts events in, and is told when the subscription is closed.
+A subscription is an async iterator over a bounded buffer. Knows the buffer, blinker and anyio; the bus hands events
+in, and is told when a subscription is closed and what a listener raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Iterator, MutableSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
+from blinker import ANY, Signal
 
 from .buffers import EventBuffer
-from .errors import SubscriptionOverflow
+from .errors import BusError, SubscriptionOverflow
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from .events import Event
 
-__all__ = ["Subscription", "SubscriptionStatistics"]
+__all__ = ["BusStatistics", "Receivers", "Subscription", "SubscriptionStatistics"]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
 
@@ -42,18 +45,134 @@ class SubscriptionStatistics:
     dropped: int
 
 
+@dataclass(slots=True, frozen=True)
+class BusStatistics:
+    """What the bus holds and has seen. Peaks are since the bus was made; a receiver counts once for each event type."""
+
+    position: int
+    mailboxes: int
+    mailboxes_peak: int
+    open_calls: int
+    open_calls_peak: int
+    settled_remembered: int
+    queued_peak: int
+    receivers: int
+    receiver_failures: int
+    late: int
+    dead_letters: int
+    subscriptions: tuple[SubscriptionStatistics, ...]
+
+
+class _OrderedIds(MutableSet[Any]):
+    """The set that blinker keeps receivers in, with the order of connection."""
+
+    def __init__(self, ids: Iterable[Any] = ()) -> None:
+        self._ids = dict.fromkeys(ids)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._ids
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, value: Any) -> None:
+        self._ids[value] = None
+
+    def discard(self, value: Any) -> None:
+        self._ids.pop(value, None)
+
+    def copy(self) -> _OrderedIds:
+        return _OrderedIds(self._ids)
+
+
+class _EventSignal(Signal):
+    set_class = cast("type[set[Any]]", _OrderedIds)
+
+
+class Receivers:
+    """Who is called inline, by event type, in the order of connection: `EventBus.connect` says how.
+
+    `on_error(name, event, exception)` is told what one of them raised, in the middle of a delivery: it must not raise.
+    """
+
+    def __init__(self, on_error: Callable[[str, Event, BaseException], None]) -> None:
+        self.by_type: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}
+        self._signals: dict[type[Event], _EventSignal] = {}
+        self._on_error = on_error
+
+    def connect(self, kinds: Iterable[type[Event]], receiver: Callable[[Any], object]) -> Callable[[], None]:
+        """Call `receiver` for events of just these types. Returns the disconnect. `TypeError` where it is async."""
+        if not callable(receiver):
+            raise TypeError(f"{receiver!r} cannot be called, so it cannot be a receiver")
+        name = _name_of(receiver)
+        if _is_async(receiver):
+            raise TypeError(_refusal(name))
+        on_error = self._on_error
+        connected = True
+
+        def guarded(event: Event) -> None:
+            if not connected:  # by an earlier receiver of this event
+                return
+            try:
+                outcome = receiver(event)
+                if outcome is not None:
+                    _refuse_coroutine(outcome, name)
+            except BaseException as exc:  # whatever it raises must not reach the publisher before all were told
+                on_error(name, event, exc)
+
+        def disconnect() -> None:
+            nonlocal connected
+            connected = False
+            for kind in kinds:
+                self._signals[kind].disconnect(guarded)
+                self._list(kind)
+
+        for kind in kinds:
+            self._signals.setdefault(kind, _EventSignal()).connect(guarded, weak=False)
+            self._list(kind)
+        return disconnect
+
+    def _list(self, kind: type[Event]) -> None:
+        """Keep who has to be called, so that publishing need not ask the signal (2.5 us) at every event."""
+        receivers = tuple(self._signals[kind].receivers_for(ANY))
+        if receivers:
+            self.by_type[kind] = receivers
+        else:
+            self.by_type.pop(kind, None)
+
+
 class Subscription:
     """The events of one listener, in the order of the bus. Made by `EventBus.subscribe`.
 
         async with bus.subscribe(TextDelta, capacity=100) as events:
             async for event in events: ...
 
-    Listens from entering to leaving the block. Iterating waits for the next event and ends when the subscription is
-    closed; cancelling it loses nothing. It gives way to other tasks at least at every 64th event. After an overflow,
-    what is inside is delivered and then `SubscriptionOverflow` is raised. For one reader at a time.
+    Listens from entering to leaving the block, once: what has ended stays ended, also if it is entered after that.
+    Iterating waits for the next event and ends when the subscription is closed (at once, if it was never opened);
+    cancelling it loses nothing. It gives way to other tasks at least at every 64th event.
+
+    After an overflow, what is inside is delivered and then `SubscriptionOverflow` is raised. A `where` or `until` that
+    raises becomes a `ReceiverFailed`, breaks no other listener and ends the subscription in the same way, with a
+    `BusError`. So does a second task that would wait for an event at the same time: there is one reader.
     """
 
-    __slots__ = ("_batch", "_buffer", "_closed", "_on_close", "_on_open", "_opened", "_types", "_until", "_wake", "_where", "name")
+    __slots__ = (
+        "_batch",
+        "_buffer",
+        "_error",
+        "_on_close",
+        "_on_error",
+        "_on_open",
+        "_state",
+        "_types",
+        "_until",
+        "_wake",
+        "_where",
+        "name",
+    )
 
     def __init__(
         self,
@@ -64,6 +183,7 @@ class Subscription:
         until: Predicate | None,
         on_open: Callable[[Subscription], None],
         on_close: Callable[[Subscription], None],
+        on_error: Callable[[Subscription, Event, BaseException], None],
         name: str,
     ) -> None:
         self._buffer = buffer
@@ -72,9 +192,10 @@ class Subscription:
         self._until = until
         self._on_open = on_open
         self._on_close = on_close
+        self._on_error = on_error
         self._wake: anyio.Event | None = None
-        self._opened = False
-        self._closed = True
+        self._error: BaseException | None = None
+        self._state: Literal["new", "open", "ended"] = "new"
         self._batch = 0
         self.name = name
 
@@ -92,34 +213,45 @@ class Subscription:
 
         Opens once: after the end, this and `async with` change nothing, and what is inside can be read.
         """
-        if not self._opened:
-            self._opened = True
-            self._closed = False
+        if self._state == "new":
             self._on_open(self)
+            self._state = "open"
         return self
 
     def close(self) -> None:
         """Stop listening. What is inside can still be read. Idempotent."""
-        if not self._closed:
-            self._closed = True
+        was, self._state = self._state, "ended"
+        if was == "open":
             self._on_close(self)
             if self._wake is not None:
                 self._wake.set()
 
     def offer(self, position: int, event: Event) -> None:
         """Called by the bus for each event; never blocks and never raises."""
-        if type(event) in self._types and (self._where is None or self._where(event)):
-            if not self._buffer.offer(position, event):
-                self.close()
-                return
+        try:
+            matches = type(event) in self._types and (self._where is None or self._where(event))
+            ends = self._until is not None and self._until(event)
+        except BaseException as exc:  # whatever it is, it is neither the publisher's nor another listener's
+            self._error = exc
+            self.close()
+            self._on_error(self, event, exc)
+            return
+        if matches:
+            ends = not self._buffer.offer(position, event) or ends
             if self._wake is not None:
                 self._wake.set()
-        if self._until is not None and self._until(event):
+        if ends:
             self.close()
 
     def receive_nowait(self) -> Event | None:
-        """The next event if there is one; None otherwise. Never gives way, so use it to drain in batches."""
-        return self._buffer.take()
+        """The next event if there is one; None otherwise. Never gives way, so use it to drain in batches.
+
+        Raises what iterating raises, once all that is inside was read.
+        """
+        event = self._buffer.take()
+        if event is None:
+            self._raise_failure()
+        return event
 
     async def __aenter__(self) -> Subscription:
         return self.open()
@@ -141,16 +273,26 @@ class Subscription:
             event = self._buffer.take()
             if event is not None:
                 return event
-            if self._buffer.failed_at is not None:
-                raise SubscriptionOverflow(self._buffer.capacity, self._buffer.failed_at)
-            if self._closed:
+            self._raise_failure()
+            if self._state != "open":
                 raise StopAsyncIteration
+            if self._wake is not None:
+                raise BusError(f"{self!r} is read by another task already; subscribe once for each")
             self._batch = 0
             self._wake = anyio.Event()
             try:
                 await self._wake.wait()
             finally:
                 self._wake = None
+
+    def _raise_failure(self) -> None:
+        if self._buffer.failed_at is not None:
+            raise SubscriptionOverflow(self._buffer.capacity, self._buffer.failed_at)
+        if self._error is not None:
+            raise BusError(f"{self!r} has ended, since its where or until raised") from self._error
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name!r}, {self._state}>"
 
     async def aclose(self) -> None:
         """`close`, for `contextlib.aclosing`."""
@@ -169,3 +311,26 @@ class Subscription:
             merged=buffer.merged,
             dropped=buffer.dropped,
         )
+
+
+def _is_async(receiver: Any) -> bool:
+    called = (receiver, getattr(receiver, "__call__", None), getattr(receiver, "func", None))  # noqa: B004
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in called)
+
+
+def _refuse_coroutine(outcome: object, name: str) -> None:
+    """A lambda around something async, say, cannot be known before it is called."""
+    if inspect.iscoroutine(outcome):
+        outcome.close()
+        raise TypeError(_refusal(name))
+
+
+def _refusal(name: str) -> str:
+    return (
+        f"{name} is async, and receivers are called inline; "
+        "use `async with bus.subscribe(...) as events:` in a task of its own"
+    )
+
+
+def _name_of(receiver: Any) -> str:
+    return f"{getattr(receiver, '__module__', '')}.{getattr(receiver, '__qualname__', repr(receiver))}".lstrip(".")
