@@ -35,6 +35,7 @@ def new_id() -> str:
 def event(cls: type[_E]) -> type[_E]:
     """Make `cls` an event: slotted, keyword-only, frozen to the type checker, and in fact while debugging."""
     made = dataclass(slots=True, kw_only=True, frozen=_DEBUG)(cls)
+    setattr(made, "__hash__", None)  # noqa: B010 -- else events could be hashed while debugging, and not in earnest
     declared.append(made)
     return made
 
