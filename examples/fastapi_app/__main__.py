@@ -1,0 +1,11 @@
+"""`python -m examples.fastapi_app`, from the root of the clone. `PORT` is where it listens, 8000 without it."""
+
+import os
+
+import uvicorn
+
+from .app import create_app
+
+if __name__ == "__main__":
+    # A stop signal lets running answers end, but not for ever: then they are cut off, and the runtime drains.
+    uvicorn.run(create_app(), port=int(os.environ.get("PORT", "8000")), timeout_graceful_shutdown=20)

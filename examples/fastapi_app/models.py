@@ -1,0 +1,67 @@
+"""What goes over HTTP: the question that comes in, and the whole result that goes out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from toolbus.events import Artifact
+from toolbus.messages import Message, Usage
+from toolbus.outcome import RequestOutcome
+
+
+def _text_of(error: Exception | None) -> str | None:
+    return None if error is None else str(error)
+
+
+class Question(BaseModel):
+    """The prompt, and the conversation that it goes on with; without one it begins a new conversation.
+
+    Whoever knows a conversation's id can read it back by asking: where users must not see each other's, put the
+    user's own id in front of it before you hand it to the runtime.
+    """
+
+    prompt: str = Field(min_length=1, max_length=20_000)
+    conversation_id: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+class Call(BaseModel):
+    """One tool call: a `toolbus.outcome.CallRecord` without what is of this process only."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+    round: int
+    ok: bool
+    content: str
+    reason: str
+    error: str
+    duration_seconds: float
+
+
+class Answer(BaseModel):
+    """A `toolbus.RequestResult` as JSON. `messages` is what this turn added to the conversation.
+
+    A request that failed, was cancelled or was stopped by a limit is an answer too: `outcome` says so, and the status
+    is 200, because the request was carried out. `provider` says who answered: "extractive" is no language model.
+    """
+
+    model_config = ConfigDict(from_attributes=True)
+
+    provider: str = ""
+    request_id: str
+    conversation_id: str
+    outcome: RequestOutcome
+    reason: str
+    error: Annotated[str | None, BeforeValidator(_text_of)]
+    text: str
+    tool_calls: list[Call]
+    messages: list[Message] = Field(validation_alias="new_messages")
+    artifacts: list[Artifact]
+    affected: list[str]
+    usage: Usage
+    rounds: int
+    duration_seconds: float

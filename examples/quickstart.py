@@ -1,0 +1,25 @@
+"""Ask a model that may call a tool. Runs as it is, without a key; with one, name a real model:
+
+python examples/quickstart.py
+python examples/quickstart.py openai:gpt-5-mini
+"""
+
+import sys
+
+from toolbus import Runtime, tool
+from toolbus.testing import ScriptedProvider, calls, text
+
+
+@tool
+async def get_weather(city: str) -> dict[str, str]:
+    """Current weather in a city."""
+    return {"city": city, "sky": "clear"}
+
+
+# In the place of a model: it says what its script says.
+script = ScriptedProvider([calls(("get_weather", {"city": "Paris"})), text("The sky over Paris is clear.")])
+
+runtime = Runtime(sys.argv[1] if len(sys.argv) > 1 else script, tools=[get_weather])
+result = runtime.run_sync("What is the weather in Paris?")
+print(result.text)
+print(result.timeline())

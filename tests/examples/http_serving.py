@@ -1,0 +1,76 @@
+"""A real server on a real socket for tests: uvicorn on a free port of the loopback, in the test's own event loop."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import httpx2
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class _Server(uvicorn.Server):
+    """Says when it is up, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = anyio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+class Serving:
+    """A running server: `client` speaks to it; `left` is set whenever the application is done with a request."""
+
+    def __init__(self, app: ASGIApp, client: httpx2.AsyncClient, listener: socket.socket) -> None:
+        self.client = client
+        self.left = anyio.Event()
+        self._app = app
+        self._listener = listener
+        config = uvicorn.Config(
+            self._watched, interface="asgi3", lifespan="on", log_config=None, ws="none", timeout_graceful_shutdown=5
+        )
+        self._server = _Server(config)
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if scope["type"] == "http":
+                self.left.set()
+
+    async def run(self) -> None:
+        await self._server.serve(sockets=[self._listener])
+
+    async def wait_up(self) -> None:
+        await self._server.up.wait()
+
+    def stop(self) -> None:
+        """What a stop signal does: no new connections, then the lifespan ends."""
+        self._server.should_exit = True
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncGenerator[Serving]:
+    """Serve `app` inside the block. Leaving it stops the server and waits for its end."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx2.AsyncClient(base_url=address, timeout=10, trust_env=False) as client:
+            server = Serving(app, client, listener)
+            async with anyio.create_task_group() as group:
+                group.start_soon(server.run)
+                await server.wait_up()
+                try:
+                    yield server
+                finally:
+                    server.stop()

@@ -1,0 +1,413 @@
+"""The web example over a real socket: answers, streams, disconnects, overload and shutdown."""
+
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
+# The type checker does not look into examples/ for imports yet.
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import httpx2
+import pytest
+from http_serving import Serving, serving
+
+from fastapi_app import create_app
+from fastapi_app.app import runtime_from_environment
+from fastapi_app.sse import event_frames
+from toolbus import EventBus, Runtime, tool
+from toolbus.errors import ConfigurationError
+from toolbus.events import RequestCancelled, RequestCompleted, RequestStarted, TextDelta
+from toolbus.testing import ScriptedProvider, calls, text
+
+ROOT = Path(__file__).parents[2]
+QUESTION = {"prompt": "Weather in Paris?"}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """uvicorn runs on asyncio only."""
+    return "asyncio"
+
+
+class Gate:
+    """A tool that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = anyio.Event()
+        self._open = anyio.Event()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def look_outside(self) -> str:
+        """Look out of the window."""
+        self.reached.set()
+        await self._open.wait()
+        return "the sun shines"
+
+
+@tool
+def get_weather(city: str) -> dict[str, str]:
+    """The weather in a city."""
+    return {"city": city, "sky": "clear"}
+
+
+def weather_runtime(**options: Any) -> Runtime:
+    """Calls a tool, then answers; for any number of requests."""
+    script = [calls(("get_weather", {"city": "Paris"})), text("It is clear.")]
+    return Runtime(ScriptedProvider(lambda request: script[request.round]), tools=[get_weather], **options)
+
+
+def gated_runtime(gate: Gate, kind: type[Runtime] = Runtime, **options: Any) -> Runtime:
+    """The same with a tool that waits at the gate."""
+    script = [calls(("look_outside", {}), text="I will look. "), text("Sunny.")]
+    return kind(ScriptedProvider(lambda request: script[request.round]), tools=[gate.look_outside], **options)
+
+
+@asynccontextmanager
+async def streaming(server: Serving, path: str = "/ask/stream") -> AsyncGenerator[httpx2.Response]:
+    async with server.client.stream("POST", path, json=QUESTION) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        yield response
+
+
+async def frames_of(response: httpx2.Response) -> list[tuple[str, str, dict[str, Any]]]:
+    """All frames up to the stream's end: id, event, data."""
+    return [(each.id, each.event, cast("dict[str, Any]", each.json())) async for each in httpx2.EventSource(response)]
+
+
+# ------------------------------------------------------------------------------------------------- answers
+
+
+async def test_ask_answers_with_the_whole_result() -> None:
+    async with serving(create_app(weather_runtime())) as server:
+        response = await server.client.post("/ask", json=QUESTION)
+    answer = response.json()
+    assert response.status_code == 200
+    assert (answer["outcome"], answer["text"], answer["error"]) == ("completed", "It is clear.", None)
+    assert answer["provider"] == response.headers["x-provider"] == "scripted"
+    assert [(each["name"], each["arguments"], each["ok"]) for each in answer["tool_calls"]] == [
+        ("get_weather", {"city": "Paris"}, True)
+    ]
+    assert [each["role"] for each in answer["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert answer["request_id"] == response.headers["x-request-id"]
+
+
+async def test_a_request_that_fails_is_an_answer_that_says_why() -> None:
+    async with serving(create_app(Runtime(ScriptedProvider([])))) as server:
+        response = await server.client.post("/ask", json=QUESTION)
+    assert response.status_code == 200
+    assert response.json()["outcome"] == "failed"
+    assert "the script has 0 steps" in response.json()["error"]
+
+
+async def test_a_conversation_goes_on_by_its_id_and_another_one_knows_nothing_of_it() -> None:
+    provider = ScriptedProvider(lambda request: text(f"{len(request.messages)} messages"))
+    async with serving(create_app(Runtime(provider))) as server:
+        first = (await server.client.post("/ask", json=QUESTION)).json()
+        going_on = {"prompt": "And in Rome?", "conversation_id": first["conversation_id"]}
+        second = (await server.client.post("/ask", json=going_on)).json()
+        other = (await server.client.post("/ask", json=QUESTION)).json()
+    assert [each["text"] for each in (first, second, other)] == ["1 messages", "3 messages", "1 messages"]
+    assert second["conversation_id"] == first["conversation_id"] != other["conversation_id"]
+
+
+async def test_an_empty_prompt_is_refused_before_anything_is_started() -> None:
+    runtime = weather_runtime()
+    async with serving(create_app(runtime)) as server:
+        response = await server.client.post("/ask", json={"prompt": ""})
+        assert response.status_code == 422
+        assert runtime.bus.position == 0
+
+
+# ------------------------------------------------------------------------------------------------- streams
+
+
+async def test_the_stream_has_every_event_in_order_and_ends_after_the_ending() -> None:
+    async with serving(create_app(weather_runtime())) as server, streaming(server) as response:
+        frames = await frames_of(response)
+        request_id = response.headers["x-request-id"]
+    kinds = [event for _, event, _ in frames]
+    assert [kind for kind in kinds if kind != "message_appended" and not kind.endswith("_delta")] == [
+        "request_started",
+        "round_started",
+        "model_responded",
+        "tool_call_requested",
+        "tool_call_started",
+        "tool_call_completed",
+        "round_started",
+        "model_responded",
+        "request_completed",
+    ]
+    assert kinds[-1] == "request_completed"
+    assert [number for number, _, _ in frames] == [str(place) for place in range(1, len(frames) + 1)]
+    assert {data["request_id"] for _, _, data in frames} == {request_id}
+    assert all(data["type"] == event for _, event, data in frames)
+
+
+async def test_two_streams_at_once_get_their_own_events_only() -> None:
+    async with serving(create_app(weather_runtime())) as server:
+        seen: list[set[str]] = []
+
+        async def one() -> None:
+            async with streaming(server) as response:
+                seen.append({data["request_id"] for _, _, data in await frames_of(response)})
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            group.start_soon(one)
+    assert [len(ids) for ids in seen] == [1, 1]
+    assert seen[0] != seen[1]
+
+
+async def test_the_text_stream_has_the_text_as_it_arrives_and_then_the_end() -> None:
+    gate = Gate()
+    async with serving(create_app(gated_runtime(gate))) as server, streaming(server, "/ask/text") as response:
+        frames = aiter(httpx2.EventSource(response))
+        first = await anext(frames)
+        await gate.reached.wait()
+        gate.open()
+        others = [each async for each in frames]
+    assert (first.event, first.json()) == ("text", {"text": "I will look. "})
+    assert [(each.event, each.json()) for each in others] == [
+        ("text", {"text": "Sunny."}),
+        ("end", {"request_id": response.headers["x-request-id"], "outcome": "completed", "reason": ""}),
+    ]
+
+
+async def test_heartbeats_are_sent_while_nothing_happens() -> None:
+    gate = Gate()
+    app = create_app(gated_runtime(gate), heartbeat_seconds=0.01)
+    async with serving(app) as server, streaming(server) as response:
+        lines = response.aiter_lines()
+        with anyio.fail_after(5):
+            while not (await anext(lines)).startswith(":"):
+                pass
+        gate.open()
+        assert "event: request_completed" in [line async for line in lines]
+
+
+async def test_no_heartbeat_is_sent_while_enough_happens() -> None:
+    async with serving(create_app(weather_runtime(), heartbeat_seconds=60)) as server, streaming(server) as response:
+        assert not [line async for line in response.aiter_lines() if line.startswith(":")]
+
+
+async def test_ids_jump_where_a_slow_reader_missed_events() -> None:
+    bus = EventBus()
+    subscription = bus.subscribe(capacity=2).open()
+    for piece in "abcd":
+        bus.publish(TextDelta(request_id="r", message_id="m", text=piece))
+    subscription.close()
+    frames = [each.decode() async for each in event_frames(subscription)]
+    assert [frame.splitlines()[:2] for frame in frames] == [
+        ["id: 2", "event: subscriber_lagged"],
+        ["id: 3", "event: text_delta"],
+        ["id: 4", "event: text_delta"],
+    ]
+
+
+async def test_a_stream_that_cannot_hold_the_facts_says_so_and_ends() -> None:
+    bus = EventBus()
+    subscription = bus.subscribe(capacity=1).open()
+    for _ in range(2):
+        bus.announce(RequestStarted(request_id="r", deadline=1))
+    frames = [each.decode() async for each in event_frames(subscription)]
+    assert [frame.splitlines()[1] for frame in frames] == ["event: request_started", "event: stream_overflow"]
+
+
+# ------------------------------------------------------------------------------------------------- clients that leave
+
+
+@pytest.mark.parametrize("path", ["/ask/stream", "/ask/text"])
+async def test_a_request_is_cancelled_when_the_client_of_its_stream_leaves(path: str) -> None:
+    gate = Gate()
+    runtime = gated_runtime(gate)
+    async with serving(create_app(runtime)) as server, runtime.bus.subscribe(RequestCancelled) as endings:
+        async with streaming(server, path):
+            await gate.reached.wait()
+        with anyio.fail_after(5):
+            ending = await anext(endings)
+    assert isinstance(ending, RequestCancelled)
+    assert ending.reason == "the client went away"
+
+
+@pytest.mark.parametrize("path", ["/ask/stream", "/ask/text"])
+async def test_a_request_runs_on_without_its_client_when_asked_to(path: str) -> None:
+    gate = Gate()
+    runtime = gated_runtime(gate)
+    kinds = (RequestCancelled, RequestCompleted)
+    async with serving(create_app(runtime)) as server, runtime.bus.subscribe(*kinds) as endings:
+        async with streaming(server, f"{path}?on_disconnect=continue"):
+            await gate.reached.wait()
+        with anyio.fail_after(5):
+            await server.left.wait()  # the application knows that the client is gone
+            gate.open()
+            ending = await anext(endings)
+        assert isinstance(ending, RequestCompleted)
+        assert runtime.bus.statistics().subscriptions[0].name == ""  # the stream's own one was let go
+        assert len(runtime.bus.statistics().subscriptions) == 1
+
+
+@pytest.mark.parametrize(("query", "kind"), [("", RequestCancelled), ("?on_disconnect=continue", RequestCompleted)])
+async def test_ask_without_a_stream_minds_a_client_that_leaves_too(
+    query: str, kind: type[RequestCancelled | RequestCompleted]
+) -> None:
+    gate = Gate()
+    runtime = gated_runtime(gate)
+    kinds = (RequestCancelled, RequestCompleted)
+    async with serving(create_app(runtime)) as server, runtime.bus.subscribe(*kinds) as endings:
+        async with anyio.create_task_group() as leaving:
+            leaving.start_soon(partial(server.client.post, f"/ask{query}", json=QUESTION))
+            await gate.reached.wait()
+            leaving.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            await server.client.post(
+                "/requests/none/cancel"
+            )  # once it is answered, the server has seen the other one go
+            gate.open()
+            assert isinstance(await anext(endings), kind)
+
+
+async def test_a_running_request_is_cancelled_by_its_id() -> None:
+    gate = Gate()
+    async with serving(create_app(gated_runtime(gate))) as server, streaming(server) as response:
+        request_id = response.headers["x-request-id"]
+        await gate.reached.wait()
+        cancelled = await server.client.post(f"/requests/{request_id}/cancel")
+        frames = await frames_of(response)
+        again = await server.client.post(f"/requests/{request_id}/cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (202, "cancelling")
+    assert [event for _, event, _ in frames][-1] == "request_cancelled"
+    assert again.status_code == 404
+
+
+# ------------------------------------------------------------------------------------------------- overload, closing
+
+
+async def test_one_request_too_many_gets_503_and_when_to_come_back() -> None:
+    gate = Gate()
+    app = create_app(gated_runtime(gate, max_sessions=1, max_queued=0))
+    async with serving(app) as server, streaming(server) as response:
+        await gate.reached.wait()
+        for path in ("/ask", "/ask/stream", "/ask/text"):
+            refused = await server.client.post(path, json=QUESTION)
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert "1 requests are running" in refused.json()["detail"]
+        gate.open()
+        assert (await frames_of(response))[-1][1] == "request_completed"
+        accepted = await server.client.post("/ask", json=QUESTION)
+        assert accepted.status_code == 200
+
+
+class Watched(Runtime):
+    """A runtime that tells when it begins to drain."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.draining = anyio.Event()
+
+    async def drain(self, *, grace_seconds: float | None = None) -> int:
+        self.draining.set()
+        return await super().drain(grace_seconds=grace_seconds)
+
+
+async def test_while_the_runtime_closes_new_requests_get_503_and_running_ones_end() -> None:
+    gate = Gate()
+    runtime = gated_runtime(gate)
+    async with serving(create_app(runtime)) as server, streaming(server) as response:
+        await gate.reached.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(runtime.drain)
+            refused = await server.client.post("/ask", json=QUESTION)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"] == "1"
+            assert "is closing" in refused.json()["detail"]
+            gate.open()
+        assert (await frames_of(response))[-1][1] == "request_completed"
+
+
+async def test_shutting_down_drains_the_requests_that_run_on_without_a_client() -> None:
+    gate = Gate()
+    runtime = cast("Watched", gated_runtime(gate, Watched))
+    endings: list[RequestCompleted | RequestCancelled] = []
+    runtime.bus.connect((RequestCompleted, RequestCancelled), endings.append)
+    async with serving(create_app(runtime)) as server:
+        async with streaming(server, "/ask/stream?on_disconnect=continue"):
+            await gate.reached.wait()
+        with anyio.fail_after(5):
+            await server.left.wait()
+            server.stop()
+            await runtime.draining.wait()
+        assert endings == []
+        gate.open()
+    assert [type(each) for each in endings] == [RequestCompleted]
+
+
+async def test_shutting_down_lets_an_open_stream_end() -> None:
+    gate = Gate()
+    async with serving(create_app(gated_runtime(gate))) as server, streaming(server) as response:
+        await gate.reached.wait()
+        server.stop()
+        gate.open()
+        assert (await frames_of(response))[-1][1] == "request_completed"
+
+
+# ------------------------------------------------------------------------------------------------- as it is started
+
+
+def test_without_a_key_the_extractive_provider_is_taken_and_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("TOOLBUS_PROVIDER", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert runtime_from_environment().provider.vendor == "extractive"
+    assert "is no language model" in caplog.text
+
+
+def test_the_provider_that_the_environment_names_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLBUS_PROVIDER", "no-such-provider")
+    with pytest.raises(ConfigurationError, match="no-such-provider"):
+        runtime_from_environment()
+
+
+def test_it_starts_as_a_module_answers_from_files_and_stops_on_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("The harbour of Palermo is painted green.\n")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TOOLBUS_", "OPENAI_", "OLLAMA_"))
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.fastapi_app"],
+        cwd=ROOT,
+        env={**environment, "PORT": "0", "ASK_DIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process, process.stderr:
+        try:
+            address = next(
+                found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line))
+            )
+            asked = {"prompt": "Which colour is the harbour of Palermo painted?"}
+            answer = httpx2.post(f"{address}/ask", json=asked, timeout=10, trust_env=False).json()
+            process.send_signal(signal.SIGTERM)
+            log = process.stderr.read()
+        finally:
+            process.kill()
+    assert answer["provider"] == "extractive"
+    assert "notes.txt:1: The harbour of Palermo is painted green." in answer["text"]
+    assert "Finished server process" in log
