@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ._constants import constant_passages, constants_in
 from ._passages import Weigher, best_passages, is_secondary
-from ._question import Question, Term, split_identifier
+from ._question import Question, Term
 from ._transcript import Place, Search, Turn
 
 __all__ = ["READ_TOOL", "SEARCH_TOOL", "Call", "next_calls", "weigher_of"]
@@ -32,7 +32,7 @@ def next_calls(question: Question, turn: Turn) -> list[Call]:
     if turn.search_rounds > turn.read_rounds:
         if calls := _reads(question, turn, _FIRST_READS if turn.read_rounds == 0 else _LATER_READS):
             return calls
-        return _in_other_words(question) if turn.search_rounds == 1 and not turn.lines else []
+        return _in_other_words(question, turn) if turn.search_rounds == 1 and not turn.lines else []
     return _second_search(question, turn) if turn.search_rounds == 1 else []
 
 
@@ -79,12 +79,10 @@ def _definition_of(name: str) -> str:
     )
 
 
-def _in_other_words(question: Question) -> list[Call]:
-    """Nothing was found: look for the parts of the identifiers, and the words that were too common at first."""
-    words = [part for name in question.identifiers for part in split_identifier(name)]
-    words += [form for term in question.terms for form in term.forms if not term.identifier]
-    tried = {form for term in question.searched for form in term.forms}
-    fresh = [word for word in dict.fromkeys(words) if word not in tried]
+def _in_other_words(question: Question, turn: Turn) -> list[Call]:
+    """Nothing was found: look for what was not looked for yet, such as words that seemed too common at first."""
+    tried = {word for search in turn.searches for word in str(search.arguments.get("query", "")).split()}
+    fresh = [word for word in _forms(question.terms) if word not in tried]
     return [_words(fresh, 24)] if fresh else []
 
 

@@ -38,6 +38,8 @@ class ExtractiveProvider:
         await anyio.lowlevel.checkpoint()
         turn = read_turn(request.messages, SEARCH_TOOL, READ_TOOL)
         question = read_question(turn.question, turn.earlier)
+        if turn.searches and not any(search.places for search in turn.searches if search.round == 1):
+            question = question.widened()
         offered = {spec.name: set(spec.parameters.get("properties", ())) for spec in request.tools}
         missing = [name for name, needed in _NEEDED.items() if not needed <= offered.get(name, set())]
         may_call = not missing and request.settings.tool_choice != "none"

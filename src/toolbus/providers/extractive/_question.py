@@ -110,6 +110,13 @@ class Question:
         """The names that were written as in a program, without what stands before their last dot."""
         return tuple(dict.fromkeys(term.text.rsplit(".", 1)[-1] for term in self.terms if term.identifier))
 
+    def widened(self) -> Question:
+        """The question with the words in its identifiers, for when nothing holds the identifiers themselves."""
+        known = {form for term in self.terms for form in term.forms}
+        pieces = [piece for name in self.identifiers for piece in split_identifier(name) if piece not in _STOP]
+        terms = (Term(piece, _forms(piece), 0.8) for piece in dict.fromkeys(pieces))
+        return replace(self, terms=(*self.terms, *(term for term in terms if not known.intersection(term.forms))))
+
 
 def read_question(text: str, earlier: Sequence[str] = ()) -> Question:
     """Read `text`; `earlier` are the questions before it, newest first, from which a follow-up takes its subject."""

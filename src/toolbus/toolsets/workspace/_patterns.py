@@ -114,6 +114,8 @@ def _translate(glob: str, *, braces: bool = False) -> str:
             inside = "".join(c if c.isalnum() or c in "-_" else f"\\{c}" for c in inner[negated:] if ord(c) < 128)
             out.append(f"[{'^/' if negated else ''}{inside}]" if inside.strip("-") else _escape(f"[{inner}]"))
             index = end + 1
+        elif char == "[" and not braces:
+            out.append(r"\b\B")  # a class without an end: git matches nothing by it
         elif char == "\\" and index < len(glob):
             out.append(_escape(glob[index]))
             index += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,17 +146,18 @@ class _Workspace:
         """Read lines of a text file. Each line of the text is its number, a tab, and the line."""
         if end is not None and end < start:
             raise ToolError(f"end is {end} and start is {start}; end must not be below start")
-        with self._tree.open(path) as (relative, handle), io.FileIO(os.dup(handle)) as raw:
-            return self._read(relative, io.BufferedReader(raw, _LINE_PIECE), start, end)
+        with self._tree.open(path) as (relative, handle):  # noqa: SIM117 -- one line would be too long
+            with io.BufferedReader(io.FileIO(handle, closefd=False), _LINE_PIECE) as reader:
+                return self._read(relative, reader, start, end)
 
-    def _read(self, path: str, reader: io.BufferedReader, start: int, end: int | None) -> ToolResult:
+    def _read(self, path: str, file: io.BufferedReader, start: int, end: int | None) -> ToolResult:
         bounds = self._bounds
-        head = reader.peek(8_192)[:8_192]
-        if b"\0" in head:
-            if not head.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise ToolError(f"{path!r} is a binary file")
-            decoded = reader.read(bounds.max_file_bytes).decode("utf-16", "replace").encode()
-            reader = io.BufferedReader(io.BytesIO(decoded))  # type: ignore[arg-type]
+        reader: io.BufferedIOBase = file
+        head = file.peek(8_192)[:8_192]
+        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+            reader = io.BytesIO(file.read(bounds.max_file_bytes).decode("utf-16", "replace").encode())
+        elif b"\0" in head:
+            raise ToolError(f"{path!r} is a binary file")
         last = min(end if end is not None else start + bounds.max_read_lines, start + bounds.max_read_lines - 1)
         taken: list[str] = []
         used = number = scanned = 0

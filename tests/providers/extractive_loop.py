@@ -1,0 +1,86 @@
+"""A loop without a bus, to test the provider alone: respond, run the tools, append, respond again."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from toolbus.errors import ToolbusError
+from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from toolbus.protocols import Delta, ModelReply, ModelRequest
+from toolbus.providers.extractive import ExtractiveProvider
+from toolbus.results import failure_content, render
+from toolbus.tools import Tool
+from toolbus.toolsets.workspace import workspace_tools
+
+_QUOTED = r"^    (\S+?):(\d+): ?(.*)$"
+
+
+@dataclass
+class Conversation:
+    """What was said, what was called in each round, and every piece that was emitted."""
+
+    tools: list[Tool[..., Any]]
+    messages: list[Message] = field(default_factory=list[Message])
+    rounds: list[list[str]] = field(default_factory=list[list[str]])
+    pieces: list[Delta] = field(default_factory=list[Delta])
+    answer: str = ""
+
+    async def ask(self, question: str) -> str:
+        self.messages.append(UserMessage(content=question))
+        self.rounds = []
+        provider = ExtractiveProvider()
+        for number in range(10):
+            self.pieces = []
+            reply = await respond(provider, self.messages, self.tools, number, self.pieces)
+            if not reply.message.tool_calls:
+                self.messages.append(reply.message)
+                self.answer = reply.message.text
+                return self.answer
+            self._run(reply.message, number)
+        raise AssertionError("the provider never answered")
+
+    def _run(self, message: AssistantMessage, number: int) -> None:
+        place = len(self.messages)
+        named = [dataclasses.replace(call, call_id=f"{place}.{i}") for i, call in enumerate(message.tool_calls)]
+        self.messages.append(dataclasses.replace(message, tool_calls=tuple(named)))
+        self.rounds.append([call.name for call in named])
+        by_name = {tool.name: tool for tool in self.tools}
+        for call in named:
+            try:
+                content, failed = (
+                    render(by_name[call.name].prepare(orjson.loads(call.arguments), None)()).content,
+                    False,
+                )
+            except ToolbusError as exc:
+                content, failed = failure_content("error", str(exc)), True
+            self.messages.append(ToolMessage(call_id=call.call_id, name=call.name, content=content, is_error=failed))
+
+    def quoted(self) -> list[tuple[str, int, str]]:
+        return [(path, int(line), text) for path, line, text in re.findall(_QUOTED, self.answer, re.MULTILINE)]
+
+    def quotes(self, file: str, pattern: str) -> bool:
+        return any(path.endswith(file) and re.search(pattern, text) for path, _, text in self.quoted())
+
+
+async def respond(
+    provider: ExtractiveProvider,
+    messages: Sequence[Message],
+    tools: Sequence[Tool[..., Any]],
+    number: int = 0,
+    pieces: list[Delta] | None = None,
+) -> ModelReply:
+    taken: list[Delta] = [] if pieces is None else pieces
+    return await provider.respond(
+        ModelRequest(messages=messages, tools=[tool.spec for tool in tools], round=number), taken.append
+    )
+
+
+def conversation_over(root: Path) -> Conversation:
+    return Conversation(workspace_tools(root))

@@ -1,0 +1,35 @@
+"""The provider finds its way in a tree that it has never seen: the standard library. The whole set is a benchmark."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+from extractive_loop import conversation_over
+
+QUESTIONS = [
+    ("How does shlex split handle quotes?", "shlex.py", r"in self\.quotes|quotes = "),
+    ("What is the default timeout of socket.create_connection?", "socket.py", r"timeout=_GLOBAL_DEFAULT_TIMEOUT"),
+    ("Which compression levels does gzip use by default?", "gzip.py", r"=_COMPRESS_LEVEL_BEST|_BEST = 9"),
+    ("What happens when json.loads meets NaN?", "json/__init__.py", r"NaN"),
+    ("How large can the lru_cache become by default?", "functools.py", r"maxsize=128"),
+    ("Which exception is raised when a subprocess times out?", "subprocess.py", r"TimeoutExpired"),
+    ("How does fnmatch translate a shell pattern to a regular expression?", "fnmatch.py", r"def translate"),
+    ("What does contextlib.suppress do?", "contextlib.py", r"class suppress"),
+    ("How does calendar know leap years?", "calendar.py", r"def isleap|leap years"),
+    ("What happens when a queue is full?", "queue.py", r"class Full|raise Full"),
+]
+ENOUGH = 8  # all ten are right with the library of Python 3.11; others move lines about
+
+
+async def test_it_quotes_the_right_lines_of_the_standard_library(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        return  # the same pure code; once is enough for what takes seconds
+    missed: list[str] = []
+    for question, file, pattern in QUESTIONS:
+        talk = conversation_over(Path(sysconfig.get_path("stdlib")))
+        await talk.ask(question)
+        assert 2 <= len(talk.rounds) <= 5
+        if not talk.quotes(file, pattern):
+            missed.append(question)
+    assert len(QUESTIONS) - len(missed) >= ENOUGH, missed

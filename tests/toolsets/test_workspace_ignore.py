@@ -1,0 +1,105 @@
+"""What is ignored: directories of tools, virtual environments, and the rules of .gitignore as git understands them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolbus.errors import ToolError
+from toolbus.toolsets.workspace import workspace_tools
+from toolbus.toolsets.workspace._patterns import literal_in, parse_gitignore
+
+
+def listed(root: Path, *, include_ignored: bool = False) -> list[str]:
+    tools = {tool.name: tool for tool in workspace_tools(root, include_ignored=include_ignored)}
+    return tools["list_files"].prepare({}, None)().data["files"]
+
+
+def make(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("limit\n")
+
+
+def test_directories_of_tools_are_left_out(tmp_path: Path) -> None:
+    make(
+        tmp_path, ".git/config", "node_modules/x/a.js", "a/__pycache__/b.py", ".venv/lib/c.py", "lib/site-packages/d.py"
+    )
+    make(tmp_path, ".github/ci.yml", "venv/module.py", "env/pyvenv.cfg", "env/lib/e.py")
+    assert listed(tmp_path) == [".github/ci.yml", "venv/module.py"]
+    assert len(listed(tmp_path, include_ignored=True)) == 9
+
+
+def test_a_root_inside_of_such_a_directory_is_read(tmp_path: Path) -> None:
+    make(tmp_path, "site-packages/a.py")
+    assert listed(tmp_path / "site-packages") == ["a.py"]
+
+
+@pytest.mark.parametrize("path", ["secret.env", "out/a.txt", ".git/config", "deep/more/skip.txt"])
+def test_ignored_files_cannot_be_read_by_name_either(tmp_path: Path, path: str) -> None:
+    make(tmp_path, "secret.env", "out/a.txt", ".git/config", "deep/more/skip.txt", "keep.txt")
+    (tmp_path / ".gitignore").write_text("*.env\n/out/\n")
+    (tmp_path / "deep" / ".gitignore").write_text("skip.*\n")
+    tools = {tool.name: tool for tool in workspace_tools(tmp_path)}
+    with pytest.raises(ToolError, match="is ignored in this workspace"):
+        tools["read_lines"].prepare({"path": path}, None)()
+    assert tools["read_lines"].prepare({"path": "keep.txt"}, None)().data["text"] == "1\tlimit"
+    tools = {tool.name: tool for tool in workspace_tools(tmp_path, include_ignored=True)}
+    assert tools["read_lines"].prepare({"path": path}, None)().data["text"] == "1\tlimit"
+
+
+RULES = {
+    "": "# comment\n*.log\n!keep.log\n/root.txt\nbuild/\ndocs/*.tmp\n**/cache\nlogs/**\na/**/z.txt\n[ab]?.dat\n\\#odd\nspace\\ \n"
+    "trail   \n[!x]y.cfg\nq[\n/\n!\n",
+    "sub/": "*.md\n!/special.md\n",
+}
+PATHS = [
+    "x.log", "keep.log", "d/y.log", "d/keep.log", "root.txt", "d/root.txt", "build/f", "d/build/f", "file/build", "docs/a.tmp",
+    "docs/d/a.tmp", "cache/f", "d/e/cache/f", "logs/f", "logs/d/f", "a/z.txt", "a/b/z.txt", "a/b/c/z.txt", "az.dat", "cz.dat",
+    "#odd", "space ", "trail", "zy.cfg", "xy.cfg", "q[", "sub/a.md", "sub/special.md", "sub/d/special.md", "b.md", "plain",
+]  # fmt: skip
+
+
+def test_rules_mean_what_git_says_that_they_mean(tmp_path: Path) -> None:
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not installed")
+    make(tmp_path, *PATHS)
+    for base, rules in RULES.items():
+        (tmp_path / base / ".gitignore").write_text(rules)
+    alone = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    subprocess.run([git, "init", "-q", "."], cwd=tmp_path, env=alone, check=True)
+    told = subprocess.run(
+        [git, "check-ignore", "-z", "--stdin"],
+        input="\0".join(PATHS),
+        cwd=tmp_path,
+        env=alone,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    by_git = set(told.stdout.split("\0")) - {""}
+    assert by_git
+    shown = set(listed(tmp_path))
+    assert {path for path in PATHS if path not in shown} == by_git
+
+
+def test_rules_that_cannot_be_read_spoil_nothing() -> None:
+    assert parse_gitignore("# nothing\n\n", "") is None
+    rules = parse_gitignore("*.log\n[z-a]\n*.tmp\n", "")
+    assert rules is not None
+    assert [rules.verdict(path) for path in ("a.log", "a.tmp", "a.txt")] == [True, True, None]
+    assert parse_gitignore("[z-a]\n", "") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [("def run_it", "run_it"), (r"\bclass\s+Kettle\b", "Kettle"), ("a|b", ""), ("(a|b)kettle", "kettle"), ("kettles?", "kettle"),
+     ("(?i)kettle", ""), ("[abc]pot", "pot"), (r"\x41kettle", ""), ("(?:x)*kettle{2}", "kettl"), ("(kettle)", ""), ("a.*b(", "")],
+)  # fmt: skip
+def test_the_certain_part_of_a_pattern_is_known(pattern: str, literal: str) -> None:
+    assert literal_in(pattern) == literal
