@@ -217,11 +217,11 @@ async def test_a_call_that_ends_before_its_thread_has_begun_keeps_no_thread_and_
         return key
 
     async with one_call() as harness, ToolDispatcher(harness.bus, ToolRegistry([look_up])) as dispatcher:
-        harness.bus.connect(ToolCallStarted, lambda _: harness.sessions[-1].cancel())
+        harness.bus.connect(ToolCallStarted, lambda _: harness.fail(harness.pending[0], "not needed any more"))
         result = await harness.start("?").result()
         await settle()
         statistics = dispatcher.statistics()
-    assert result.outcome == "cancelled"
+    assert [each.error for each in result.tool_calls] == ["not needed any more"]
     assert (statistics.threads, statistics.overdue) == (0, ())
     assert ran == []
 
@@ -654,11 +654,11 @@ async def test_a_request_of_an_hour_runs_in_milliseconds():
         number = next(rounds)
         return calls(("look_up", {"key": str(number)})) if number < 6 else text("Done.")
 
-    began = time.perf_counter()
+    began = time.process_time()
     async with Harness(model, tools=["look_up"], limits=limits) as harness:  # pyright: ignore[reportArgumentType]
         result = await harness.start("?").result()
     assert now() == pytest.approx(3_600, abs=ACCURACY)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 1
     assert result.outcome == "completed"
     assert len(terminal(harness)) == 6
 
