@@ -20,7 +20,7 @@ examples:
   toolbus events --json-schema > events.schema.json
 
 environment:
-  TOOLBUS_PROVIDER  the provider when --provider is not given, such as openai:gpt-5-mini
+  TOOLBUS_PROVIDER  the provider when --provider is not given
   OPENAI_API_KEY    with it, and nothing else named, OpenAI is asked;
                     TOOLBUS_MODEL names the model
   OPENAI_BASE_URL   another server that speaks OpenAI's chat completions

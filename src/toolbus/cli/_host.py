@@ -61,7 +61,7 @@ class Host:
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal(name="toolbus"))
             stack.callback(self._runtime.bus.connect(Event, self._hear))
             stack.enter_context(self._portal.wrap_async_context_manager(self._runtime))
-            self._screen.on_failure = self._on_screen_failure
+            self._screen.on_failure = self._cancel  # it writes on the loop's thread
             self._stack = stack.pop_all()
         return self
 
@@ -125,9 +125,6 @@ class Host:
             self._session.cancel(f"cancelled by {signal.Signals(self.signal).name}")
         elif self._screen.failure is not None:
             self._session.cancel("the answer cannot be written")
-
-    def _on_screen_failure(self) -> None:
-        self._soon(self._cancel)
 
     def _soon(self, function: Callable[[], None]) -> None:
         assert self._portal is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -52,16 +52,17 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
 
 def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
     """One parameter on a line: `query (string, required): what to look for`."""
-    kinds = [_kind(each) for each in schema.get("anyOf", (schema,))]
+    notes = [" | ".join(_kind(each) for each in schema.get("anyOf", (schema,)))]
     if required:
-        kinds.append("required")
+        notes.append("required")
     elif "default" in schema:
-        kinds.append(f"default {orjson.dumps(schema['default']).decode()}")
+        notes.append(f"default {orjson.dumps(schema['default']).decode()}")
     told = str(schema.get("description", ""))
-    return f"{name} ({', '.join(kinds)})" + (f": {told}" if told else "")
+    return f"{name} ({', '.join(notes)})" + (f": {told}" if told else "")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return " | ".join(orjson.dumps(each).decode() for each in schema["enum"])
-    return str(schema.get("type", "") or str(schema.get("$ref", "any")).rpartition("/")[2])
+    kinds = schema.get("type") or str(schema.get("$ref", "any")).rpartition("/")[2]
+    return " | ".join(cast("list[str]", kinds)) if isinstance(kinds, list) else str(kinds)

@@ -100,8 +100,6 @@ def load_tools(directory: str, sources: Sequence[str]) -> ToolRegistry:
                 registry.add(each)
             except ConfigurationError as exc:
                 raise ConfigurationError(f"--tools {source}: {exc}") from exc
-            except Exception as exc:  # a signature that no schema can be made of
-                raise ConfigurationError(f"--tools {source}: {each!r} makes no tool: {_said(exc)}") from exc
     return registry
 
 

@@ -20,7 +20,7 @@ from ._load import load_limits, load_provider, load_tools
 from ._screen import Screen
 from ._text import clean, one_line
 
-__all__ = ["Opened", "opened", "status_of", "tell_ending"]
+__all__ = ["INSTRUCTIONS", "Opened", "ScreenHandler", "opened", "status_of", "tell_ending"]
 
 INSTRUCTIONS = """\
 You answer questions about the files of a workspace. Your tools read these files; nothing can be changed with them. \
@@ -86,7 +86,7 @@ def tell_ending(result: RequestResult[Any], screen: Screen, *, verbose: bool, de
             screen.tell(clean("".join(traceback.format_exception(exc))))
     if result.outcome == "failed":
         screen.tell(f"toolbus: failed: {one_line(str(result.error or result.reason))}")
-    elif result.outcome == "cancelled":
+    elif result.outcome == "cancelled" and screen.failure is None:
         screen.tell("toolbus: cancelled")
     elif result.outcome == "stopped":
         name = result.reason.partition("=")[0]
@@ -97,7 +97,7 @@ def tell_ending(result: RequestResult[Any], screen: Screen, *, verbose: bool, de
 # ------------------------------------------------------------------------------------------------ logging
 
 
-class _ToScreen(logging.Handler):
+class ScreenHandler(logging.Handler):
     """Writes records to stderr, between the other lines."""
 
     def __init__(self, screen: Screen) -> None:
@@ -106,16 +106,17 @@ class _ToScreen(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._screen.tell(clean(self.format(record)))
-        except Exception:
-            self.handleError(record)
+            text = self.format(record)
+        except Exception:  # the arguments do not fit the message, say
+            text = f"{record.levelname} {record.name}: {record.msg!r} with {record.args!r}"
+        self._screen.tell(clean(text))
 
 
 @contextlib.contextmanager
 def _logging(level: str | None, screen: Screen) -> Generator[None]:
     """Wire logging to stderr. Without a level, toolbus's own records are left out: the screen shows as much."""
     root, ours = logging.getLogger(), logging.getLogger("toolbus")
-    handler = _ToScreen(screen)
+    handler = ScreenHandler(screen)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     before = (root.level, ours.level)
     root.setLevel(logging.WARNING if level is None else level.upper())

@@ -40,10 +40,13 @@ class Line:
 
     def fitted(self, width: int, ellipsis: str) -> Line:
         """The line for `width` columns, of which the mark and a space behind it are taken already."""
-        name = cut(self.name, max(width - cells(self.tail) - 2, width // 2), ellipsis)
-        left = width - cells(name) - (cells(self.tail) + 2 if self.tail else 0) - 2
+        tail = self.tail if cells(self.tail) + 2 <= width // 2 else ""
+        if tail:
+            width -= cells(tail) + 2
+        name = cut(self.name, width, ellipsis)
+        left = width - cells(name) - 2
         detail = cut(self.detail, left, ellipsis) if left >= 4 else ""
-        return Line(mark=self.mark, name=name, detail=detail, tail=self.tail)
+        return Line(mark=self.mark, name=name, detail=detail, tail=tail)
 
 
 class Screen:

@@ -1,0 +1,55 @@
+"""The command in this process: `toolbus("ask", "...")` gives status, stdout and stderr."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import scenes
+from desk import Command, Ended, Terminal
+
+from toolbus.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace, which is the current directory too; nothing of the developer's environment is left."""
+    (tmp_path / "limits.py").write_text('"""Limits."""\n\nDEFAULT_TIMEOUT_SECONDS = 120\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith(("TOOLBUS_", "OPENAI_", "OLLAMA_")) or name in {"NO_COLOR", "COLUMNS"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _empty_stage() -> Iterator[None]:
+    yield
+    scenes.forget()
+
+
+@pytest.fixture
+def toolbus(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Runs the command. `stdin` is text from a pipe."""
+    before = (logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+
+    def run(*arguments: str, stdin: str = "") -> Ended:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        status = main(arguments)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err or "--debug" in arguments or "TOOLBUS_DEBUG" in os.environ
+        return Ended(status, captured.out, captured.err)
+
+    yield run
+    assert before == (logging.getLogger().handlers, signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()

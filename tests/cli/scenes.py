@@ -1,0 +1,151 @@
+"""What tests name on the command line: `--provider scenes:scripted`, `--tools scenes:weather`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from toolbus import ToolContext, ToolError, ToolRegistry, tool
+from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.providers.scripted import ScriptedProvider, Step
+
+script: Any = []
+seen: list[ModelRequest] = []
+
+
+def forget() -> None:
+    global script
+    script = []
+    seen.clear()
+
+
+def play(*steps: Any) -> None:
+    """The script of the provider that is made next."""
+    global script
+    script = list(steps)
+
+
+class _Recording:
+    vendor = "scripted"
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._inner = ScriptedProvider(steps)
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        await anyio.lowlevel.checkpoint()
+        try:
+            return await self._inner.respond(request, emit)
+        finally:
+            seen.extend(self._inner.requests)
+            self._inner.requests.clear()
+
+
+def scripted() -> _Recording:
+    return _Recording(script)
+
+
+class Quiet(_Recording):
+    """Answers without streaming."""
+
+    def __init__(self) -> None:
+        super().__init__(script)
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        return await super().respond(request, lambda _delta: None)
+
+
+def broken() -> _Recording:
+    raise RuntimeError("no\nluck")
+
+
+@tool
+async def get_weather(city: str) -> str:
+    """Current weather in a city."""
+    return f"Sunny in {city}."
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+
+
+@tool
+async def closed() -> str:
+    """Always fails."""
+    raise ToolError("the archive is \x1b[31mclosed\x1b[0m\non sundays")
+
+
+@tool
+async def raising() -> str:
+    """Has a bug."""
+    raise LookupError("a bug in the tool")
+
+
+@tool
+async def printing() -> str:
+    """Prints, as tools do."""
+    print("printed by the tool")  # noqa: T201
+    return "ok"
+
+
+@tool
+async def logging_too() -> str:
+    """Logs."""
+    logger = logging.getLogger("a_tool")
+    logger.info("not wanted")
+    logger.warning("no \x1b[31mapples")
+    return "ok"
+
+
+@tool
+async def step_by_step(context: ToolContext[None]) -> str:
+    """Tells how far it is."""
+    await context.progress("pages", done=3, total=4)
+    return "ok"
+
+
+@tool
+async def interrupted() -> str:
+    """Has its user press Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+    await anyio.sleep_forever()
+    return ""
+
+
+@tool
+async def terminated() -> str:
+    """Has somebody terminate the process."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    await anyio.sleep_forever()
+    return ""
+
+
+ready = ScriptedProvider(())
+everything = [get_weather, add, closed, raising, printing, logging_too, step_by_step, interrupted, terminated]
+a_pair = (add, get_weather)
+
+
+class _Callable:
+    __name__ = "callable_object"
+
+    def __call__(self, a: int) -> int:
+        """Take a number."""
+        return a
+
+
+callable_object = _Callable()
+registry = ToolRegistry([get_weather])
+also_search = [tool(name="search_text")(add)]
+no_tools = 42
+half = [get_weather, 42]

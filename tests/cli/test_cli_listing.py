@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+from desk import Command
+
+from toolbus.events import EVENT_TYPES, json_schema
+
+
+def test_events_lists_each_type_with_its_kind_and_first_line(toolbus: Command):
+    ended = toolbus("events")
+    rows = [line.split(maxsplit=2) for line in ended.out.splitlines()]
+    assert ended.status == 0
+    assert {(name, kind) for name, kind, _ in rows} == {
+        (each.__dataclass_fields__["type"].default, "fact" if each.is_fact else "signal") for each in EVENT_TYPES
+    }
+    assert ["text_delta", "signal"] in [row[:2] for row in rows]
+    assert all(told.endswith(".") or told for _, _, told in rows)
+
+
+def test_the_json_schema_is_that_of_the_union(toolbus: Command):
+    ended = toolbus("events", "--json-schema")
+    assert orjson.loads(ended.out) == json_schema()
+    assert "tool_call_completed" in ended.out
+
+
+def test_tools_lists_names_descriptions_and_parameters(toolbus: Command):
+    ended = toolbus("tools", "--tools", "scenes:add")
+    assert ended.status == 0
+    assert [line for line in ended.out.splitlines() if line and not line.startswith(" ")] == [
+        *("list_files", "search_text", "read_lines", "add")
+    ]
+    assert ended.out.endswith(
+        "\n\nadd\n  Add two numbers.\n    a (integer, required): The first.\n    b (integer, required): The second.\n"
+    )
+    assert "    max_results (integer, default 30): " in ended.out
+    assert '    mode ("text" | "regex" | "words", default "text"): ' in ended.out
+    assert "    end (integer | null, default null): " in ended.out
+
+
+def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
+    schema = {"properties": {"a": {"$ref": "#/$defs/Place"}, "b": {}, "c": {"type": ["string", "null"]}}}
+    code = (
+        "from toolbus import Tool\n"
+        f"odd = Tool('odd', 'Odd\\x1b[31m.', {{'type': 'object', **{schema!r}}}, lambda: 0, validate=lambda _: None)\n"
+    )
+    (folder / "odd_tools.py").write_text(code, encoding="utf-8")
+    ended = toolbus("tools", "--tools", "odd_tools:odd")
+    assert ended.out.endswith("odd\n  Odd.\n    a (Place)\n    b (any)\n    c (string | null)\n")
+
+
+def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):
+    listed = orjson.loads(toolbus("tools", "--json", "--tools", "scenes:add").out)
+    assert [each["name"] for each in listed] == ["list_files", "search_text", "read_lines", "add"]
+    assert listed[-1]["description"] == "Add two numbers."
+    assert listed[-1]["parameters"]["required"] == ["a", "b"]

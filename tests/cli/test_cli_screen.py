@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from desk import Terminal
+
+from toolbus.cli._live import LiveScreen
+from toolbus.cli._screen import Line, Screen, open_screen
+from toolbus.cli._text import cells, clean
+
+WORK = Line(mark="work", name="Search Text", detail='query="limits"', tail="1.2 s")
+DONE = Line(mark="ok", name="Search Text", detail='query="limits"', tail="12 ms")
+
+
+class Full(io.StringIO):
+    """A file on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "10")
+
+
+def after(shown: str) -> list[str]:
+    """The rows that a terminal which never wraps shows after `shown`."""
+    rows: list[str] = []
+    for line in shown.split("\n"):
+        rows.append(clean(line.rpartition("\x1b[2K")[2]))
+    return rows
+
+
+def test_a_plain_log_has_answer_and_work_on_their_own_streams():
+    out, err = io.StringIO(), io.StringIO()
+    screen = Screen(out, err)
+    screen.say("An")
+    screen.note(DONE)
+    screen.busy(WORK)
+    screen.say("swer")
+    screen.end_paragraph()
+    screen.end_paragraph()
+    assert out.getvalue() == "Answer\n"
+    assert err.getvalue() == '✓ Search Text  query="limits"  12 ms\n'
+
+
+@pytest.mark.parametrize("width", [10, 20, 30, 40, 80])
+@pytest.mark.parametrize("mark", ["work", "ok", "failed", ""])
+def test_every_line_fits(width: int, mark: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    err = io.StringIO()
+    line = Line(mark=mark, name="A Tool With A Name", detail="日本" * 50, tail="12 ms")  # type: ignore[arg-type]
+    Screen(None, err).note(line)
+    assert 0 < cells(err.getvalue().rstrip("\n")) <= width
+    assert width < 20 or "12 ms" in err.getvalue()
+
+
+def test_a_note_begins_on_its_own_line_when_both_streams_are_one_terminal(terminal: Terminal):
+    screen = Screen(terminal, terminal)
+    screen.say("half a line")
+    screen.note(Line(name="a note"))
+    assert terminal.getvalue() == "half a line\na note\n"
+
+
+def test_where_the_encoding_lacks_the_marks_they_are_words():
+    raw = io.BytesIO()
+    err = io.TextIOWrapper(raw, encoding="ascii")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    screen = Screen(out, err)
+    screen.note(Line(mark="failed", name="Find", detail="x" * 200))
+    screen.say("naïve \ud800")
+    assert raw.getvalue().startswith(b"failed: Find  xxx")
+    assert raw.getvalue().endswith(b"...\n")
+    assert out.buffer.getvalue() == b"na?ve ?"  # type: ignore[attr-defined]
+
+
+def test_without_streams_nothing_is_written_and_nothing_breaks():
+    screen = Screen(None, None)
+    screen.say("x")
+    screen.note(DONE)
+    assert screen.failure is None
+
+
+def test_a_stdout_that_fails_is_told_once_and_written_no_more():
+    told: list[bool] = []
+    screen = Screen(Full(), io.StringIO())
+    screen.on_failure = lambda: told.append(True)
+    screen.say("a")
+    screen.say("b")
+    assert screen.failure is not None
+    assert told == [True]
+
+
+def test_a_stream_that_is_closed_is_one_that_nobody_reads():
+    out, err = io.StringIO(), io.StringIO()
+    screen = Screen(out, err)
+    out.close()
+    err.close()
+    screen.say("a")
+    screen.tell("b")
+    assert not open_screen(out, err, {}).live
+    assert isinstance(screen.failure, BrokenPipeError)
+
+
+def test_the_live_line_is_gone_once_anything_else_is_written(terminal: Terminal):
+    screen = LiveScreen(terminal, terminal)
+    screen.busy(WORK)
+    assert after(terminal.getvalue()) == ['⠋ Search Text  query="limits"  1.2 s']
+    screen.busy(WORK)
+    assert after(terminal.getvalue()) == ['⠙ Search Text  query="limits"  1.2 s']
+    screen.note(DONE)
+    assert after(terminal.getvalue()) == ['✓ Search Text  query="limits"  12 ms', ""]
+    screen.busy(WORK)
+    screen.say("Answer")
+    assert after(terminal.getvalue()) == ['✓ Search Text  query="limits"  12 ms', "Answer"]
+
+
+def test_the_live_line_keeps_out_of_an_answer_that_stands_in_the_middle_of_a_line(terminal: Terminal):
+    screen = LiveScreen(terminal, terminal)
+    screen.say("half")
+    screen.busy(WORK)
+    assert terminal.getvalue() == "half"
+
+
+def test_the_live_line_moves_on_while_the_answer_goes_to_a_file(terminal: Terminal):
+    screen = LiveScreen(io.StringIO(), terminal)
+    screen.say("half")
+    screen.busy(WORK)
+    assert after(terminal.getvalue()) == ['⠋ Search Text  query="limits"  1.2 s']
+
+
+def test_a_live_line_that_the_terminal_has_wrapped_since_is_wiped_whole(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+):
+    screen = LiveScreen(None, terminal)
+    screen.busy(WORK)  # 36 columns
+    monkeypatch.setenv("COLUMNS", "15")
+    screen.busy(None)
+    assert terminal.getvalue().endswith("\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2K")
+
+
+def test_colours_are_of_the_basic_eight(terminal: Terminal):
+    LiveScreen(None, terminal).note(DONE)
+    assert "\x1b[32m✓\x1b[0m" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    "environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "unknown"}], ids=lambda each: "=".join(*each.items())
+)
+def test_a_terminal_that_asks_for_it_gets_the_plain_log(terminal: Terminal, environment: dict[str, str]):
+    assert not open_screen(terminal, terminal, environment).live
+
+
+def test_a_terminal_gets_the_live_screen_and_a_file_the_plain_log(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert open_screen(terminal, terminal, {"TERM": "xterm", "NO_COLOR": ""}).live
+    assert not open_screen(terminal, io.StringIO(), {"TERM": "xterm"}).live
+    assert not open_screen(None, None, {}).live
+
+
+def test_without_rich_a_terminal_gets_the_plain_log(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.color", None)
+    assert not open_screen(terminal, terminal, {"TERM": "xterm"}).live

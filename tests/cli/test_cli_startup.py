@@ -1,0 +1,95 @@
+"""What the command costs before it does anything, and how the process ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from toolbus import cli
+
+
+def imported_by(statement: str) -> set[str]:
+    """The modules that `statement` adds to those of `import toolbus`."""
+    code = f"import toolbus, sys; before = set(sys.modules); {statement}; print(*{{*sys.modules}} - before, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+def test_the_version_is_told_with_nothing_imported():
+    assert imported_by("from toolbus.cli import main; main(['--version'])") == {"toolbus.cli"}
+
+
+def test_help_imports_argparse_and_none_of_the_library():
+    code = "import contextlib, io; from toolbus.cli import main; s = contextlib.redirect_stdout(io.StringIO())"
+    added = imported_by(f"{code}; s.__enter__(); main(['--help']); s.__exit__(None, None, None)")
+    assert "argparse" in added or "argparse" in sys.modules
+    ours = {each for each in added if each.startswith("toolbus.")}
+    assert ours == {"toolbus.cli", *(f"toolbus.cli.{each}" for each in ("_commands", "_arguments", "_screen", "_text"))}
+    assert not {each.partition(".")[0] for each in added} & {"rich", "openai", "anyio"}
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["-V"], ["--version", "--version"]])
+def test_the_version_is_that_of_the_package(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == f"toolbus {version('toolbus')}\n"
+
+
+def test_the_version_is_found_wherever_the_package_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "nowhere"), str(tmp_path)])
+
+    def found(_name: str) -> str:
+        return "from a finder"
+
+    monkeypatch.setattr("importlib.metadata.version", found)
+    assert cli.main(["-V"]) == 0
+    assert capsys.readouterr().out == "toolbus from a finder\n"
+
+    def missing(_name: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert cli.main(["-V"]) == 0
+    assert capsys.readouterr().out == "toolbus (not installed)\n"
+
+
+def test_the_module_is_the_command(tmp_path: Path):
+    command = [sys.executable, "-m", "toolbus", "frob"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("toolbus: argument COMMAND: invalid choice: 'frob'")
+
+
+class TestTheEnd:
+    @pytest.fixture
+    def ends(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        ends: list[int] = []
+        monkeypatch.setattr(os, "_exit", ends.append)
+        monkeypatch.setattr(sys, "argv", ["toolbus", "--version"])
+        monkeypatch.setattr(cli, "_THREAD_SECONDS", 0.001)
+        return ends
+
+    def test_a_thread_that_hangs_does_not_keep_the_process(self, ends: list[int], monkeypatch: pytest.MonkeyPatch):
+        over = threading.Event()
+        thread = threading.Thread(target=over.wait)
+        thread.start()
+        try:
+            monkeypatch.setattr(sys, "stderr", None)
+            cli.main()
+            assert ends == [0]
+            cli.main(["--version"])
+            assert ends == [0]
+        finally:
+            over.set()
+            thread.join()
+
+    def test_without_one_it_ends_by_itself(self, ends: list[int]):
+        assert cli.main() == 0
+        assert ends == []
