@@ -8,6 +8,7 @@ import pytest
 from turn_driver import TOOLS, Turn, call, of, replied
 
 from toolbus.core.limits import Limits
+from toolbus.core.turn import CallModel
 from toolbus.events import ToolCallFailed, ToolCallRequested, decode, encode
 from toolbus.messages import AssistantMessage, ToolMessage
 from toolbus.protocols import ToolSpec
@@ -65,7 +66,8 @@ def test_a_round_of_refusals_alone_goes_on_at_once() -> None:
     turn = Turn()
     turn.call(call("nothing"), call("clock", "["))
     assert turn.roles == ["user", "assistant", "tool", "tool"]
-    assert turn.waiting.round == 1
+    assert isinstance(turn.command, CallModel)
+    assert turn.command.round == 1
 
 
 def test_refused_calls_count_as_calls_and_as_errors() -> None:

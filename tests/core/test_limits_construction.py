@@ -1,0 +1,81 @@
+"""Limits check themselves when they are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, fields
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from toolbus.core.limits import Limits
+from toolbus.errors import ConfigurationError
+
+NUMBERS = [each.name for each in fields(Limits) if each.name != "on_limit"]
+COUNTS = [each for each in NUMBERS if each.startswith("max_")]
+SECONDS = [each for each in NUMBERS if each.endswith("_seconds")]
+
+
+@pytest.mark.guarantee("G10")
+def test_every_limit_is_finite_by_default_and_as_the_design_says() -> None:
+    assert {name: getattr(Limits(), name) for name in NUMBERS} == {
+        "max_rounds": 10,
+        "max_calls_per_round": 64,
+        "max_tool_calls": 100,
+        "max_consecutive_errors": 3,
+        "max_repeats": 3,
+        "timeout_seconds": 120,
+        "tool_timeout_seconds": 30,
+        "model_timeout_seconds": 60,
+        "stream_idle_seconds": 30,
+        "max_input_tokens": 1_000_000,
+        "max_output_tokens": 100_000,
+    }
+    assert Limits().on_limit == "answer"
+    assert sorted(COUNTS + SECONDS) == sorted(NUMBERS)
+
+
+def refused(name: str, value: object) -> str:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigurationError) as raised:
+        Limits(**options)
+    assert isinstance(raised.value, ValueError)
+    return str(raised.value)
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [0, -1, 0.0, -0.5, math.nan, math.inf, -math.inf])
+def test_zero_negative_nan_and_infinite_are_refused_by_name(name: str, value: float) -> None:
+    assert refused(name, value) == f"{name} is {value!r}; it must be above zero and finite"
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [True, False, None, "3", Decimal(3)])
+def test_what_is_no_number_is_refused_and_a_boolean_is_none(name: str, value: object) -> None:
+    assert refused(name, value) == f"{name} is {value!r}; it must be a number"
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [1.5, 2.0])
+def test_fractions_of_counts_are_refused(name: str, value: float) -> None:
+    assert refused(name, value) == f"{name} is {value!r}; it must be a whole number"
+
+
+@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize("value", [1, 0.001, 86_400.5])
+def test_seconds_may_be_whole_or_not(name: str, value: float) -> None:
+    options: dict[str, Any] = {name: value}
+    assert getattr(Limits(**options), name) == value
+
+
+@pytest.mark.parametrize("value", ["", "ask", None, True])
+def test_on_limit_knows_two_words(value: object) -> None:
+    assert refused("on_limit", value) == f"on_limit is {value!r}; it must be 'answer' or 'stop'"
+
+
+def test_limits_cannot_be_changed() -> None:
+    limits: Any = Limits()
+    with pytest.raises(FrozenInstanceError):
+        limits.max_rounds = 3
