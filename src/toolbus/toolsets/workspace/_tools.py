@@ -150,7 +150,7 @@ class _Workspace:
             with io.BufferedReader(io.FileIO(handle, closefd=False), _LINE_PIECE) as reader:
                 return self._read(relative, reader, start, end)
 
-    def _read(self, path: str, file: io.BufferedReader, start: int, end: int | None) -> ToolResult:
+    def _read(self, path: str, file: io.BufferedReader[io.FileIO], start: int, end: int | None) -> ToolResult:
         bounds = self._bounds
         reader: io.BufferedIOBase = file
         head = file.peek(8_192)[:8_192]
