@@ -42,6 +42,10 @@ def test_the_names_that_the_design_fixes_are_there() -> None:
         "ToolDispatcher", "ToolError", "ToolRegistry", "ToolResult", "ToolRetry", "tool",
     }  # fmt: skip
     assert set(toolbus.__all__) == top
+    assert all(getattr(toolbus, name) for name in top)
+    assert top <= set(dir(toolbus))
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        toolbus.nothing_of_the_kind  # noqa: B018  # pyright: ignore
     events = importlib.import_module("toolbus.events")
     for name in [
         "RequestStarted",

@@ -1,15 +1,25 @@
-"""toolbus: an event-driven actor runtime for LLM tool calling on an in-process event bus."""
+"""toolbus: an event-driven actor runtime for LLM tool calling on an in-process event bus.
 
-from .bus import EventBus
-from .core.limits import Limits
-from .dispatcher import ToolDispatcher
-from .errors import ToolError, ToolRetry
-from .outcome import RequestResult
-from .protocols import ModelSettings
-from .results import ToolResult
-from .runtime import Runtime
-from .session import RequestSession
-from .tools import Tool, ToolContext, ToolRegistry, tool
+The public names, each imported when it is first used: so `import toolbus` costs next to nothing, and the command line
+starts without what it does not need.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bus import EventBus
+    from .core.limits import Limits
+    from .dispatcher import ToolDispatcher
+    from .errors import ToolError, ToolRetry
+    from .outcome import RequestResult
+    from .protocols import ModelSettings
+    from .results import ToolResult
+    from .runtime import Runtime
+    from .session import RequestSession
+    from .tools import Tool, ToolContext, ToolRegistry, tool
 
 __all__ = [
     "EventBus",
@@ -27,3 +37,32 @@ __all__ = [
     "ToolRetry",
     "tool",
 ]
+
+_HOMES = {
+    "EventBus": "bus",
+    "Limits": "core.limits",
+    "ModelSettings": "protocols",
+    "RequestResult": "outcome",
+    "RequestSession": "session",
+    "Runtime": "runtime",
+    "Tool": "tools",
+    "ToolContext": "tools",
+    "ToolDispatcher": "dispatcher",
+    "ToolError": "errors",
+    "ToolRegistry": "tools",
+    "ToolResult": "results",
+    "ToolRetry": "errors",
+    "tool": "tools",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,8 +21,12 @@ def imported_by(statement: str) -> set[str]:
     return set(done.stderr.split())
 
 
-def test_the_version_is_told_with_nothing_imported():
-    assert imported_by("from toolbus.cli import main; main(['--version'])") == {"toolbus.cli"}
+def test_the_version_is_told_with_the_standard_library_alone():
+    added = imported_by("from toolbus.cli import main; main(['--version'])")
+    assert {each for each in added if each.startswith("toolbus")} == {"toolbus.cli"}
+    assert {each.partition(".")[0] for each in added} - {"toolbus"} <= set(sys.stdlib_module_names)
+    assert "importlib.metadata" not in added
+    assert "argparse" not in added
 
 
 def test_help_imports_argparse_and_none_of_the_library():
