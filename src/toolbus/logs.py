@@ -20,35 +20,44 @@ from .events import (
     ToolCallRequested,
 )
 
-__all__ = ["LOGGED", "log_fact"]
+__all__ = ["is_logged", "log_fact"]
 
 _logger = logging.getLogger("toolbus.session")
 
 
+def is_logged(kind: type[Event]) -> bool:
+    """Whether a fact of this type has a line, and somebody wants lines of its level."""
+    level = _LEVELS.get(kind)
+    return level is not None and _logger.isEnabledFor(level)
+
+
 def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
-    """Write the line that belongs to `fact`, which is of a type in `LOGGED`; `envelope` is that of its request."""
+    """Write the line of `fact`, for which `is_logged` holds; `envelope` is that of its request."""
     if isinstance(fact, ToolCallFailed):
-        _tell(logging.WARNING, fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
+        _tell(fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
     elif isinstance(fact, RequestFailed):
-        _tell(logging.WARNING, fact, envelope, "request failed: %s: %s", fact.reason, fact.error)
-    elif not _logger.isEnabledFor(logging.INFO):
-        return
+        _tell(fact, envelope, "request failed: %s: %s", fact.reason, fact.error)
     elif isinstance(fact, ToolCallRequested):
-        _tell(logging.INFO, fact, envelope, "tool call requested: %s", fact.name)
+        _tell(fact, envelope, "tool call requested: %s", fact.name)
     elif isinstance(fact, ToolCallCompleted):
-        _tell(logging.INFO, fact, envelope, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
+        _tell(fact, envelope, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
     elif isinstance(fact, RequestCompleted):
-        _tell(logging.INFO, fact, envelope, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
+        _tell(fact, envelope, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
     elif isinstance(fact, RequestCancelled):
-        _tell(logging.INFO, fact, envelope, "request cancelled: %s", fact.reason)
+        _tell(fact, envelope, "request cancelled: %s", fact.reason)
 
 
-LOGGED = frozenset[type[Event]](
-    {ToolCallRequested, ToolCallCompleted, ToolCallFailed, RequestCompleted, RequestFailed, RequestCancelled}
-)
+_LEVELS: dict[type[Event], int] = {
+    ToolCallRequested: logging.INFO,
+    ToolCallCompleted: logging.INFO,
+    ToolCallFailed: logging.WARNING,
+    RequestCompleted: logging.INFO,
+    RequestFailed: logging.WARNING,
+    RequestCancelled: logging.INFO,
+}
 
 
-def _tell(level: int, fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:
+def _tell(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:
     extra: dict[str, Any] = {
         "request_id": envelope["request_id"],
         "conversation_id": envelope["conversation_id"],
@@ -56,4 +65,4 @@ def _tell(level: int, fact: Event, envelope: Mapping[str, Any], text: str, *valu
         "call_id": getattr(fact, "call_id", ""),
         "event_id": fact.event_id,
     }
-    _logger.log(level, text, *values, extra=extra)
+    _logger.log(_LEVELS[type(fact)], text, *values, extra=extra)

@@ -48,7 +48,7 @@ from .events import (
     new_id,
 )
 from .inputs import MessagesLike, ToolsLike, split_messages, tool_source
-from .logs import LOGGED, log_fact
+from .logs import is_logged, log_fact
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
@@ -315,7 +315,7 @@ class RequestSession:
         announce = self._bus.announce
         for fact in facts:
             kind = type(fact)
-            if kind in LOGGED:
+            if is_logged(kind):
                 log_fact(fact, self._state.envelope(fact.at))
             if kind in _FROM_BUS or (kind is ToolCallFailed and any(fact is each for each in inputs)):
                 continue  # what came from the bus was published there

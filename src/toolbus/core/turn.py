@@ -176,12 +176,21 @@ def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Eve
 
     Nothing is changed. An input that comes too late to mean anything gives no facts.
     """
+    if happened is None and _is_waiting(state):
+        return ()
     facts = _Facts(state, now)
     if happened is None:
         _follow(state, facts, now)
     elif state.phase is not Phase.ENDED:
         _ON_INPUT[type(happened)](state, happened, facts, now)
     return facts.made
+
+
+def _is_waiting(state: TurnState) -> bool:
+    """Whether the state asks for nothing but what is pending already."""
+    if state.cancel is not None:
+        return False
+    return state.phase is Phase.MODEL or (state.phase is Phase.TOOLS and bool(state.open_calls))
 
 
 def _on_start(state: TurnState, start: Start, facts: _Facts, _now: float) -> None:
