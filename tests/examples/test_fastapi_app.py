@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from http_serving import Serving, serving
 
 from fastapi_app import create_app
 from fastapi_app.app import runtime_from_environment
-from fastapi_app.sse import event_frames
+from fastapi_app.sse import EventStreamResponse, event_frames
 from toolbus import EventBus, Runtime, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import RequestCancelled, RequestCompleted, RequestStarted, TextDelta
@@ -278,6 +278,31 @@ async def test_ask_without_a_stream_minds_a_client_that_leaves_too(
             )  # once it is answered, the server has seen the other one go
             gate.open()
             assert isinstance(await anext(endings), kind)
+
+
+async def test_a_server_that_raises_when_the_client_is_gone_is_understood() -> None:
+    closed: list[str] = []
+
+    async def frames() -> AsyncGenerator[bytes]:
+        try:
+            yield b"first"
+            yield b"second"
+        finally:
+            closed.append("frames")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message.get("body"):
+            raise OSError("the client is gone")
+
+    async def receive() -> MutableMapping[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    response = EventStreamResponse(
+        frames(), heartbeat_seconds=60, on_close=lambda: closed.append("response"), headers={}
+    )
+    await response({"type": "http"}, receive, send)
+    assert closed == ["frames", "response"]
 
 
 async def test_a_running_request_is_cancelled_by_its_id() -> None:
