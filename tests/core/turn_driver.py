@@ -82,12 +82,13 @@ class Turn:
         history: Sequence[Message] = (),
         prompt: str | None = "What time is it?",
         steered: Sequence[str] = (),
+        now: float = 1_000_000.0,
     ) -> None:
         self.history = list(history)
         self.limits = limits or Limits()
         self.state = self.fresh()
         self.facts: list[Event] = []
-        self.now = 1_000_000.0
+        self.now = now
         message = None if prompt is None else UserMessage(content=prompt, message_id="r_u")
         self.step(Start(message, self.history), *(SteeringAdded(request_id="r", text=each) for each in steered))
 

@@ -6,7 +6,7 @@ tool_result blocks immediately after"):
 
 1. Directly behind an assistant message with calls come its results: one for each call, in call order, nothing between.
 2. There is no other tool message, and no id is used twice in one reply.
-3. Anthropic: instructions come first, then a user message; no message is empty.
+3. Anthropic: instructions come first, then a user message; no message is empty, and blanks alone are empty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ..errors import InvalidHistory
-from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from ..messages import AssistantMessage, Message, TextPart, ToolCall, ToolMessage, UserMessage
 from ..results import failure_content
 
 __all__ = ["Dialect", "Rules", "repair", "validate"]
@@ -75,11 +75,11 @@ class Rules:
         if self._dialect == "anthropic":
             if not self._opened:
                 self._refuse("an assistant message before the first user message")
-            if not ids and not message.text and not message.vendor_data:
+            if _is_empty(message):
                 self._refuse("an assistant message with neither text nor tool calls")
 
     def _check_opening(self, message: Message) -> None:
-        if isinstance(message, UserMessage) and not message.content:
+        if _is_empty(message):
             self._refuse("an empty user message")
 
     def _refuse(self, problem: str) -> None:
@@ -97,6 +97,17 @@ def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> Non
     rules.end()
 
 
+def _is_empty(message: Message) -> bool:
+    """Whether there is nothing in a user's or model's message that could be sent."""
+    if isinstance(message, UserMessage):
+        parts = (message.content,) if isinstance(message.content, str) else message.content
+        texts = [part if isinstance(part, str) else part.text for part in parts if isinstance(part, (str, TextPart))]
+        return len(texts) == len(parts) and not any(text.strip() for text in texts)
+    if isinstance(message, AssistantMessage):
+        return not (message.tool_calls or message.text.strip() or message.vendor_data)
+    return False
+
+
 _INTERRUPTED = failure_content("interrupted", "The call was interrupted; its result is not known.")
 
 
@@ -104,44 +115,72 @@ def repair(messages: Sequence[Message]) -> list[Message]:
     """A valid transcript with as much of `messages` as can be kept; the given list is not changed.
 
     Results move directly behind their call, in call order; a missing one is made up as `interrupted`; orphans and
-    second results are dropped; the n-th result of an id that was reused belongs to its n-th call, and later calls
-    get an id of their own; empty messages are dropped. Deterministic and idempotent.
+    second results are dropped. A result belongs to the message that it stands behind, else to the oldest unanswered
+    call of its id, so ids that a provider uses again in each reply stay as they are; within one reply, the second
+    call of an id gets one of its own. Empty messages are dropped, and what the model said before the first user
+    message. What is valid for Anthropic is not changed. Deterministic and idempotent.
     """
-    used: set[str] = set()
-    replies: dict[int, tuple[ToolCall, ...]] = {}
-    waiting: dict[str, deque[str]] = {}  # an id as it was written -> its unanswered calls, by their unique ids
-    results: dict[str, ToolMessage] = {}
-    for index, message in enumerate(messages):
+    kept = _without_empty(messages)
+    replies = _with_own_ids(kept)
+    waiting: dict[str, dict[int, deque[int]]] = {}  # id -> place of the message -> places of its unanswered calls
+    results: dict[tuple[int, int], ToolMessage] = {}
+    behind = -1  # the place of the reply whose results stand here
+    for place, message in enumerate(kept):
         if isinstance(message, AssistantMessage):
-            calls = tuple(replace(call, call_id=_unused(call.call_id, used)) for call in message.tool_calls)
-            for before, after in zip(message.tool_calls, calls, strict=True):
-                waiting.setdefault(before.call_id, deque()).append(after.call_id)
-            replies[index] = calls
-        elif isinstance(message, ToolMessage):
-            unanswered = waiting.get(message.call_id)
-            if unanswered:
-                call_id = unanswered.popleft()
-                results[call_id] = message if call_id == message.call_id else replace(message, call_id=call_id)
-    return _assemble(messages, replies, results)
+            behind = place
+            for number, call in enumerate(message.tool_calls):
+                waiting.setdefault(call.call_id, {}).setdefault(place, deque()).append(number)
+        elif not isinstance(message, ToolMessage):
+            behind = -1
+        elif unanswered := waiting.get(message.call_id):
+            asked = behind if behind in unanswered else next(iter(unanswered))
+            results[asked, unanswered[asked].popleft()] = message
+            if not unanswered[asked]:
+                del unanswered[asked]
+    return _assemble(kept, replies, results)
+
+
+def _without_empty(messages: Iterable[Message]) -> list[Message]:
+    kept: list[Message] = []
+    opened = False
+    for message in messages:
+        if _is_empty(message) or (isinstance(message, AssistantMessage) and not opened):
+            continue
+        opened = opened or isinstance(message, UserMessage)
+        kept.append(message)
+    return kept
+
+
+def _with_own_ids(messages: Sequence[Message]) -> dict[int, tuple[ToolCall, ...]]:
+    """The calls of each reply, by its place, under ids that no other call of the reply has."""
+    replies = {place: each.tool_calls for place, each in enumerate(messages) if isinstance(each, AssistantMessage)}
+    taken = {call.call_id for calls in replies.values() for call in calls}
+    for place, calls in replies.items():
+        seen: set[str] = set()
+        mended: list[ToolCall] = []
+        for call in calls:
+            again = not call.call_id or call.call_id in seen
+            mended.append(replace(call, call_id=_unused(call.call_id, taken)) if again else call)
+            seen.add(call.call_id)
+        replies[place] = tuple(mended)
+    return replies
 
 
 def _assemble(
-    messages: Sequence[Message], replies: dict[int, tuple[ToolCall, ...]], results: dict[str, ToolMessage]
+    messages: Sequence[Message],
+    replies: dict[int, tuple[ToolCall, ...]],
+    results: dict[tuple[int, int], ToolMessage],
 ) -> list[Message]:
     mended: list[Message] = []
-    opened = False
-    for index, message in enumerate(messages):
-        if isinstance(message, ToolMessage):
-            continue
+    for place, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
-            calls = replies[index]
-            if not opened or not (calls or message.text or message.vendor_data):
-                continue
+            calls = replies[place]
             mended.append(message if calls == message.tool_calls else replace(message, tool_calls=calls))
-            mended.extend(results.get(call.call_id) or _made_up(call) for call in calls)
-        elif isinstance(message, SystemMessage) or message.content:
+            for number, call in enumerate(calls):
+                result = results.get((place, number)) or _made_up(call)
+                mended.append(result if result.call_id == call.call_id else replace(result, call_id=call.call_id))
+        elif not isinstance(message, ToolMessage):
             mended.append(message)
-            opened = opened or isinstance(message, UserMessage)
     return mended
 
 
@@ -149,12 +188,9 @@ def _made_up(call: ToolCall) -> ToolMessage:
     return ToolMessage(call_id=call.call_id, name=call.name, content=_INTERRUPTED, is_error=True)
 
 
-def _unused(call_id: str, used: set[str]) -> str:
-    base = call_id or "call"
-    candidate = call_id or "call-1"
-    number = 2
-    while candidate in used:
-        candidate = f"{base}-{number}"
+def _unused(call_id: str, taken: set[str]) -> str:
+    number = 2 if call_id else 1
+    while (made := f"{call_id or 'call'}-{number}") in taken:
         number += 1
-    used.add(candidate)
-    return candidate
+    taken.add(made)
+    return made
