@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import anyio
@@ -63,6 +63,7 @@ from .protocols import (
     ToolSpec,
 )
 from .subscriptions import Subscription
+from .text_stream import TextStream
 from .tools import ToolContext
 
 __all__ = ["Instructions", "RequestSession"]
@@ -201,14 +202,14 @@ class RequestSession:
         """
         return self._listen(kinds, capacity, "drop_oldest")
 
-    def text(self, *, final_only: bool = False) -> AsyncIterator[str]:
+    def text(self, *, final_only: bool = False) -> TextStream:
         """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
 
         With `final_only`, only the text of the last round, once it is known to be the last. Of a provider that does
         not stream, whole texts arrive.
         """
         subscription = self._listen((TextDelta, ModelResponded), 1_000, "coalesce")
-        return _text_of(subscription, final_only=final_only)
+        return TextStream(subscription, final_only=final_only)
 
     def _listen(self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow) -> Subscription:
         subscription = self._bus.subscribe(
@@ -455,26 +456,6 @@ class RequestSession:
             self._accepted.set()
         if self._done is not None:
             self._done.set()
-
-
-async def _text_of(subscription: Subscription, *, final_only: bool) -> AsyncIterator[str]:
-    held: list[str] = []
-    streamed = ""
-    async with subscription:
-        async for event in subscription:
-            if isinstance(event, TextDelta):
-                streamed = event.message_id
-                if final_only:
-                    held.append(event.text)
-                else:
-                    yield event.text
-            elif isinstance(event, ModelResponded) and isinstance(event.message, AssistantMessage):
-                if event.message.message_id != streamed and event.message.text:
-                    held.append(event.message.text)
-                if not final_only or not event.message.tool_calls:
-                    for piece in held:
-                        yield piece
-                held.clear()
 
 
 def _is_ending(event: Event) -> bool:

@@ -679,3 +679,41 @@ def test_a_started_event_tells_prompt_and_deadline() -> None:
 
 def test_a_tool_needs_no_handler_when_it_is_external() -> None:
     assert Tool("x", "y", {"type": "object"}, external=True, validate=lambda _arguments: None).spec.external
+
+
+async def test_a_reader_that_is_cancelled_between_pieces_loses_none() -> None:
+    bus, model = EventBus(), Hanging()
+    session = RequestSession(bus, model, "hi")
+    stream = session.text()
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await model.asked.wait()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anext(stream)
+        assert scope.cancelled_caught
+        model.go_on.set()
+        assert [piece async for piece in stream] == ["at last"]
+        await stream.aclose()
+
+
+async def test_an_event_answers_itself_with_all_its_ids() -> None:
+    bus = EventBus()
+    terminal: list[Event] = []
+    bus.connect((ToolCallCompleted, ToolCallFailed), terminal.append)
+    bus.connect(
+        ToolCallRequested,
+        lambda event: bus.publish(
+            event.completed("sun", data={"sky": "clear"})
+            if event.arguments["city"] == "Paris"
+            else event.failed("closed", reason="denied", retryable=True)
+        ),
+    )
+    session = RequestSession(bus, two_cities(), "Weather?", tools=[get_weather], metadata={"tenant": "t1"})
+    result = await session.run()
+    assert [(call.ok, call.data, call.reason) for call in result.tool_calls] == [
+        (True, {"sky": "clear"}, ""),
+        (False, None, "denied"),
+    ]
+    for event in terminal:
+        assert (event.conversation_id, event.metadata) == (session.conversation_id, {"tenant": "t1"})

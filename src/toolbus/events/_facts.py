@@ -107,7 +107,8 @@ class ModelResponded(Event):
 class ToolCallRequested(Event):
     """A tool call that may run: arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
-    `deadline` is seconds from `at`. `arguments` is shared by all listeners and must not be changed.
+    `deadline` is seconds from `at`. `arguments` is shared by all listeners and must not be changed. To answer from the
+    bus: `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`.
     """
 
     type: Literal["tool_call_requested"] = "tool_call_requested"
@@ -120,6 +121,54 @@ class ToolCallRequested(Event):
     deadline: float
     idempotency_key: str
     is_fact: ClassVar[bool] = True
+
+    def completed(
+        self,
+        content: str,
+        *,
+        data: Any = None,
+        artifacts: tuple[Artifact, ...] = (),
+        affected: tuple[str, ...] = (),
+        duration_seconds: float = 0.0,
+    ) -> ToolCallCompleted:
+        """The terminal event of this call's success. `content` is the exact text for the model."""
+        return ToolCallCompleted(
+            request_id=self.request_id,
+            conversation_id=self.conversation_id,
+            parent_id=self.parent_id,
+            metadata=self.metadata,
+            call_id=self.call_id,
+            name=self.name,
+            content=content,
+            data=data,
+            artifacts=artifacts,
+            affected=affected,
+            duration_seconds=duration_seconds,
+        )
+
+    def failed(
+        self,
+        error: str,
+        *,
+        reason: FailureReason = "error",
+        retryable: bool = False,
+        outcome_unknown: bool = False,
+        duration_seconds: float = 0.0,
+    ) -> ToolCallFailed:
+        """The terminal event of this call's failure. `error` is for people and the model."""
+        return ToolCallFailed(
+            request_id=self.request_id,
+            conversation_id=self.conversation_id,
+            parent_id=self.parent_id,
+            metadata=self.metadata,
+            call_id=self.call_id,
+            name=self.name,
+            reason=reason,
+            error=error,
+            retryable=retryable,
+            outcome_unknown=outcome_unknown,
+            duration_seconds=duration_seconds,
+        )
 
 
 @event
