@@ -6,6 +6,7 @@ in, and is told when a subscription is closed and what a listener raised.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, MutableSet
 from dataclasses import dataclass
@@ -314,8 +315,9 @@ class Subscription:
 
 
 def _is_async(receiver: Any) -> bool:
-    called = (receiver, getattr(receiver, "__call__", None), getattr(receiver, "func", None))  # noqa: B004
-    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in called)
+    called = receiver.func if isinstance(receiver, functools.partial) else receiver
+    either = (called, getattr(called, "__call__", None))  # noqa: B004 -- an object may be called by an async method
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in either)
 
 
 def _refuse_coroutine(outcome: object, name: str) -> None:
