@@ -1,0 +1,209 @@
+"""From what a handler returns to the text for the model and the data for listeners, which is JSON whatever it was."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import pathlib
+import types
+import uuid
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+from pydantic import BaseModel
+
+from toolbus.errors import UnserialisableResult
+from toolbus.events import Artifact, ToolCallCompleted, decode, encode
+from toolbus.results import Rendered, ToolResult, clean, failure_content, render
+
+HALF = "\ud83d"  # half of a surrogate pair
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Model(BaseModel):
+    text: str
+    ratio: float = 1.0
+
+
+@dataclass
+class Record:
+    name: str
+    _hidden: int = 0
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Pair(tuple[int, int]):
+    __slots__ = ()
+
+
+class Anything(BaseModel):
+    inside: Any
+
+
+def cyclic_list() -> list[Any]:
+    inside: list[Any] = []
+    inside.append(inside)
+    return inside
+
+
+def cyclic_dict_with_half() -> dict[str, Any]:
+    inside: dict[str, Any] = {"half": HALF}
+    inside["inside"] = inside
+    return inside
+
+
+def cyclic_model() -> Anything:
+    inside = Anything(inside=None)
+    inside.inside = inside
+    return inside
+
+
+def through_the_wire(rendered: Rendered) -> ToolCallCompleted:
+    """What a listener in another process gets; fails where the event cannot be written."""
+    event = ToolCallCompleted(
+        call_id="c",
+        name="t",
+        content=rendered.content,
+        data=rendered.data,
+        artifacts=rendered.artifacts,
+        affected=rendered.affected,
+    )
+    back = decode(encode(event))
+    assert back == event, "what listeners here and elsewhere see differs"
+    return event
+
+
+@pytest.mark.parametrize(
+    ("value", "content", "data"),
+    [
+        ("plain text", "plain text", None),
+        ("", "", None),
+        ("größe 🙂", "größe 🙂", None),
+        (f"half {HALF}", "half ?", None),
+        (Colour.RED, "red", None),
+        (None, '{"ok":true}', None),
+        (True, "true", True),
+        (0, "0", 0),
+        (2**63, "9223372036854775808", 2**63),
+        (1.5, "1.5", 1.5),
+        (float("nan"), "null", None),
+        ({"x": float("inf")}, '{"x":null}', {"x": None}),
+        ({"a": [1, None, "x"]}, '{"a":[1,null,"x"]}', {"a": [1, None, "x"]}),
+        ({}, "{}", {}),
+        ([], "[]", []),
+        ({1: "a", None: "b"}, '{"1":"a","null":"b"}', {"1": "a", "null": "b"}),
+        ({dt.date(2026, 1, 2): 1}, '{"2026-01-02":1}', {"2026-01-02": 1}),
+        ({f"k{HALF}": [HALF]}, '{"k?":["?"]}', {"k?": ["?"]}),
+        ((1, 2), "[1,2]", [1, 2]),
+        (Point(1, 2), '{"x":1,"y":2}', {"x": 1, "y": 2}),
+        (Pair((1, 2)), "[1,2]", [1, 2]),
+        (types.MappingProxyType({"a": 1}), '{"a":1}', {"a": 1}),
+        ({3, 1, 2}, "[1,2,3]", [1, 2, 3]),
+        ({"tags": frozenset({"b", "a"})}, '{"tags":["a","b"]}', {"tags": ["a", "b"]}),
+        (decimal.Decimal("1.10"), '"1.10"', "1.10"),
+        (dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC), '"2026-01-02T03:04:00+00:00"', "2026-01-02T03:04:00+00:00"),
+        ({"day": dt.date(2026, 1, 2)}, '{"day":"2026-01-02"}', {"day": "2026-01-02"}),
+        (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"', "00000000-0000-0000-0000-000000000001"),
+        ([Colour.RED], '["red"]', ["red"]),
+        (pathlib.PurePosixPath("a/b"), '"a/b"', "a/b"),
+        (pathlib.PurePosixPath("a\udc80"), '"a?"', "a?"),
+        (Model(text="x"), '{"text":"x","ratio":1.0}', {"text": "x", "ratio": 1.0}),
+        (Model(text=HALF, ratio=float("nan")), '{"text":"?","ratio":null}', {"text": "?", "ratio": None}),
+        ([Model(text="x")], '[{"text":"x","ratio":1.0}]', [{"text": "x", "ratio": 1.0}]),
+        (Record("x", 1), '{"name":"x"}', {"name": "x"}),
+        (Record(HALF, 1), '{"name":"?"}', {"name": "?"}),
+        ([(HALF, {HALF}), Record, 1][:1], '[["?",["?"]]]', [["?", ["?"]]]),
+        ([HALF, uuid.UUID(int=1)], '["?","00000000-0000-0000-0000-000000000001"]', None),
+        (ToolResult(), '{"ok":true}', None),
+        (ToolResult(message="Saved."), '{"ok":true,"message":"Saved."}', None),
+        (ToolResult(message=HALF, data={HALF}), '{"ok":true,"message":"?","data":["?"]}', ["?"]),
+        (ToolResult(data=0), '{"ok":true,"data":0}', 0),
+        (
+            ToolResult(data={"day": dt.date(2026, 1, 2)}),
+            '{"ok":true,"data":{"day":"2026-01-02"}}',
+            {"day": "2026-01-02"},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: Any, content: str, data: Any):
+    rendered = render(value)
+    assert rendered.content == content
+    assert type(rendered.content) is str
+    if data is not None:
+        assert rendered.data == data
+    through_the_wire(rendered)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"raw", "bytes"),
+        ({"deep": [b"raw"]}, "dict .* a value of type bytes"),
+        (object(), "object"),
+        (Model, "ModelMetaclass"),
+        ([Model, HALF], "list .* ModelMetaclass"),
+        (1j, "complex"),
+        (2**64, "int .* 64-bit"),
+        ({(1, 2): 3}, "dict .* key"),
+        (cyclic_list(), "list .* [Rr]ecursion"),
+        (cyclic_dict_with_half(), "dict .* recursion"),
+        (cyclic_model(), "Anything .* Circular"),
+        (ToolResult(data=b"raw"), "bytes"),
+        (ToolResult(artifacts=["text"]), "artifact of type str"),  # type: ignore[list-item]
+        (ToolResult(artifacts=[Artifact(name="a", content=b"raw")]), "artifact 'a' is of type bytes.*base64"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_what_cannot_be_written_is_refused_by_the_name_of_its_type(value: Any, told: str):
+    with pytest.raises(UnserialisableResult, match=told):
+        render(value)
+
+
+def test_artifacts_and_what_was_affected_are_kept_beside_the_text():
+    result = ToolResult(
+        message="Saved.",
+        artifacts=[Artifact(name=f"a{HALF}", content=f"text{HALF}", media_type="text/markdown")],
+        affected=[pathlib.PurePosixPath("a/b"), f"c{HALF}", 7],  # type: ignore[list-item]
+    )
+    event = through_the_wire(render(result))
+    assert event.content == '{"ok":true,"message":"Saved."}'
+    assert event.artifacts == (Artifact(name="a?", content="text?", media_type="text/markdown"),)
+    assert event.affected == ("a/b", "c?", "7")
+
+
+def test_one_affected_name_is_not_taken_for_its_letters():
+    assert render(ToolResult(affected="notes.md")).affected == ("notes.md",)
+
+
+def test_data_is_the_events_own_whatever_the_handler_does_with_its_own_later():
+    cache: dict[str, list[int]] = {"numbers": [1]}
+    rendered = render(cache)
+    cache["numbers"].append(2)
+    assert rendered.data == {"numbers": [1]}
+    result = render(ToolResult(data=cache))
+    cache.clear()
+    assert result.data == {"numbers": [1, 2]}
+
+
+def test_a_failure_is_an_object_that_says_so():
+    assert orjson.loads(failure_content("timeout", f"too slow {HALF}")) == {
+        "ok": False,
+        "reason": "timeout",
+        "error": "too slow ?",
+    }
+
+
+def test_clean_leaves_what_is_whole_alone():
+    assert (clean("ascii"), clean("größe"), clean(f"a{HALF}b")) == ("ascii", "größe", "a?b")
+    assert type(clean(Colour.RED)) is str
