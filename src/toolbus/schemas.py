@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import inspect
+import math
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, make_dataclass
-from typing import Annotated, Any, TypeAlias
+from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from typing import Annotated, Any, TypeAlias, cast
 
 import orjson
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from .errors import ConfigurationError, InvalidArguments, MissingExtra
 
-__all__ = ["ArgumentBinder", "binder_for", "describe", "json_schema_validator"]
+__all__ = ["ArgumentBinder", "binder_for", "context_parameter", "describe", "hints_of", "json_schema_validator"]
 
 Json: TypeAlias = dict[str, Any]
 
@@ -46,74 +50,146 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
     """
     where = getattr(function, "__qualname__", repr(function))
     try:
-        hints = typing.get_type_hints(inspect.unwrap(_underlying(function)), include_extras=True)
-    except NameError as exc:
-        raise ConfigurationError(f"tool {where}: a type in its signature cannot be resolved: {exc}") from exc
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as exc:  # no callable; a builtin that does not tell
+        raise ConfigurationError(f"tool {where}: it has no signature to read: {exc}") from exc
+    hints = {name: hint for name, hint in hints_of(function).items() if name in parameters}
     described = describe(function)[1]
-    context: str | None = None
-    fields: list[Any] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name in hints and is_context(hints[name]):
-            context = name
-            continue
-        fields.append(_field(where, parameter, hints, described.get(name)))
+    fields = [
+        _field(where, parameter, hints, described.get(name))
+        for name, parameter in parameters.items()
+        if not (_is_named(where, parameter) and is_context(hints.get(name)))
+    ]
     model = make_dataclass(
         "Arguments",
         fields,
         kw_only=True,
-        namespace={"__pydantic_config__": ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)},
+        namespace={"__pydantic_config__": ConfigDict(extra="forbid", arbitrary_types_allowed=False)},
     )
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(model)
         schema = adapter.json_schema()
     except Exception as exc:
         raise ConfigurationError(f"tool {where}: its signature has no JSON schema: {exc}") from exc
+    return ArgumentBinder(
+        parameters=_tidy(schema), bind=_binder(adapter), context=context_parameter(where, hints, is_context)
+    )
+
+
+def _binder(adapter: TypeAdapter[Any]) -> Callable[[Mapping[str, Any]], Json]:
     validate_json = adapter.validator.validate_json
 
     def bind(arguments: Mapping[str, Any]) -> Json:
         try:
-            bound = validate_json(orjson.dumps(arguments))
-        except ValidationError as exc:
-            raise InvalidArguments(explain(exc)) from None
+            text = orjson.dumps(arguments)
         except TypeError as exc:
             raise InvalidArguments(f"arguments are not JSON: {exc}") from None
+        try:
+            # Strict from here and not by the configuration, which nested models do not inherit.
+            bound = validate_json(text, strict=True)
+        except ValidationError as exc:
+            raise InvalidArguments(explain(exc)) from None
+        except Exception as exc:  # a validator in the signature that raises what pydantic does not translate
+            raise InvalidArguments(f"the arguments could not be checked: {type(exc).__name__}") from exc
         return bound.__dict__
 
-    return ArgumentBinder(parameters=_tidy(schema), bind=bind, context=context)
+    return bind
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of `function`'s parameters, resolved. That of its result plays no part and may be unresolvable.
+
+    Types that are local to the function which makes the tool are found as well.
+    Raises `ConfigurationError` for one that cannot be resolved.
+    """
+    target: Any = inspect.unwrap(_underlying(function))
+    noted: dict[str, Any] = getattr(target, "__annotations__", {})
+    shim = types.SimpleNamespace(__annotations__={name: each for name, each in noted.items() if name != "return"})
+    known: dict[str, Any] = getattr(target, "__globals__", {})
+    try:
+        try:
+            return typing.get_type_hints(shim, globalns=known, include_extras=True)
+        except NameError:
+            return typing.get_type_hints(shim, globalns=known, localns=_locals_outside(), include_extras=True)
+    except Exception as exc:  # NameError mostly, but evaluating an annotation may raise anything
+        where = getattr(function, "__qualname__", repr(function))
+        raise ConfigurationError(f"tool {where}: a type in its signature cannot be resolved: {exc}") from exc
+
+
+def _locals_outside() -> dict[str, Any]:
+    """The local names of the code that called into this package."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame = frame.f_back
+    return {} if frame is None else dict(frame.f_locals)
+
+
+def context_parameter(where: str, hints: Mapping[str, Any], is_context: Callable[[Any], bool]) -> str | None:
+    """The name of the parameter that takes the tool context. Raises `ConfigurationError` when there are two."""
+    names = [name for name, hint in hints.items() if is_context(hint)]
+    if len(names) > 1:
+        raise ConfigurationError(f"tool {where}: {' and '.join(names)} both ask for the ToolContext; one is enough")
+    return names[0] if names else None
 
 
 def _underlying(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function that carries the annotations: of a partial its function, of a callable object its `__call__`."""
-    while hasattr(function, "func"):  # functools.partial
-        function = function.func  # type: ignore[attr-defined]
-    if not (inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function)):
-        function = type(function).__call__
+    function = _without_partial(function)
+    if inspect.isclass(function):
+        return function.__init__
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
     return function
 
 
-def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text: str | None) -> tuple[Any, ...]:
-    name = parameter.name
+def _is_named(where: str, parameter: inspect.Parameter) -> bool:
+    """True; raises `ConfigurationError` for a parameter that does not go by its name."""
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise ConfigurationError(
             f"tool {where}: parameter {parameter} cannot be filled from a JSON object; "
             "a tool takes named parameters only"
         )
+    if parameter.name in ("self", "cls"):
+        raise ConfigurationError(
+            f"tool {where}: {parameter.name!r} is for Python to fill; "
+            "make a tool of the bound method: Tool(handler=thing.method)"
+        )
+    return True
+
+
+def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text: str | None) -> tuple[Any, ...]:
+    name = parameter.name
     if name not in hints:
-        hint = " (make a tool of the bound method: Tool(handler=thing.method))" if name == "self" else ""
-        raise ConfigurationError(f"tool {where}: parameter {name!r} needs a type annotation{hint}")
+        raise ConfigurationError(f"tool {where}: parameter {name!r} needs a type annotation")
     annotation = hints[name]
+    default = parameter.default
+    if isinstance(default, FieldInfo):  # `x: int = Field(5, gt=0)`
+        annotation, default = Annotated[annotation, default], inspect.Parameter.empty
     if text and not _has_description(annotation):
         annotation = Annotated[annotation, Field(description=text)]
-    if parameter.default is inspect.Parameter.empty:
+    if default is inspect.Parameter.empty:
         return (name, annotation)
-    default = parameter.default
-    if default is None or isinstance(default, (str, int, float, bool, enum.Enum)):
+    if default is None or (isinstance(default, (str, int, float, bool, enum.Enum)) and _is_json(default)):
         return (name, annotation, field(default=default))
-    return (name, annotation, field(default_factory=lambda: copy.deepcopy(default)))
+    if isinstance(default, (list, dict, set, BaseModel)) or is_dataclass(default):
+        return (name, annotation, field(default_factory=lambda: copy.deepcopy(cast("Any", default))))
+    return (name, annotation, field(default_factory=lambda: default))  # itself: it may be a sentinel
+
+
+def _is_json(default: Any) -> bool:
+    """Whether a schema can show it: infinities and NaN are no JSON."""
+    return not isinstance(default, float) or math.isfinite(default)
 
 
 def _has_description(annotation: Any) -> bool:
     return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
+
+
+_VALUES = frozenset({"default", "const", "enum", "example", "examples"})  # values, not schemas
 
 
 def _tidy(schema: Json) -> Json:
@@ -122,12 +198,14 @@ def _tidy(schema: Json) -> Json:
     def clean(node: Any, *, is_properties: bool = False) -> Any:
         if isinstance(node, dict):
             return {
-                key: clean(value, is_properties=key in ("properties", "$defs") and not is_properties)
-                for key, value in typing.cast("Json", node).items()
+                key: value
+                if key in _VALUES and not is_properties
+                else clean(value, is_properties=key in ("properties", "$defs") and not is_properties)
+                for key, value in cast("Json", node).items()
                 if is_properties or key != "title" or not isinstance(value, str)
             }
         if isinstance(node, list):
-            return [clean(item) for item in typing.cast("list[Any]", node)]
+            return [clean(item) for item in cast("list[Any]", node)]
         return node
 
     tidy: Json = clean(schema)
@@ -135,13 +213,19 @@ def _tidy(schema: Json) -> Json:
     return tidy
 
 
+_WORDS = {"unexpected_keyword_argument": "There is no such argument"}  # pydantic speaks of Python here
+
+
 def explain(error: ValidationError) -> str:
     """The validation error as one line for a model: JSON path, what was expected; at most eight of them."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
-    lines = [f"{_path(problem['loc'])}: {problem['msg']}" for problem in problems[:8]]
-    if len(problems) > len(lines):
-        lines.append(f"and {len(problems) - len(lines)} more")
-    return "; ".join(lines)
+    lines = [f"{_path(problem['loc'])}: {_WORDS.get(problem['type'], problem['msg'])}" for problem in problems[:8]]
+    return _joined(lines, len(problems))
+
+
+def _joined(lines: list[str], total: int) -> str:
+    more = f"; and {total - len(lines)} more" if total > len(lines) else ""
+    return "; ".join(lines) + more
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -158,6 +242,7 @@ def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, A
     """
     try:
         import jsonschema  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 -- an extra
+        import referencing.exceptions  # noqa: PLC0415 -- jsonschema's own
     except ImportError as exc:
         raise MissingExtra("schema", "jsonschema") from exc
     library: Any = jsonschema  # it has no types
@@ -166,13 +251,19 @@ def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, A
         validator_class.check_schema(schema)
     except library.SchemaError as exc:
         raise ConfigurationError(f"the tool's schema is no valid JSON schema: {exc.message}") from exc
-    validator = validator_class(schema)
+    # With a registry of its own, so that a `$ref` to an address is never fetched.
+    validator = validator_class(schema, registry=cast("Any", referencing).Registry())
 
     def validate(arguments: Mapping[str, Any]) -> None:
-        problems: list[Any] = sorted(validator.iter_errors(arguments), key=_place)
+        try:
+            problems: list[Any] = sorted(validator.iter_errors(arguments), key=_place)
+        except referencing.exceptions.Unresolvable as exc:
+            raise InvalidArguments(
+                f"the arguments could not be checked: the tool's schema refers to {exc.ref}"
+            ) from exc
         if problems:
             lines = [f"{_path(tuple(problem.absolute_path))}: {problem.message}" for problem in problems[:8]]
-            raise InvalidArguments("; ".join(lines))
+            raise InvalidArguments(_joined(lines, len(problems)))
 
     return validate
 
@@ -183,18 +274,25 @@ def _place(problem: Any) -> list[str]:
 
 # --------------------------------------------------------------------------------------------- docstrings
 
-_SECTION = re.compile(r"^\s*(args|arguments|parameters|params)\s*:?\s*$", re.IGNORECASE)
+_SECTION = re.compile(
+    r"^\s*(args|arguments|parameters|params|keyword arg(ument)?s|other parameters)\s*:?\s*$", re.IGNORECASE
+)
 _END = re.compile(
     r"^\s*(returns?|raises?|yields?|examples?|notes?|warnings?|see also|references|attributes)\s*:?\s*$", re.IGNORECASE
 )
 _GOOGLE = re.compile(r"^(\s+)\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _NUMPY = re.compile(r"^(\w+)\s*(?::.*)?$")
+_SPHINX_FIELDS = (":param", ":type", ":return", ":rtype", ":raise")
 _SPHINX = re.compile(r"^\s*:param\s+(?:[^:]+\s+)?(\w+)\s*:\s*(.*)$")
 
 
 def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """The docstring's description, and the description of each parameter (Google, NumPy or Sphinx style)."""
-    lines = (inspect.getdoc(function) or "").splitlines()
+    function = _without_partial(function)
+    text = inspect.getdoc(function if inspect.isclass(function) else _underlying(function))
+    if text is None and not inspect.isroutine(function):  # a callable object whose class says it
+        text = inspect.getdoc(type(function))
+    lines = (text or "").splitlines()
     parameters: dict[str, str] = {}
     for index, line in enumerate(lines):
         if _SECTION.match(line):
@@ -207,7 +305,7 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 def _summary(lines: list[str]) -> str:
     kept: list[str] = []
     for line in lines:
-        if _SECTION.match(line) or _END.match(line) or line.lstrip().startswith((":param", ":return", ":raise")):
+        if _SECTION.match(line) or _END.match(line) or line.lstrip().startswith(_SPHINX_FIELDS):
             break
         kept.append(line)
     return "\n".join(kept).strip()

@@ -5,20 +5,21 @@ Knows schemas and results; does not know the bus or who runs a handler. See `too
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
 import re
+import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, InvalidArguments
 from .messages import Message, UserMessage, user_text
 from .protocols import ToolSpec
 from .results import ToolResult
-from .schemas import ArgumentBinder, binder_for, describe, json_schema_validator
+from .schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
 
 __all__ = ["Tool", "ToolContext", "ToolRegistry", "ToolResult", "Toolish", "tool"]
 
@@ -94,6 +95,8 @@ class ToolContext(Generic[DepsT]):
 def _is_context(annotation: Any) -> bool:
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):  # `ToolContext[Deps] | None`
+        return any(_is_context(each) for each in typing.get_args(annotation))
     return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
 
 
@@ -107,7 +110,7 @@ class Tool(Generic[P, R]):
 
     `name` is 1 to 64 letters, digits, underscores and dashes. Without `schema`, name, description and schema come
     from the handler's signature and docstring. With one, arguments are validated by the jsonschema library (extra
-    `schema`) or by `validate`, which raises `InvalidArguments`, and passed by name. An async handler runs on the
+    `schema`) or by `validate`, whose exceptions are told to the model, and passed by name. An async handler runs on the
     loop, any other one in a thread. `timeout_seconds` replaces the request's limit for tools; `max_concurrency`
     bounds how many calls of this tool run at once in one dispatcher, over all requests. An `external` tool has no
     handler here: somebody else on the bus answers.
@@ -116,6 +119,7 @@ class Tool(Generic[P, R]):
     """
 
     __slots__ = (
+        "__weakref__",
         "__wrapped__",
         "_bind",
         "_context",
@@ -139,9 +143,11 @@ class Tool(Generic[P, R]):
     ) -> None:
         if handler is None and not (external and name and schema is not None):
             raise ConfigurationError("a Tool needs a handler, or external=True with a name and a schema")
+        if handler is not None:
+            _check_handler(handler)
         name = _checked_name(name or getattr(handler, "__name__", ""))
         _check_bounds(name, timeout_seconds, max_concurrency)
-        binder = _binder(schema, handler, validate)
+        binder = _binder(name, schema, handler, validate)
         if description is None:
             description = describe(handler)[0] if handler is not None else ""
         bind = binder.bind
@@ -158,7 +164,7 @@ class Tool(Generic[P, R]):
         self.spec = ToolSpec(
             name=name,
             description=description,
-            parameters=MappingProxyType(binder.parameters),
+            parameters=types.MappingProxyType(binder.parameters),
             validate=check,
             timeout_seconds=timeout_seconds,
             external=external,
@@ -218,6 +224,20 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _check_handler(handler: Any) -> None:
+    if isinstance(handler, Tool):
+        raise ConfigurationError(f"{handler!r} is a tool already; register it as it is")
+    if not callable(handler):
+        raise ConfigurationError(
+            f"{handler!r} cannot be called; of a method, make a tool of the bound one: Tool(handler=thing.method)"
+        )
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigurationError(
+            f"tool {getattr(handler, '__qualname__', handler)}: a handler returns one value and does not yield; "
+            "return a list, and tell how far it is with ToolContext.progress"
+        )
+
+
 def _check_bounds(name: str, timeout_seconds: float | None, max_concurrency: int | None) -> None:
     if timeout_seconds is not None and not (0 < timeout_seconds < math.inf):
         raise ConfigurationError(f"tool {name!r}: timeout_seconds is {timeout_seconds}; it must be above 0 and finite")
@@ -232,24 +252,44 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 def _binder(
+    name: str,
     schema: Mapping[str, Any] | None,
     handler: Callable[..., Any] | None,
     validate: Callable[[Mapping[str, Any]], None] | None,
 ) -> ArgumentBinder:
     if schema is None:
         assert handler is not None
+        if validate is not None:
+            raise ConfigurationError(f"tool {name!r}: validate= goes with schema=; annotate the parameters instead")
         return binder_for(handler, _is_context)
-    check = validate or json_schema_validator(schema)
+    parameters = {"type": "object", **copy.deepcopy(dict(schema))}
+    if parameters["type"] != "object":
+        raise ConfigurationError(
+            f"tool {name!r}: its schema is of type {parameters['type']!r}; "
+            "arguments are an object, so give the schema of that object alone"
+        )
+    check = _translated(validate) if validate is not None else json_schema_validator(parameters)
 
     def bind(arguments: Mapping[str, Any]) -> dict[str, Any]:
         check(arguments)
-        return dict(arguments)
+        return copy.deepcopy(dict(arguments))
 
-    context = None
-    if handler is not None:
-        hints = typing.get_type_hints(handler) if hasattr(handler, "__annotations__") else {}
-        context = next((name for name, hint in hints.items() if _is_context(hint)), None)
-    return ArgumentBinder(parameters=dict(schema), bind=bind, context=context)
+    context = None if handler is None else context_parameter(name, hints_of(handler), _is_context)
+    return ArgumentBinder(parameters=parameters, bind=bind, context=context)
+
+
+def _translated(validate: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
+    """Somebody's validator, whose own errors are for the model as well: most libraries raise one of their own."""
+
+    def check(arguments: Mapping[str, Any]) -> None:
+        try:
+            validate(arguments)
+        except InvalidArguments:
+            raise
+        except Exception as exc:
+            raise InvalidArguments(str(exc) or type(exc).__name__) from exc
+
+    return check
 
 
 @overload
@@ -320,7 +360,7 @@ class ToolRegistry:
     def specs(self) -> Mapping[str, ToolSpec]:
         """What models see, by name: a snapshot, made anew after a change."""
         if self._specs is None:
-            self._specs = MappingProxyType({name: each.spec for name, each in self._tools.items()})
+            self._specs = types.MappingProxyType({name: each.spec for name, each in self._tools.items()})
         return self._specs
 
     def _set(self, tool: Tool[..., Any]) -> None:

@@ -1,0 +1,129 @@
+"""The registry: names, order, snapshots; and what a running request sees of a change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolbus import EventBus, RequestSession, ToolDispatcher
+from toolbus.errors import ConfigurationError
+from toolbus.messages import UserMessage
+from toolbus.protocols import ModelRequest
+from toolbus.testing import ScriptedProvider, calls, text
+from toolbus.tools import Tool, ToolContext, ToolRegistry, tool
+
+
+@tool
+async def one() -> str:
+    """One."""
+    return "1"
+
+
+def two() -> str:
+    """Two."""
+    return "2"
+
+
+def test_tools_and_functions_are_registered_in_order():
+    registry = ToolRegistry([one, two])
+    assert [each.name for each in registry] == ["one", "two"] == list(registry.specs)
+    assert registry.get("one") is one
+    assert registry.get("three") is None
+    assert ("two" in registry, "three" in registry, len(registry)) == (True, False, 2)
+    assert registry.specs["one"] is one.spec
+
+
+def test_a_name_is_taken_once():
+    registry = ToolRegistry([one])
+    with pytest.raises(ConfigurationError, match=r"'one' already; use replace\(\)"):
+        registry.add(one)
+    added = registry.add(two)
+    assert registry.get("two") is added
+
+
+def test_replacing_keeps_the_place_and_adds_where_there_was_none():
+    registry = ToolRegistry([one, two])
+    other = Tool("one", "Another.", {}, lambda: "11", validate=lambda _: None)
+    assert registry.replace(other) is other
+    assert [each.description for each in registry] == ["Another.", "Two."]
+    registry.remove("two")
+    registry.replace(two)
+    assert list(registry.specs) == ["one", "two"]
+
+
+def test_removing_what_is_not_there_raises():
+    with pytest.raises(KeyError, match="one"):
+        ToolRegistry().remove("one")
+
+
+def test_what_is_no_tool_is_refused():
+    nonsense: Any = "get_weather"
+    with pytest.raises(ConfigurationError, match="'get_weather' is no tool"):
+        ToolRegistry([nonsense])
+
+
+def test_specs_are_a_snapshot_that_is_made_anew_after_a_change():
+    registry = ToolRegistry([one])
+    before = registry.specs
+    assert registry.specs is before
+    registry.add(two)
+    assert list(before) == ["one"]
+    assert list(registry.specs) == ["one", "two"]
+    registry.remove("one")
+    assert list(registry.specs) == ["two"]
+    read_only: Any = before
+    with pytest.raises(TypeError):
+        read_only["two"] = read_only["one"]
+
+
+def test_iterating_stands_a_change():
+    registry = ToolRegistry([one, two])
+    for each in registry:
+        registry.remove(each.name)
+    assert len(registry) == 0
+
+
+async def test_a_running_request_sees_a_change_at_its_next_round():
+    registry = ToolRegistry([one])
+
+    @tool
+    async def grow() -> str:
+        """Learn something."""
+        registry.add(two)
+        registry.remove("one")
+        return "grown"
+
+    registry.add(grow)
+    offered: list[list[str]] = []
+    script = iter([calls(("grow", {})), calls(("two", {}), ("one", {})), text("Done.")])
+
+    def step(request: ModelRequest) -> Any:
+        offered.append([each.name for each in request.tools])
+        return next(script)
+
+    bus = EventBus()
+    async with ToolDispatcher(bus, registry):
+        result = await RequestSession(bus, ScriptedProvider(step), "Go.", tools=registry).run()
+    assert offered == [["one", "grow"], ["grow", "two"], ["grow", "two"]]
+    assert [(each.name, each.content, each.reason) for each in result.tool_calls] == [
+        ("grow", "grown", ""),
+        ("two", "2", ""),
+        ("one", "", "unknown_tool"),
+    ]
+    assert "The tools are: grow, two." in result.tool_calls[2].error
+
+
+# ------------------------------------------------------------------------------------------------- context
+
+
+async def test_a_context_of_ones_own_is_enough_to_test_a_handler():
+    @tool
+    async def greet(context: ToolContext[str]) -> str:
+        """Greet."""
+        await context.progress("thinking", done=1, total=2)
+        return f"Hi {context.deps}, you said {context.last_user_message!r}"
+
+    messages = [UserMessage(content="first"), UserMessage(content="hello")]
+    assert await greet(ToolContext(deps="Ada", messages=messages)) == "Hi Ada, you said 'hello'"
+    assert ToolContext(deps=None).last_user_message == ""
