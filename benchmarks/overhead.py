@@ -67,7 +67,7 @@ async def _run_call(call: dict[str, Any]) -> dict[str, Any]:
         async with asyncio.timeout(30):
             arguments = Arguments.model_validate_json(call["function"]["arguments"])
             result = await lookup(**arguments.__dict__)
-    except Exception as exc:  # noqa: BLE001
+    except Exception as exc:
         result = {"ok": False, "error": str(exc)}
     return {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)}
 

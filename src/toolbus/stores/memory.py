@@ -33,10 +33,9 @@ class _Conversation:
 
 
 class MemoryStore:
-    """A `Store` in memory, bounded in conversations and in bytes (an estimate: a byte a character of ASCII
-    text, three of any other, and some overhead).
+    """A `Store` in memory, bounded in conversations and in bytes.
 
-    Past either bound the conversation that was read or written longest ago is forgotten, whole; the newest one is
+    Bytes are an estimate: one for each character of ASCII text, three for any other, and some overhead. Past either bound the conversation that was read or written longest ago is forgotten, whole; the newest one is
     kept even when it alone is over `max_bytes`. Costs O(messages added).
     """
 
