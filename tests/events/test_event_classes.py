@@ -1,0 +1,224 @@
+"""The classes themselves: names, ids, immutability, and what they leave to others."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+import toolbus.events
+from toolbus.events import (
+    EVENT_TYPES,
+    FACT_TYPES,
+    Event,
+    StatusChanged,
+    TextDelta,
+    new_id,
+)
+
+SCHEMA = toolbus.events.json_schema()
+FACTS = [
+    "RequestStarted",
+    "MessageAppended",
+    "RoundStarted",
+    "ModelResponded",
+    "ToolCallRequested",
+    "ToolCallCompleted",
+    "ToolCallFailed",
+    "ApprovalRequested",
+    "ApprovalDecided",
+    "SteeringAdded",
+    "CancelRequested",
+    "PlanChanged",
+    "HistoryCompressed",
+    "RequestCompleted",
+    "RequestFailed",
+    "RequestCancelled",
+]
+SIGNALS = [
+    "TextDelta",
+    "ReasoningDelta",
+    "ToolArgumentsDelta",
+    "ToolCallStarted",
+    "ToolCallProgress",
+    "ToolCallRetrying",
+    "ModelRetrying",
+    "StatusChanged",
+    "ToolCallLate",
+    "SubscriberLagged",
+    "ReceiverFailed",
+    "DeadLetter",
+]
+
+
+def _blank(kind: type[Event]) -> Event:
+    """An instance with nothing meaningful in its required fields."""
+    required: dict[str, Any] = {
+        each.name: ""
+        for each in dataclasses.fields(kind)
+        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    }
+    return kind(**required)
+
+
+def test_there_are_the_facts_and_signals_of_the_design_and_no_others():
+    assert [kind.__name__ for kind in EVENT_TYPES if kind.is_fact] == [kind.__name__ for kind in FACT_TYPES]
+    assert {kind.__name__ for kind in FACT_TYPES} == set(FACTS)
+    assert {kind.__name__ for kind in EVENT_TYPES} == {*FACTS, *SIGNALS}
+    assert len(EVENT_TYPES) == len(FACTS) + len(SIGNALS)
+
+
+def test_every_type_is_public():
+    for kind in EVENT_TYPES:
+        assert getattr(toolbus.events, kind.__name__) is kind
+        assert kind.__name__ in toolbus.events.__all__
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_the_type_on_the_wire_is_the_class_name_in_snake_case(kind: type[Event]):
+    expected = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+    assert _blank(kind).type == expected
+    assert SCHEMA["$defs"][kind.__name__]["properties"]["type"]["const"] == expected
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_every_event_says_what_it_is_for(kind: type[Event]):
+    assert kind.__doc__ is not None
+    assert not kind.__doc__.startswith(f"{kind.__name__}(")  # what a dataclass without a docstring gets
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_events_are_slotted_keyword_only_and_carry_the_ids(kind: type[Event]):
+    event = _blank(kind)
+    assert not hasattr(event, "__dict__")
+    assert all(each.kw_only for each in dataclasses.fields(kind))
+    shared = ["type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"]
+    assert [each.name for each in dataclasses.fields(kind)][:7] == shared
+    assert not {"seq", "position"} & {each.name for each in dataclasses.fields(kind)}
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_events_are_really_frozen_while_debugging(kind: type[Event]):
+    event: Any = _blank(kind)
+    for name in ("request_id", dataclasses.fields(kind)[-1].name):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(event, name, "changed")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            delattr(event, name)
+
+
+def test_events_are_equal_by_value_and_cannot_be_hashed_while_debugging_as_in_earnest():
+    event = StatusChanged(stage="idle", text="x")
+    assert event == dataclasses.replace(event)
+    assert event != dataclasses.replace(event, text="y")
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(event)
+
+
+def _run(program: str, **environment: str) -> list[str]:
+    """What a fresh Python prints, line by line."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    return done.stdout.split()
+
+
+CHANGES = """
+from toolbus.events import StatusChanged
+event = StatusChanged(stage="idle", text="x")
+try:
+    event.text = "y"
+    print(event.text)
+except AttributeError as exc:
+    print(type(exc).__name__)
+try:
+    print(hash(event))
+except TypeError as exc:
+    print(type(exc).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("debug", "outcome"), [("", "y"), ("0", "y"), ("1", "FrozenInstanceError")], ids=["unset", "off", "on"]
+)
+def test_events_are_frozen_to_python_while_debugging_alone_and_hashed_never(debug: str, outcome: str):
+    assert _run(CHANGES, TOOLBUS_DEBUG=debug) == [outcome, "TypeError"]
+
+
+# ------------------------------------------------------------------------------------------------------------ ids
+
+
+@pytest.mark.guarantee("G01")
+def test_event_ids_are_unique():
+    ids = {TextDelta(message_id="m", text="").event_id for _ in range(10_000)}
+    assert len(ids) == 10_000
+
+
+@pytest.mark.guarantee("G01")
+def test_ids_are_unique_over_threads():
+    ids: list[list[str]] = [[] for _ in range(8)]
+
+    def make(into: list[str]) -> None:
+        into.extend(new_id() for _ in range(5_000))
+
+    threads = [threading.Thread(target=make, args=[into]) for into in ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({each for into in ids for each in into}) == 40_000
+
+
+FORKS = """
+import os
+from toolbus.events import StatusChanged, new_id
+
+before = new_id()
+read, write = os.pipe()
+children = []
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        made = [new_id() for _ in range(50)] + [StatusChanged(stage="idle", text="").event_id for _ in range(50)]
+        os.write(write, (" ".join(made) + "\\n").encode())
+        os._exit(0)
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+os.close(write)
+print(before, *(new_id() for _ in range(100)))
+with os.fdopen(read) as pipe:
+    print(pipe.read())
+"""
+
+
+@pytest.mark.guarantee("G01")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_forked_children_repeat_neither_their_parents_ids_nor_each_others():
+    ids = _run(FORKS)
+    assert len(ids) == 301
+    assert len(set(ids)) == 301
+    assert len({each[:16] for each in ids}) == 3
+
+
+@pytest.mark.guarantee("G01")
+def test_two_processes_do_not_make_the_same_ids():
+    program = "from toolbus.events import new_id\nprint(*(new_id() for _ in range(10)))"
+    assert not set(_run(program)) & set(_run(program))
+
+
+def test_time_is_given_by_whoever_makes_an_event_or_is_the_present():
+    assert StatusChanged(stage="idle", text="", at=5.0).at == 5.0
+    first, second = StatusChanged(stage="idle", text=""), StatusChanged(stage="idle", text="")
+    assert 0 < first.at <= second.at

@@ -1,0 +1,313 @@
+"""Coding: every event survives JSON, and what is no event is refused with its place and what was expected."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+from event_strategies import events, events_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolbus.errors import DecodeError, ToolbusError
+from toolbus.events import (
+    EVENT_TYPES,
+    ApprovalDecided,
+    Artifact,
+    CallOutcome,
+    Event,
+    MessageAppended,
+    RoundStarted,
+    StatusChanged,
+    TextDelta,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+    ToolCallRequested,
+    decode,
+    encode,
+    json_schema,
+)
+from toolbus.messages import AssistantMessage, ImagePart, TextPart, ToolCall, UserMessage
+
+SCHEMA = json_schema()
+DELTA: dict[str, Any] = {"type": "text_delta", "message_id": "m", "text": "x"}
+REQUESTED: dict[str, Any] = {
+    "type": "tool_call_requested",
+    "call_id": "c",
+    "name": "look_up",
+    "arguments": {},
+    "round": 0,
+    "deadline": 30.0,
+    "idempotency_key": "k",
+}
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+@given(data=st.data())
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_every_event_round_trips_with_any_values(kind: type[Event], data: st.DataObject):
+    event = data.draw(events_of(kind))
+    again = decode(encode(event))
+    assert type(again) is kind
+    assert again == event
+
+
+@given(events)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_an_event_is_one_line_of_json_with_its_type(event: Event):
+    line = encode(event)
+    assert b"\n" not in line
+    written = orjson.loads(line)
+    assert written["type"] == event.type
+    assert set(written) == set(type(event).__dataclass_fields__) - {"is_fact"}
+    assert encode(decode(line)) == line
+
+
+def test_nested_values_come_back_as_what_they_were():
+    message = AssistantMessage(text="x", tool_calls=(ToolCall(name="a"), ToolCall(name="b")), vendor_data={"v": [1]})
+    for event in (
+        MessageAppended(message=message),
+        MessageAppended(message=UserMessage(content=(TextPart(text="a"), ImagePart(url="https://example.com/a.png")))),
+        RoundStarted(round=1, message_count=2, after=(CallOutcome(name="a", success=True),)),
+        ToolCallCompleted(call_id="c", name="a", content="", artifacts=(Artifact(name="f", content="x"),)),
+    ):
+        again = decode(encode(event))
+        assert again == event
+        assert repr(again) == repr(event)
+
+
+def test_text_is_accepted_as_well_as_bytes():
+    event = TextDelta(message_id="m", text="zażółć 😀")
+    assert decode(encode(event).decode()) == event
+
+
+def test_what_is_left_out_gets_its_default():
+    event = decode(orjson.dumps(DELTA))
+    assert isinstance(event, TextDelta)
+    assert (event.request_id, event.round, event.metadata) == ("", 0, None)
+    assert event.event_id != decode(orjson.dumps(DELTA)).event_id
+
+
+def test_fields_that_are_unknown_are_ignored_at_any_depth():
+    line = orjson.dumps(
+        {
+            "type": "message_appended",
+            "of_a_newer_version": [1, 2],
+            "message": {"role": "user", "content": "hello", "mood": "good"},
+        }
+    )
+    event = decode(line)
+    assert isinstance(event, MessageAppended)
+    assert event.message == UserMessage(content="hello")
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "expectation"),
+    [
+        ({"text": ...}, "text_delta.text", "required"),
+        ({"text": 5}, "text_delta.text", "valid string"),
+        ({"round": "3"}, "text_delta.round", "valid integer"),
+        ({"round": 1.5}, "text_delta.round", "valid integer"),
+        ({"round": True}, "text_delta.round", "valid integer"),
+        ({"at": "noon"}, "text_delta.at", "valid number"),
+        ({"at": "5"}, "text_delta.at", "valid number"),
+        ({"metadata": [1]}, "text_delta.metadata", "valid mapping|valid dictionary|object"),
+        ({"event_id": None}, "text_delta.event_id", "valid string"),
+    ],
+)
+def test_a_wrong_field_is_told_by_its_path_and_what_was_expected(change: dict[str, Any], path: str, expectation: str):
+    fields = {name: value for name, value in {**DELTA, **change}.items() if value is not ...}
+    with pytest.raises(DecodeError, match=rf"^{path}: .*({expectation})"):
+        decode(orjson.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "expectation"),
+    [
+        (
+            {"type": "message_appended", "message": {"role": "tool", "call_id": "c", "name": "n", "content": 1}},
+            r"message_appended\.message\.tool\.content",
+            "valid string",
+        ),
+        ({"type": "message_appended", "message": {"role": "robot"}}, r"message_appended\.message", "'system'"),
+        (
+            {"type": "round_started", "round": 1, "message_count": 1, "after": [{"name": "a", "success": True}, {}]},
+            r"round_started\.after\.1\.name",
+            "required",
+        ),
+        ({**REQUESTED, "arguments": "{}"}, r"tool_call_requested\.arguments", "dictionary|object"),
+        (
+            {"type": "tool_call_failed", "call_id": "c", "name": "n", "error": "", "reason": "bored"},
+            r"tool_call_failed\.reason",
+            "'error', 'invalid_arguments'",
+        ),
+        ({"type": "status_changed", "text": "", "stage": "asleep"}, r"status_changed\.stage", "'idle'"),
+    ],
+)
+def test_a_wrong_field_inside_another_is_told_by_its_whole_path(fields: dict[str, Any], path: str, expectation: str):
+    with pytest.raises(DecodeError, match=rf"^{path}: .*({expectation})"):
+        decode(orjson.dumps(fields))
+
+
+@pytest.mark.parametrize("word", ["yes", "true", "1", "on", 1])
+def test_no_word_but_true_approves_a_call(word: object):
+    line = orjson.dumps({"type": "approval_decided", "call_id": "c", "approved": word})
+    with pytest.raises(DecodeError, match=r"^approval_decided\.approved: .*valid boolean"):
+        decode(line)
+    event = decode(orjson.dumps({"type": "approval_decided", "call_id": "c", "approved": True}))
+    assert isinstance(event, ApprovalDecided)
+    assert event.approved is True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not json",
+        b'{"type":"text_delta"',
+        b"\xff\xfe",
+        b'{"type":"text_delta","message_id":"m","text":"\\ud800"}',
+        "\ud800",
+        b'{"type":"text_delta","message_id":"m","text":"x","at":NaN}',
+        b'{"type":"text_delta","message_id":"m","text":"x","at":1e999}',
+        b'{"type":"tool_call_completed","call_id":"c","name":"n","content":"","data":{"deep":[Infinity]}}',
+    ],
+)
+def test_what_is_not_json_is_refused_wherever_it_is(data: bytes | str):
+    with pytest.raises(DecodeError, match=r"^event: not JSON: ") as caught:
+        decode(data)
+    assert isinstance(caught.value, ToolbusError)
+    assert caught.value.fault == "caller"
+
+
+@pytest.mark.parametrize("data", [b"[]", b"3", b"null", b'"text_delta"'])
+def test_json_that_is_no_object_is_no_event(data: bytes):
+    with pytest.raises(DecodeError, match=r"^event: .*object"):
+        decode(data)
+
+
+def test_an_object_without_a_type_is_refused_and_the_field_is_named():
+    with pytest.raises(DecodeError, match=r"^event: .*'type'"):
+        decode(b'{"message_id":"m","text":"x"}')
+
+
+def test_an_unknown_type_is_refused_and_the_known_ones_are_listed():
+    with pytest.raises(DecodeError, match=r"'text_sent'.*'text_delta'"):
+        decode(orjson.dumps({**DELTA, "type": "text_sent"}))
+
+
+def test_the_type_of_one_event_with_the_fields_of_another_is_refused():
+    with pytest.raises(DecodeError, match=r"^tool_call_requested\.call_id: "):
+        decode(orjson.dumps({**DELTA, "type": "tool_call_requested"}))
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40))
+def test_no_bytes_raise_anything_but_a_decode_error(data: bytes | str):
+    with pytest.raises(DecodeError):
+        decode(data)
+
+
+def test_nesting_is_bounded_and_deep_nonsense_is_refused():
+    deep = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(DecodeError):
+        decode(b'{"type":"tool_call_completed","call_id":"c","name":"n","content":"","data":' + deep + b"}")
+
+
+@pytest.mark.parametrize("depth", [64, 190])
+def test_data_as_deep_as_arguments_may_be_and_more_comes_back(depth: int):
+    value: Any = "core"
+    for _ in range(depth):
+        value = [value]
+    event = ToolCallCompleted(call_id="c", name="n", content="", data=value)
+    assert decode(encode(event)) == event
+
+
+# ----------------------------------------------------------------------------------------------- what JSON has not
+
+
+def test_a_value_that_json_has_not_is_refused_unless_somebody_says_what_it_is():
+    event = StatusChanged(stage="idle", text="", metadata={"user": {1, 2}})
+    with pytest.raises(TypeError, match="set"):
+        encode(event)
+    assert decode(encode(event, default=sorted)) == replace(event, metadata={"user": [1, 2]})
+
+
+@pytest.mark.parametrize("value", [2**64, "\ud800", b"bytes", {1: "a key that is no text"}])
+def test_values_beyond_json_are_refused(value: object):
+    with pytest.raises(TypeError):
+        encode(ToolCallCompleted(call_id="c", name="n", content="", data=value))
+
+
+def test_dates_are_written_as_text():
+    day = dt.date(2025, 3, 1)
+    again = decode(encode(ToolCallCompleted(call_id="c", name="n", content="", data=day)))
+    assert isinstance(again, ToolCallCompleted)
+    assert again.data == "2025-03-01"
+
+
+def test_an_integer_where_a_number_is_wanted_is_a_number():
+    event = ToolCallProgress(call_id="c", name="n", done=3, total=10)
+    assert decode(encode(event)) == event
+
+
+# -------------------------------------------------------------------------------------------------- the JSON schema
+
+
+def test_the_schema_covers_every_type_and_tells_them_apart_by_type():
+    schema = SCHEMA
+    assert schema["discriminator"]["propertyName"] == "type"
+    mapping = schema["discriminator"]["mapping"]
+    assert mapping == {kind.__dataclass_fields__["type"].default: f"#/$defs/{kind.__name__}" for kind in EVENT_TYPES}
+    assert {each["$ref"] for each in schema["oneOf"]} == set(mapping.values())
+    assert set(mapping) == {kind.__dataclass_fields__["type"].default for kind in EVENT_TYPES}
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_the_schema_names_every_field_and_requires_what_has_no_default(kind: type[Event]):
+    definition = SCHEMA["$defs"][kind.__name__]
+    fields = {name: each for name, each in kind.__dataclass_fields__.items() if name != "is_fact"}
+    assert set(definition["properties"]) == set(fields)
+    required = set(definition.get("required", ()))
+    assert required == {name for name in fields if not _has_default(kind, name)}
+    assert definition["properties"]["type"]["const"] == fields["type"].default
+
+
+def _has_default(kind: type[Event], name: str) -> bool:
+    each = kind.__dataclass_fields__[name]
+    return each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
+
+
+@given(events)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_what_is_written_keeps_to_the_schema(event: Event):
+    assert _is_valid(orjson.loads(encode(event)))
+
+
+def test_the_schema_refuses_what_decode_refuses():
+    assert _is_valid(DELTA)
+    assert not _is_valid({**DELTA, "round": "3"})
+    assert not _is_valid({**DELTA, "type": "text_sent"})
+
+
+_validator: Any = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def _is_valid(value: object) -> bool:
+    return bool(_validator.is_valid(value))
+
+
+def test_arguments_and_reasons_of_calls_survive():
+    requested = ToolCallRequested(
+        call_id="c", name="n", arguments={"a": [1, {"b": None}]}, round=0, deadline=1.5, idempotency_key="k"
+    )
+    failed = ToolCallFailed(call_id="c", name="n", reason="limit", error="no", limit="max_tool_calls=100")
+    assert [decode(encode(each)) for each in (requested, failed)] == [requested, failed]

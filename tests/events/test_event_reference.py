@@ -1,0 +1,31 @@
+"""docs/reference/events.md says what the classes say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from event_table import PAGE, page, table
+
+from toolbus.events import EVENT_TYPES, Event
+
+TEXT = PAGE.read_text(encoding="utf-8")
+TABLE = table()
+
+
+def test_the_table_of_events_is_that_of_the_classes():
+    assert page(TEXT) == TEXT, "run: python tests/events/event_table.py"
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_every_event_and_each_of_its_own_fields_is_in_the_table(kind: type[Event]):
+    section = TABLE[TABLE.index(f"### {kind.__name__}\n") :].split("\n### ")[0]
+    shared = {each.name for each in dataclasses.fields(Event)}
+    for each in dataclasses.fields(kind):
+        assert (f"| `{each.name}` |" in section) is (each.name not in shared)
+
+
+def test_the_fields_that_all_events_carry_are_described_once():
+    described = TEXT.partition("<!-- events")[0]
+    for each in dataclasses.fields(Event):
+        assert f"| `{each.name}` |" in described
