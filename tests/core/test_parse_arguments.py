@@ -145,6 +145,12 @@ def test_64_levels_are_read_and_65_refused(brackets: tuple[str, str]) -> None:
     assert refused(levels(1_000)) == "the arguments are nested deeper than 64 levels"
 
 
+def test_64_levels_are_read_whatever_stands_beside_them() -> None:
+    deep = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
+    assert parse_arguments(f'{{"a": {deep}, "b": [[], [], {{}}]}}')
+    assert "nested deeper" in refused(f'{{"a": [{deep}], "b": []}}')
+
+
 def test_brackets_in_a_text_and_side_by_side_are_no_nesting() -> None:
     wide: dict[str, Any] = {"text": "[{" * 500, "list": [[] for _ in range(200)], "objects": [{} for _ in range(200)]}
     assert parse_arguments(json.dumps(wide)) == wide

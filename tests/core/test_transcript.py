@@ -181,9 +181,14 @@ def test_rules_that_refuse_a_message_stand_where_they_stood() -> None:
             id="a result that came later",
         ),
         pytest.param(
+            [user(), asks("a", "a"), gives("a", "1"), gives("a", "2")],
+            [user(), asks("a", "a-2"), gives("a", "1"), gives("a-2", "2")],
+            id="an id twice",
+        ),
+        pytest.param(
             [user(), asks("a", "a", "a-2"), gives("a", "1"), gives("a-2", "3"), gives("a", "2")],
             [user(), asks("a", "a-3", "a-2"), gives("a", "1"), gives("a-3", "2"), gives("a-2", "3")],
-            id="an id twice in one reply",
+            id="an id twice, and the next one taken",
         ),
         pytest.param(
             [user(), asks("", ""), gives("", "1"), gives("", "2")],

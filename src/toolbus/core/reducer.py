@@ -115,16 +115,16 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     current.model = fact.model
     current.usage = current.usage + fact.usage
     state.usage = state.usage + fact.usage
-    more = bool(message.tool_calls or state.steering)  # else it is the answer, whatever it took
     if not message.tool_calls and not message.text.strip():
         state.empty_replies += 1
         state.model_deadline = min(fact.at + limits.model_timeout_seconds, state.deadline)
-        more = True  # still in MODEL: an ending follows at once, or the round is asked again
-    else:
-        state.phase = Phase.REPLIED
-        state.replies += state.tools_offered
-    if not more or not state.tools_offered:
+        return  # still in MODEL: an ending follows at once, or the round is asked again
+    state.phase = Phase.REPLIED
+    if not state.tools_offered:
         return
+    state.replies += 1
+    if not message.tool_calls and not state.steering:
+        return  # it is the answer, whatever it took
     if state.replies >= limits.max_rounds:
         state.stop = state.stop or f"max_rounds={limits.max_rounds}"
     state.stop = over_tokens(limits, state.usage) or state.stop
