@@ -29,18 +29,24 @@ def read_messages(messages: MessagesLike) -> list[Message]:
 def split_messages(
     messages: str | MessagesLike,
 ) -> tuple[list[Message], UserMessage | None]:
-    """The history, and the user's message behind it."""
-    if isinstance(messages, str):
-        return [], UserMessage(content=messages)
-    history = read_messages(messages)
-    if history and isinstance(history[-1], UserMessage):
-        prompt = history.pop()
-        validate([*history, prompt])
-        return history, cast("UserMessage", prompt)
+    """The history, and the user's message behind it.
+
+    Raises `InvalidHistory`, and `ConfigurationError` where there is nothing to ask.
+    """
+    history: list[Message] = [UserMessage(content=messages)] if isinstance(messages, str) else read_messages(messages)
+    newest = history[-1] if history else None
+    if newest is None or (isinstance(newest, UserMessage) and _is_blank(newest)):
+        raise ConfigurationError("there is nothing to ask: the prompt is empty")
+    if not any(isinstance(message, UserMessage) for message in history):
+        raise ConfigurationError("there is nothing to ask: the history has no user message")
     validate(history)
-    if not history:
-        raise ConfigurationError("there is nothing to ask: give a prompt")
+    if isinstance(newest, UserMessage):
+        return history[:-1], newest
     return history, None
+
+
+def _is_blank(message: UserMessage) -> bool:
+    return not message.content or (isinstance(message.content, str) and not message.content.strip())
 
 
 def tool_source(tools: ToolsLike) -> ToolSource:

@@ -241,7 +241,7 @@ def test_a_value_that_json_has_not_is_refused_unless_somebody_says_what_it_is():
     assert decode(encode(event, default=sorted)) == replace(event, metadata={"user": [1, 2]})
 
 
-@pytest.mark.parametrize("value", [2**64, "\ud800", b"bytes", {1: "a key that is no text"}])
+@pytest.mark.parametrize("value", [2**64, b"bytes", {1: "a key that is no text"}])
 def test_values_beyond_json_are_refused(value: object):
     with pytest.raises(TypeError):
         encode(ToolCallCompleted(call_id="c", name="n", content="", data=value))

@@ -26,6 +26,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallLate,
     ToolCallRequested,
+    encode,
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece, ToolSpec
@@ -534,8 +535,9 @@ def test_a_history_with_an_orphan_is_refused_with_its_index() -> None:
     with pytest.raises(InvalidHistory, match=r"history\[1\]") as caught:
         RequestSession(EventBus(), ScriptedProvider([]), orphan)
     assert caught.value.index == 1
-    with pytest.raises(ConfigurationError, match="nothing to ask"):
-        RequestSession(EventBus(), ScriptedProvider([]), [])
+    for nothing in ([], "", " \n", [SystemMessage(text="Be kind.")], [UserMessage(content=())]):
+        with pytest.raises(ConfigurationError, match="nothing to ask"):
+            RequestSession(EventBus(), ScriptedProvider([]), nothing)
 
 
 async def test_a_session_runs_once() -> None:
@@ -717,3 +719,16 @@ async def test_an_event_answers_itself_with_all_its_ids() -> None:
     ]
     for event in terminal:
         assert (event.conversation_id, event.metadata) == (session.conversation_id, {"tenant": "t1"})
+
+
+async def test_half_a_surrogate_pair_anywhere_still_makes_events_that_can_be_written() -> None:
+    bus = EventBus()
+    lines: list[bytes] = []
+    bus.connect(Event, lambda event: lines.append(encode(event)))
+    bus.connect(
+        ToolCallRequested, lambda event: bus.publish(event.completed("half \ud800", data={"k\ud801": ["\ud802"]}))
+    )
+    result = await RequestSession(bus, two_cities(), "What is \ud83d?", tools=[get_weather]).run()
+    assert result.outcome == "completed"
+    assert any(b"half ?" in line for line in lines)
+    assert any(b"What is ??" in line for line in lines)

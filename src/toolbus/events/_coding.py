@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Union, cast
 
 import orjson
 from pydantic import Field, TypeAdapter, ValidationError
@@ -27,9 +28,24 @@ def encode(event: Event, *, default: Callable[[Any], Any] | None = None) -> byte
     """The event as one line of JSON, without a line break.
 
     `default` is asked for values that JSON does not have (in `metadata` or `data`), as orjson does.
-    Raises `TypeError` where such a value stays.
+    Half a surrogate pair, which no JSON can carry, becomes a question mark. Raises `TypeError` where a value stays that
+    cannot be written.
     """
-    return orjson.dumps(event, default=default)
+    try:
+        return orjson.dumps(event, default=default)
+    except TypeError:
+        return orjson.dumps(_without_surrogates(dataclasses.asdict(event)), default=default)
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        mapping = cast("dict[Any, Any]", value)
+        return {_without_surrogates(key): _without_surrogates(each) for key, each in mapping.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_surrogates(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def decode(data: bytes | str) -> Event:
