@@ -367,7 +367,7 @@ async def test_a_bus_that_remembers_no_settled_call_still_arbitrates():
 
 async def test_an_executor_is_told_once_when_somebody_settles_its_call_and_before_everybody_hears_it():
     bus = EventBus()
-    opened(bus, "1", "2", "3")
+    mailbox = opened(bus, "1", "2", "3")
     told: list[str] = []
     for call_id in ("1", "2", "3"):
         bus.watch("r", call_id, lambda call_id=call_id: told.append(call_id))
@@ -379,6 +379,10 @@ async def test_an_executor_is_told_once_when_somebody_settles_its_call_and_befor
     bus.claim("r", "2")
     bus.publish(completed("3"))
     assert told == ["1", "heard 1", "2", "heard 3"]
+    bus.open_calls(mailbox, ["1", "2"])  # a watch is for one answer
+    bus.publish(completed("1"))
+    bus.claim("r", "2")
+    assert told[4:] == ["heard 1"]
 
 
 @pytest.mark.guarantee("G03", "G04")
