@@ -12,16 +12,17 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from .errors import ConfigurationError, NotRunning, UnserialisableResult
+from .errors import ConfigurationError, NotRunning
 from .events import (
     ToolCallCompleted,
     ToolCallFailed,
@@ -29,8 +30,16 @@ from .events import (
     ToolCallRequested,
     ToolCallStarted,
 )
-from .execution import Failure, ThreadRun, classify, in_context, is_being_cancelled, is_keyboard_interrupt
-from .results import Rendered, render
+from .execution import (
+    Failure,
+    ThreadRun,
+    classify,
+    in_context,
+    is_being_cancelled,
+    is_cancellation,
+    is_keyboard_interrupt,
+)
+from .results import Rendered, clean, render
 from .tools import Tool, ToolContext, ToolRegistry
 
 if TYPE_CHECKING:
@@ -42,6 +51,7 @@ __all__ = ["DispatcherStatistics", "ToolDispatcher"]
 
 _logger = logging.getLogger("toolbus.dispatcher")
 _Key: TypeAlias = tuple[str, str]
+_CLOSED = "The dispatcher was closed."
 _MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked worker holds about 4 KiB.
 
 
@@ -68,7 +78,7 @@ class _Gate:
         self.capacity = capacity
         self.used = 0
         self.peak = 0
-        self.waiting: deque[_Job] = deque()
+        self.waiting: OrderedDict[_Job, None] = OrderedDict()  # leaving from the middle costs no search
 
     def enter(self) -> None:
         self.used += 1
@@ -78,7 +88,7 @@ class _Gate:
 class _Job:
     """One call on its way through the dispatcher."""
 
-    __slots__ = ("context", "gates", "key", "request", "run", "settled", "started_at", "tool", "worker")
+    __slots__ = ("context", "gates", "key", "request", "run", "settled", "started_at", "tool", "waits_at", "worker")
 
     def __init__(self, request: ToolCallRequested, tool: Tool[..., Any], gates: tuple[_Gate, ...]) -> None:
         self.request = request
@@ -87,8 +97,9 @@ class _Job:
         self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
         self.key: _Key = (request.request_id, request.call_id)
         self.started_at = 0.0
-        self.settled = False  # by somebody else
+        self.settled = False  # it has its terminal event, ours or somebody else's
         self.run: ThreadRun | None = None  # a thread that was given up and still runs
+        self.waits_at: _Gate | None = None
         self.worker: _Worker | None = None
 
 
@@ -135,10 +146,10 @@ class ToolDispatcher:
         self._bus = bus
         self._all = _Gate(max_concurrency)
         self._threads = _Gate(max_threads)
-        self._per_tool: dict[Tool[..., Any], _Gate] = {}
-        self._jobs: dict[_Key, _Job] = {}
+        self._per_tool: WeakKeyDictionary[Tool[..., Any], _Gate] = WeakKeyDictionary()  # a request may bring its own
         self._overdue: dict[_Key, _Job] = {}
         self._idle: list[_Worker] = []
+        self._queued = 0
         self._queued_peak = 0
         self._disconnect: Callable[[], None] = _nothing
         self._group: anyio.abc.TaskGroup | None = None
@@ -158,9 +169,10 @@ class ToolDispatcher:
         group = self._group
         assert group is not None
         self._disconnect()
-        for job in list(self._jobs.values()):
-            if job.worker is None:
-                self._fail(job, Failure("cancelled", "The dispatcher was closed."))
+        for gate in (self._all, self._threads, *self._per_tool.values()):
+            for job in list(gate.waiting):
+                self._unqueue(job)
+                self._fail(job, Failure("cancelled", _CLOSED))
         group.cancel_scope.cancel()
         try:
             await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
@@ -189,7 +201,6 @@ class ToolDispatcher:
                 self._refuse(request, Failure("error", error, retryable=True))
                 return
         job = _Job(request, tool, gates)
-        self._jobs[job.key] = job
         self._bus.watch(*job.key, functools.partial(self._on_settled, job))
         self._admit(job)
 
@@ -197,13 +208,7 @@ class ToolDispatcher:
         """Answer a call that is not even queued."""
         self._bus.publish(
             ToolCallFailed(
-                request_id=request.request_id,
-                conversation_id=request.conversation_id,
-                parent_id=request.parent_id,
-                metadata=request.metadata,
-                at=request.at,
-                call_id=request.call_id,
-                name=request.name,
+                **_envelope(request, self._bus.clock()),
                 reason=failure.reason,
                 error=failure.error,
                 retryable=failure.retryable,
@@ -225,9 +230,10 @@ class ToolDispatcher:
 
     def _on_settled(self, job: _Job) -> None:
         """Somebody else settled a call of ours: a session's deadline, a cancel, another answer. Stop the handler."""
-        self._jobs.pop(job.key, None)
         job.settled = True
-        if job.worker is not None:
+        if job.worker is None:
+            self._unqueue(job)
+        else:
             self._overdue[job.key] = job
             job.worker.scope.cancel()
 
@@ -236,8 +242,10 @@ class ToolDispatcher:
     def _admit(self, job: _Job) -> None:
         for gate in job.gates:
             if gate.used >= gate.capacity:
-                gate.waiting.append(job)
-                self._queued_peak = max(self._queued_peak, self._queued())
+                gate.waiting[job] = None
+                job.waits_at = gate
+                self._queued += 1
+                self._queued_peak = max(self._queued_peak, self._queued)
                 return
         for gate in job.gates:
             gate.enter()
@@ -256,12 +264,15 @@ class ToolDispatcher:
             gate.used -= 1
         for gate in gates:
             while gate.waiting and gate.used < gate.capacity:
-                job = gate.waiting.popleft()
-                if not job.settled:
-                    self._admit(job)
+                job = next(iter(gate.waiting))
+                self._unqueue(job)
+                self._admit(job)
 
-    def _queued(self) -> int:
-        return sum(len(gate.waiting) for gate in (self._all, self._threads, *self._per_tool.values()))
+    def _unqueue(self, job: _Job) -> None:
+        if job.waits_at is not None:
+            del job.waits_at.waiting[job]
+            job.waits_at = None
+            self._queued -= 1
 
     def _overdue_threads(self) -> int:
         return sum(job.run is not None for job in self._overdue.values())
@@ -270,23 +281,44 @@ class ToolDispatcher:
 
     async def _work(self, worker: _Worker) -> None:
         with worker.scope:
-            while worker.job is not None:
-                job, worker.job = worker.job, None
-                goes_on = await self._perform(job, worker)
-                if not goes_on or worker.scope.cancel_called or len(self._idle) >= _MAX_IDLE:
+            try:
+                if is_being_cancelled():  # since it was started: the handler must not begin
                     return
-                if worker.job is None:
+                while worker.job is not None:
+                    job, worker.job = worker.job, None
+                    goes_on = await self._perform(job, worker)
+                    if not goes_on or worker.scope.cancel_called or len(self._idle) >= _MAX_IDLE:
+                        return
                     worker.wake = anyio.Event()
                     self._idle.append(worker)
                     await worker.wake.wait()
+            finally:
+                self._retire(worker)
+
+    def _retire(self, worker: _Worker) -> None:
+        """A worker ends. When it was cancelled while idle it may have got a call meanwhile, which will not run."""
+        with contextlib.suppress(ValueError):
+            self._idle.remove(worker)
+        if worker.job is not None:
+            self._give_up(worker.job)
+
+    def _give_up(self, job: _Job) -> None:
+        """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
+        self._overdue.pop(job.key, None)
+        if not job.settled:
+            self._fail(job, Failure("cancelled", _CLOSED))
+        self._release(job.gates)
 
     async def _perform(self, job: _Job, worker: _Worker) -> bool:
         """Run one call and publish its end. False when the worker has to end, too."""
+        if job.settled:  # between its admission and now
+            self._give_up(job)
+            return False
         request = job.request
         bus = self._bus
         job.started_at = bus.clock()
         if bus.wants(ToolCallStarted, request.request_id):
-            bus.publish(ToolCallStarted(**_envelope(job, job.started_at), call_id=request.call_id, name=request.name))
+            bus.publish(ToolCallStarted(**_envelope(request, job.started_at)))
         try:
             rendered = render(await in_context(job.context, self._call(job)))
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
@@ -322,6 +354,7 @@ class ToolDispatcher:
         except anyio.get_cancelled_exc_class():
             if run.abandon():
                 job.run = run
+                self._overdue[job.key] = job
                 _logger.warning("the thread of tool %s outlives its call", job.tool.name, extra=_ids(job.request))
             raise
 
@@ -330,27 +363,30 @@ class ToolDispatcher:
         job.run = None
         self._overdue.pop(job.key, None)
         self._release(job.gates[1:])
+        if inspect.iscoroutine(value):
+            value.close()  # nobody awaits it any more
         if error is None:
             try:
                 self._complete(job, render(value))
-            except UnserialisableResult as exc:
+            except Exception as exc:  # this runs for the thread, so nobody else would tell
                 error = exc
         if error is not None:
             self._fail(job, classify(error), error)
 
     def _on_exception(self, job: _Job, worker: _Worker, exc: BaseException) -> bool:
         """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
-        if isinstance(exc, anyio.get_cancelled_exc_class()):
+        cancelled = is_cancellation(exc)
+        if cancelled:
             if worker.scope.cancel_called and job.settled:
                 raise exc  # as asked; the worker's scope takes it
             if is_being_cancelled():
-                self._fail(job, Failure("cancelled", "The host was cancelled."), exc)
+                self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
                 raise exc
         self._fail(job, classify(exc), exc)
         if is_keyboard_interrupt(exc):
             raise exc
         # A stray cancellation cannot be told from one of the loop that shuts down: either way this task ends.
-        return not isinstance(exc, anyio.get_cancelled_exc_class())
+        return not cancelled
 
     # ---------------------------------------------------------------------------------------------------- telling
 
@@ -359,16 +395,15 @@ class ToolDispatcher:
         view = self._bus.view(request.request_id)
 
         async def progress(message: str, done: float | None, total: float | None) -> None:
-            self._bus.publish(
-                ToolCallProgress(
-                    **_envelope(job, self._bus.clock()),
-                    call_id=request.call_id,
-                    name=request.name,
-                    message=message,
-                    done=done,
-                    total=total,
+            if not job.settled and self._bus.wants(ToolCallProgress, request.request_id):
+                self._bus.publish(
+                    ToolCallProgress(
+                        **_envelope(request, self._bus.clock()),
+                        message=clean(message),
+                        done=done,
+                        total=total,
+                    )
                 )
-            )
             await anyio.lowlevel.checkpoint()
 
         return ToolContext(
@@ -385,18 +420,15 @@ class ToolDispatcher:
 
     def _leave(self, job: _Job) -> float:
         """Forget a call that is about to be answered; give the present moment."""
-        self._jobs.pop(job.key, None)
+        job.settled = True
         self._bus.unwatch(*job.key)
         return self._bus.clock()
 
     def _complete(self, job: _Job, rendered: Rendered) -> None:
         now = self._leave(job)
-        request = job.request
         self._bus.publish(
             ToolCallCompleted(
-                **_envelope(job, now),
-                call_id=request.call_id,
-                name=request.name,
+                **_envelope(job.request, now),
                 content=rendered.content,
                 data=rendered.data,
                 artifacts=rendered.artifacts,
@@ -409,26 +441,24 @@ class ToolDispatcher:
         if cause is not None and not failure.shown:
             _logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=_ids(job.request))
         now = self._leave(job)
-        request = job.request
         self._bus.publish(
             ToolCallFailed(
-                **_envelope(job, now),
-                call_id=request.call_id,
-                name=request.name,
+                **_envelope(job.request, now),
                 reason=failure.reason,
                 error=failure.error,
                 retryable=failure.retryable,
+                outcome_unknown=failure.unknown,
                 duration_seconds=now - job.started_at if job.started_at else 0.0,
             ),
             cause=cause,
         )
 
     def statistics(self) -> DispatcherStatistics:
-        """Calls, workers and threads. Costs O(tools with a bound of their own)."""
+        """Calls, workers and threads, now. Costs O(overdue calls)."""
         return DispatcherStatistics(
             running=self._all.used,
             running_peak=self._all.peak,
-            queued=self._queued(),
+            queued=self._queued,
             queued_peak=self._queued_peak,
             idle_workers=len(self._idle),
             threads=self._threads.used,
@@ -441,15 +471,16 @@ def _nothing() -> None:
     """Before there is anything to disconnect."""
 
 
-def _envelope(job: _Job, at: float) -> dict[str, Any]:
-    """The ids of the call's events."""
-    request = job.request
+def _envelope(request: ToolCallRequested, at: float) -> dict[str, Any]:
+    """What all events of a call have in common."""
     return {
         "request_id": request.request_id,
         "conversation_id": request.conversation_id,
         "parent_id": request.parent_id,
         "metadata": request.metadata,
         "at": at,
+        "call_id": request.call_id,
+        "name": request.name,
     }
 
 

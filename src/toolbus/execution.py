@@ -6,7 +6,6 @@ Knows anyio and no bus; `toolbus.dispatcher` decides when and reports.
 from __future__ import annotations
 
 import contextvars
-import logging
 import math
 import threading
 import types
@@ -19,10 +18,18 @@ import anyio.to_thread
 
 from .errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
 from .events import FailureReason
+from .results import clean
 
-__all__ = ["Failure", "ThreadRun", "classify", "in_context", "is_being_cancelled", "is_keyboard_interrupt"]
+__all__ = [
+    "Failure",
+    "ThreadRun",
+    "classify",
+    "in_context",
+    "is_being_cancelled",
+    "is_cancellation",
+    "is_keyboard_interrupt",
+]
 
-_logger = logging.getLogger("toolbus.dispatcher")
 _NO_LIMIT = math.inf
 
 
@@ -67,7 +74,10 @@ class ThreadRun:
         # anyio's own limiter counts waiters and would free a place too early, so it gets one without a bound.
         limiter = anyio.CapacityLimiter(_NO_LIMIT)
         await anyio.lowlevel.checkpoint_if_cancelled()  # trio begins a thread all the same
-        return await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
+        value, error = await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
+        if error is not None:
+            raise error
+        return value
 
     def abandon(self) -> bool:
         """Give the thread up. False when `on_late` will not be called: it has ended, or it will never begin."""
@@ -75,37 +85,48 @@ class ThreadRun:
             self._abandoned = not self._ended
             return self._abandoned and self._began
 
-    def _run(self) -> Any:
+    def _run(self) -> tuple[Any, BaseException | None]:
+        """The outcome as data: trio refuses a thread's bare coroutine, and asyncio is torn by some exceptions."""
         with self._lock:
             if self._abandoned:  # while it waited for a thread
-                return None
+                return None, None
             self._began = True
         value: Any = None
         error: BaseException | None = None
         try:
             value = self._call()
-        except BaseException as exc:  # carried over to the loop's side, whatever it is
+        except BaseException as exc:  # carried over to the loop's side and raised there, whatever it is
             error = exc
         with self._lock:
             self._ended = True
             late = self._abandoned
         if late:
             self._on_late(value, error)
-        elif error is not None:
-            raise error
-        return value
+        return value, error
 
 
 class Failure:
-    """A handler's exception in words. `shown` is whether the text is the author's own, for the model."""
+    """A handler's exception in words. `shown` is whether the text is the author's own, for the model.
 
-    __slots__ = ("error", "reason", "retryable", "shown")
+    `unknown` is whether the tool may have had its effect all the same.
+    """
 
-    def __init__(self, reason: FailureReason, error: str, *, retryable: bool = False, shown: bool = True) -> None:
+    __slots__ = ("error", "reason", "retryable", "shown", "unknown")
+
+    def __init__(
+        self,
+        reason: FailureReason,
+        error: str,
+        *,
+        retryable: bool = False,
+        shown: bool = True,
+        unknown: bool = False,
+    ) -> None:
         self.reason: FailureReason = reason
         self.error = error
         self.retryable = retryable
         self.shown = shown
+        self.unknown = unknown
 
 
 def classify(exc: BaseException) -> Failure:
@@ -116,14 +137,22 @@ def classify(exc: BaseException) -> Failure:
             break
         exc = inner[0]
     if isinstance(exc, InvalidArguments):
-        return Failure("invalid_arguments", str(exc))
+        return Failure("invalid_arguments", clean(str(exc)))
     if isinstance(exc, ToolRetry):
-        return Failure("error", str(exc), retryable=True)
+        return Failure("error", clean(str(exc)), retryable=True)
     if isinstance(exc, (ToolError, UnserialisableResult)):
-        return Failure("error", str(exc))
+        return Failure("error", clean(str(exc)))
     if isinstance(exc, anyio.get_cancelled_exc_class()):
         return Failure("error", "The tool was cancelled from within.", shown=False)
     return Failure("error", "The tool failed with an internal error.", shown=False)
+
+
+def is_cancellation(exc: BaseException) -> bool:
+    """Whether `exc` is a cancellation and nothing else; trio's own nurseries raise groups of them."""
+    cancelled = anyio.get_cancelled_exc_class()
+    if isinstance(exc, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", exc).split(cancelled)[1] is None
+    return isinstance(exc, cancelled)
 
 
 def is_keyboard_interrupt(exc: BaseException) -> bool:

@@ -1,0 +1,360 @@
+"""Whatever a handler raises becomes one `ToolCallFailed`, and the dispatcher goes on; only what is the host's passes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from dispatch_desk import Desk
+
+from toolbus import EventBus, RequestSession, ToolDispatcher, ToolError, ToolRegistry, ToolRetry, tool
+from toolbus.errors import InvalidArguments
+from toolbus.events import ToolCallFailed, encode
+from toolbus.testing import ScriptedProvider, calls, text
+from toolbus.tools import Tool
+
+GENERIC = "The tool failed with an internal error."
+
+
+class Odd(BaseException):
+    """Nobody expects this one."""
+
+
+def raising(exception: BaseException, *, sync: bool) -> Tool[..., Any]:
+    async def fail() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise exception
+
+    def fail_in_thread() -> None:
+        raise exception
+
+    return Tool("fail", handler=fail_in_thread if sync else fail)
+
+
+@tool
+async def fine() -> str:
+    """Fine."""
+    return "fine"
+
+
+def through_a_future(exception: BaseException) -> Tool[..., Any]:
+    def in_thread() -> None:
+        raise exception
+
+    async def fail() -> None:
+        await anyio.to_thread.run_sync(in_thread)
+
+    return Tool("fail", handler=fail)
+
+
+MADE: dict[str, Callable[[BaseException], Tool[..., Any]]] = {
+    "async": lambda exception: raising(exception, sync=False),
+    "sync": lambda exception: raising(exception, sync=True),
+    "future": through_a_future,
+}
+
+
+async def failure_of(failing: Tool[..., Any]) -> ToolCallFailed:
+    """How the call fails; and afterwards the dispatcher still runs tools."""
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([failing, fine])) as dispatcher:
+        desk.ask("fail", "c1")
+        event = await desk.failed("c1")
+        desk.ask("fine", "c2")
+        assert (await desk.completed("c2")).content == "fine"
+        await anyio.wait_all_tasks_blocked()
+        statistics = dispatcher.statistics()
+        assert (statistics.running, statistics.queued, statistics.threads, statistics.overdue) == (0, 0, 0, ())
+    assert len(desk.endings("c1")) == 1
+    assert encode(event)
+    return event
+
+
+EXCEPTIONS: list[BaseException] = [
+    ValueError("the password is 123"),
+    SystemExit(3),
+    StopIteration(1),
+    StopAsyncIteration(),
+    RecursionError(),
+    MemoryError(),
+    TimeoutError(),
+    Odd(),
+    ExceptionGroup("two", [ValueError("a"), KeyError("b")]),
+    BaseExceptionGroup("one", [SystemExit(1)]),
+]
+RAISED = [
+    *((how, exception) for how in MADE for exception in EXCEPTIONS),
+    # Out of a future of its own, asyncio itself throws this one at the whole task, past every guard.
+    ("async", GeneratorExit()),
+    ("sync", GeneratorExit()),
+]
+
+
+@pytest.mark.guarantee("G15")
+@pytest.mark.parametrize(
+    ("how", "exception"), RAISED, ids=lambda each: each if isinstance(each, str) else type(each).__name__
+)
+async def test_any_exception_is_a_failure_in_a_generic_sentence(
+    exception: BaseException, how: str, caplog: pytest.LogCaptureFixture
+):
+    event = await failure_of(MADE[how](exception))
+    assert (event.reason, event.error, event.retryable) == ("error", GENERIC, False)
+    (record,) = [each for each in caplog.records if each.name == "toolbus.dispatcher"]
+    assert record.levelno == logging.ERROR
+    assert record.getMessage() == "tool fail failed"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is not None
+    assert (record.request_id, record.call_id) == ("r", "c1")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_a_stray_cancellation_is_a_failure(sync: bool, caplog: pytest.LogCaptureFixture, anyio_backend_name: str):
+    event = await failure_of(raising(asyncio.CancelledError(), sync=sync))
+    expected = "The tool was cancelled from within." if anyio_backend_name == "asyncio" else GENERIC
+    assert (event.reason, event.error) == ("error", expected)
+    assert "tool fail failed" in caplog.text
+
+
+async def test_a_cancellation_from_the_handlers_own_task_is_a_failure(anyio_backend_name: str):
+    if anyio_backend_name != "asyncio":
+        return  # trio has no cancellation that a task can throw at another
+
+    @tool
+    async def fail() -> None:
+        """Fail."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    assert (await failure_of(fail)).error == "The tool was cancelled from within."
+
+
+async def test_a_scope_inside_the_handler_is_the_handlers_own_business():
+    @tool
+    async def patient() -> str:
+        """Give up by itself."""
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anyio.Event().wait()
+        return "gave up"
+
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([patient])):
+        desk.ask("patient")
+        assert (await desk.completed()).content == "gave up"
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    ("exception", "reason", "told", "retryable"),
+    [
+        (ToolError("no such city"), "error", "no such city", False),
+        (ToolRetry("ask with a country"), "error", "ask with a country", True),
+        (InvalidArguments("$.city: too short"), "invalid_arguments", "$.city: too short", False),
+        (ToolError("half \ud83d"), "error", "half ?", False),
+        (ExceptionGroup("", [ExceptionGroup("", [ToolError("deep inside")])]), "error", "deep inside", False),
+    ],
+    ids=["error", "retry", "arguments", "surrogate", "group"],
+)
+async def test_what_is_said_to_the_model_reaches_it_as_written(
+    exception: Exception, reason: str, told: str, retryable: bool, sync: bool, caplog: pytest.LogCaptureFixture
+):
+    event = await failure_of(raising(exception, sync=sync))
+    assert (event.reason, event.error, event.retryable) == (reason, told, retryable)
+    assert caplog.records == [], "it is no accident, so no traceback is logged"
+
+
+async def test_a_failure_in_a_handlers_own_task_group_is_told():
+    @tool
+    async def fail() -> None:
+        """Fail."""
+
+        async def child() -> None:
+            raise ToolError("the child broke")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(child)
+            await anyio.Event().wait()
+
+    assert (await failure_of(fail)).error == "the child broke"
+
+
+@pytest.mark.parametrize(("value", "named"), [(b"raw", "bytes"), (object(), "object"), ({1: object()}, "object")])
+async def test_a_result_that_cannot_be_written_names_its_type(value: Any, named: str):
+    @tool
+    async def fail() -> Any:
+        """Fail."""
+        return value
+
+    event = await failure_of(fail)
+    assert event.reason == "error"
+    assert named in event.error
+
+
+async def test_arguments_that_nobody_checked_are_checked_before_the_handler_runs():
+    @tool
+    async def double(number: int) -> int:
+        """Double."""
+        raise AssertionError
+
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([double])):
+        desk.ask("double", number="3")
+        event = await desk.failed()
+    assert (event.reason, event.error) == ("invalid_arguments", "$.number: Input should be a valid integer")
+
+
+async def test_the_result_has_the_exception_and_the_model_the_generic_sentence():
+    broken = ValueError("the password is 123")
+
+    @tool
+    async def fail() -> None:
+        """Fail."""
+        raise broken
+
+    bus = EventBus()
+    provider = ScriptedProvider([calls(("fail", {})), text("Sorry.")])
+    async with ToolDispatcher(bus):
+        result = await RequestSession(bus, provider, "Go.", tools=[fail]).run()
+    (call,) = result.tool_calls
+    assert call.exception is broken
+    assert call.error == GENERIC
+    assert broken.__traceback__ is not None
+    assert "123" not in str(provider.requests[1].messages)
+
+
+# ------------------------------------------------------------------------------------------------- the host's
+
+
+def interrupted(backend: str, failing: Tool[..., Any]) -> tuple[BaseException, list[ToolCallFailed]]:
+    """What reaches the host, and what was told of the call."""
+    told: list[ToolCallFailed] = []
+
+    async def main() -> None:
+        desk = Desk()
+        desk.bus.connect(ToolCallFailed, told.append)
+        async with ToolDispatcher(desk.bus, ToolRegistry([failing])):
+            desk.ask("fail")
+            await anyio.Event().wait()
+
+    with pytest.raises(BaseException) as caught:  # alone, or in the dispatcher's group
+        anyio.run(main, backend=backend)
+    return caught.value, told
+
+
+@pytest.mark.guarantee("G15")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    "make", [KeyboardInterrupt, lambda: BaseExceptionGroup("", [KeyboardInterrupt()])], ids=["alone", "grouped"]
+)
+def test_a_keyboard_interrupt_reaches_the_host_and_the_call_is_answered(
+    backend: str, sync: bool, make: Callable[[], BaseException]
+):
+    exception, told = interrupted(backend, raising(make(), sync=sync))
+    while isinstance(exception, BaseExceptionGroup):
+        exception = exception.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    assert isinstance(exception, KeyboardInterrupt)
+    assert [(each.call_id, each.reason) for each in told] == [("c", "error")]
+
+
+@pytest.mark.guarantee("G15")
+@pytest.mark.parametrize("how", ["inside", "outside"])
+async def test_the_hosts_cancellation_passes_and_leaves_one_terminal_event_for_each_call(how: str):
+    desk = Desk()
+    begun: list[int] = []
+
+    @tool(max_concurrency=2)
+    async def wait(number: int) -> None:
+        """Wait."""
+        begun.append(number)
+        await anyio.Event().wait()
+
+    async def host(scope: anyio.CancelScope) -> None:
+        with scope:
+            async with ToolDispatcher(desk.bus, ToolRegistry([wait, fine])):
+                desk.ask("fine", "first")
+                await desk.completed("first")  # so that there is an idle worker
+                for number in range(6):
+                    desk.ask("wait", str(number), number=number)
+                await anyio.wait_all_tasks_blocked()
+                if how == "inside":
+                    scope.cancel()
+                await anyio.Event().wait()
+
+    scope = anyio.CancelScope()
+    async with anyio.create_task_group() as group:
+        group.start_soon(host, scope)
+        if how == "outside":
+            await desk.hear(ToolCallFailed, 0)
+            while len(begun) < 2:
+                await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert sorted(begun) == [0, 1], "what waited must not begin in a host that is cancelled"
+    for number in range(6):
+        (ending,) = desk.endings(str(number))
+        assert isinstance(ending, ToolCallFailed)
+        assert (ending.reason, ending.outcome_unknown) == ("cancelled", number < 2)
+
+
+async def test_a_call_that_comes_while_the_host_is_being_cancelled_does_not_run(monkeypatch: pytest.MonkeyPatch):
+    """The window between the host's cancellation and the dispatcher's leaving its bus."""
+    desk = Desk()
+    ran: list[str] = []
+
+    @tool
+    async def note(word: str) -> str:
+        """Note."""
+        ran.append(word)
+        return word
+
+    with anyio.CancelScope() as scope:
+        async with ToolDispatcher(desk.bus, ToolRegistry([note])) as dispatcher:
+            desk.ask("note", "c1", word="before")
+            await desk.completed("c1")
+            await anyio.wait_all_tasks_blocked()
+            assert dispatcher.statistics().idle_workers == 1
+            scope.cancel()
+            desk.ask("note", "new", word="for the idle worker")
+            desk.ask("note", "newer", word="for a new worker")
+            with contextlib.suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
+                await desk.ending("new")
+                await desk.ending("newer")
+    assert "for a new worker" not in ran
+    assert len(desk.endings("new")) == len(desk.endings("newer")) == 1
+
+
+async def test_a_group_of_cancellations_from_trios_own_nursery_is_a_cancellation(
+    anyio_backend_name: str, caplog: pytest.LogCaptureFixture
+):
+    if anyio_backend_name != "trio":
+        return
+    import trio
+
+    @tool
+    async def wait() -> None:
+        """Wait in trio's own nursery."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([wait])):
+        desk.ask("wait", "c1")
+        desk.ask("wait", "c2")
+        await anyio.wait_all_tasks_blocked()
+        desk.settle("c1")
+        await anyio.wait_all_tasks_blocked()
+    assert len(desk.endings("c1")) == 1
+    assert (await desk.failed("c2")).reason == "cancelled"
+    assert caplog.records == []

@@ -1,0 +1,242 @@
+"""Threads of sync handlers: bounded, counted until they end, named when they outlive their call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from dispatch_desk import Desk
+
+from toolbus import ToolDispatcher, ToolRegistry, ToolResult
+from toolbus.events import ToolCallLate
+from toolbus.tools import Tool
+
+pytestmark = pytest.mark.guarantee("G14")
+
+
+class Threads:
+    """A sync tool whose calls wait in their threads until they are let go, by the number they were called with."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.answer: Any = None
+        self.raises: BaseException | None = None
+        self._gates: dict[int, threading.Event] = {}
+        self._lock = threading.Lock()
+
+    def tool(self, name: str = "block", **options: Any) -> Tool[..., Any]:
+        return Tool(name, handler=self._block, **options)
+
+    def _block(self, number: int) -> Any:
+        gate = self._gate(number)
+        self.begun.append(number)
+        assert gate.wait(10)
+        if self.raises is not None:
+            raise self.raises
+        return self.answer
+
+    def _gate(self, number: int) -> threading.Event:
+        with self._lock:
+            return self._gates.setdefault(number, threading.Event())
+
+    def let_go(self, *numbers: int) -> None:
+        for number in numbers or tuple(self._gates):
+            self._gate(number).set()
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    made = Threads()
+    yield made
+    made.let_go()
+
+
+async def begun(threads: Threads, count: int) -> None:
+    """Wait until that many threads are in their handlers."""
+    with anyio.fail_after(5):
+        while len(threads.begun) < count:
+            await anyio.wait_all_tasks_blocked()
+
+
+async def test_at_most_so_many_threads_run_and_the_loop_goes_on(threads: Threads):
+    async def quick() -> str:
+        return "quick"
+
+    desk = Desk()
+    registry = ToolRegistry([threads.tool(), Tool("quick", handler=quick)])
+    async with ToolDispatcher(desk.bus, registry, max_threads=2) as dispatcher:
+        for number in range(3):
+            desk.ask("block", str(number), number=number)
+        await begun(threads, 2)
+        desk.ask("quick", "async")
+        assert (await desk.completed("async")).content == "quick", "async handlers need no thread"
+        statistics = dispatcher.statistics()
+        assert (statistics.threads, statistics.running, statistics.queued) == (2, 2, 1)
+        assert sorted(threads.begun) == [0, 1]
+        threads.let_go(0, 1, 2)
+        for number in range(3):
+            await desk.completed(str(number))
+        statistics = dispatcher.statistics()
+        assert (statistics.threads, statistics.threads_peak, statistics.queued) == (0, 2, 0)
+
+
+async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_until_it_ends(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+):
+    threads.answer = ToolResult(message="done at last")
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()]), max_threads=2) as dispatcher:
+        desk.ask("block", "0", number=0)
+        await begun(threads, 1)
+        desk.settle("0")
+        await anyio.wait_all_tasks_blocked()
+        statistics = dispatcher.statistics()
+        assert (statistics.threads, statistics.overdue) == (1, ("block",))
+        assert statistics.running == 0, "its place among the handlers is free"
+        assert [each.getMessage() for each in caplog.records] == ["the thread of tool block outlives its call"]
+        assert caplog.records[0].call_id == "0"  # type: ignore[attr-defined]
+        threads.let_go(0)
+        (late,) = await desk.hear(ToolCallLate)
+        statistics = dispatcher.statistics()
+        assert (statistics.threads, statistics.overdue) == (0, ())
+    assert (late.call_id, late.late, late.content) == (
+        "0",
+        "tool_call_completed",
+        '{"ok":true,"message":"done at last"}',
+    )
+    assert len(desk.endings("0")) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "raises", "told"),
+    [
+        (None, ValueError("secret"), "internal error"),
+        (object(), None, "type object"),
+        (ToolResult(message=3), None, "internal error"),  # type: ignore[arg-type]
+    ],
+    ids=["raises", "unwritable", "broken"],
+)
+async def test_a_late_failure_is_told_as_late_too(threads: Threads, answer: Any, raises: Any, told: str):
+    threads.answer, threads.raises = answer, raises
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])) as dispatcher:
+        desk.ask("block", number=0)
+        await begun(threads, 1)
+        desk.settle()
+        await anyio.wait_all_tasks_blocked()
+        threads.let_go(0)
+        (late,) = await desk.hear(ToolCallLate)
+        assert dispatcher.statistics().threads == 0
+    assert late.late == "tool_call_failed"
+    assert told in late.error
+
+
+async def test_a_coroutine_that_comes_late_is_closed(threads: Threads):
+    async def never() -> None:
+        raise AssertionError
+
+    threads.answer = never()
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])):
+        desk.ask("block", number=0)
+        await begun(threads, 1)
+        desk.settle()
+        await anyio.wait_all_tasks_blocked()
+        threads.let_go(0)
+        (late,) = await desk.hear(ToolCallLate)
+    assert "coroutine" in late.error
+
+
+async def test_when_all_threads_are_held_by_the_overdue_a_call_is_refused_at_once(threads: Threads):
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()]), max_threads=2) as dispatcher:
+        for number in range(2):
+            desk.ask("block", str(number), number=number)
+        await begun(threads, 2)
+        desk.settle("0")
+        await anyio.wait_all_tasks_blocked()
+        desk.ask("block", "2", number=2)
+        assert desk.endings("2") == [], "one thread may still end in time, so the call waits"
+        desk.settle("1")
+        await anyio.wait_all_tasks_blocked()
+        desk.ask("block", "3", number=3)
+        (refused,) = desk.endings("3")
+        assert (refused.reason, refused.retryable) == ("error", True)  # type: ignore[union-attr] # pyright: ignore[reportAttributeAccessIssue]
+        assert "No thread is free" in refused.error  # type: ignore[union-attr] # pyright: ignore[reportAttributeAccessIssue]
+        assert dispatcher.statistics().queued == 1
+        threads.let_go(0, 2)
+        await desk.completed("2")
+        desk.ask("block", "4", number=4)
+        threads.let_go(4)
+        await desk.completed("4")
+        assert sorted(threads.begun) == [0, 1, 2, 4]
+
+
+async def test_the_next_call_gets_the_thread_only_when_the_overdue_one_has_ended(threads: Threads):
+    desk = Desk()
+    tools = ToolRegistry([threads.tool("narrow", max_concurrency=1), threads.tool("wide")])
+    async with ToolDispatcher(desk.bus, tools, max_threads=2) as dispatcher:
+        desk.ask("narrow", "0", number=0)
+        await begun(threads, 1)
+        desk.settle("0")
+        desk.ask("narrow", "1", number=1)
+        desk.ask("wide", "2", number=2)
+        threads.let_go(2)
+        await desk.completed("2")
+        assert threads.begun == [0, 2], "the tool's own place is held as well"
+        assert dispatcher.statistics().queued == 1
+        threads.let_go(0, 1)
+        await desk.completed("1")
+        assert threads.begun == [0, 2, 1]
+
+
+async def test_a_thread_that_outlives_the_dispatcher_is_still_counted_and_named(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.CRITICAL)
+    desk = Desk()
+    dispatcher = ToolDispatcher(desk.bus, ToolRegistry([threads.tool()]))
+    async with dispatcher:
+        desk.ask("block", number=0)
+        await begun(threads, 1)
+    event = await desk.failed()
+    assert (event.reason, event.outcome_unknown) == ("cancelled", True)
+    assert (dispatcher.statistics().threads, dispatcher.statistics().overdue) == (1, ("block",))
+    threads.let_go(0)
+    await desk.hear(ToolCallLate)
+    assert (dispatcher.statistics().threads, dispatcher.statistics().overdue) == (0, ())
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_thread_that_outlives_its_event_loop_ends_in_silence(backend: str, monkeypatch: pytest.MonkeyPatch):
+    begun, go = threading.Event(), threading.Event()
+    workers: list[threading.Thread] = []
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+
+    def block() -> None:
+        workers.append(threading.current_thread())
+        begun.set()
+        assert go.wait(10)
+
+    async def main() -> ToolDispatcher:
+        desk = Desk()
+        async with ToolDispatcher(desk.bus, ToolRegistry([block])) as dispatcher:
+            desk.ask("block")
+            with anyio.fail_after(5):
+                while not begun.is_set():
+                    await anyio.lowlevel.checkpoint()
+        return dispatcher
+
+    dispatcher = anyio.run(main, backend=backend)
+    go.set()
+    if backend == "asyncio":  # trio keeps its threads for later
+        workers[0].join(5)
+        assert not workers[0].is_alive()
+    assert complaints == []
+    assert dispatcher.statistics().threads == 1, "nobody was left to count it down"
