@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_type
 
-from toolbus.tools import Tool, ToolContext, tool
+from toolbus.tools import Tool, ToolContext, ToolRegistry, tool
 
 if TYPE_CHECKING:
-    from toolbus.outcome import RequestResult
+    from collections.abc import Sequence
+
+    from toolbus.messages import Message
+    from toolbus.outcome import CallRecord, RequestOutcome, RequestResult
 
 
 @dataclass
@@ -46,10 +49,30 @@ def misuse(context: ToolContext[Deps]) -> None:
     shout(words="hi")  # pyright: ignore[reportCallIssue]
 
 
-def look_at(result: RequestResult[Deps]) -> None:
+def look_at(result: RequestResult[Deps], listed: RequestResult[list[int]], plain: RequestResult[None]) -> None:
     """Never called: what a type checker must know of a result."""
     assert_type(result.output, Deps)
+    assert_type(result.output.user, str)
+    assert_type(listed.output[0], int)
+    assert_type(plain.output, None)
+    assert_type(result.tool_calls, list[CallRecord])
     assert_type(result.tool_calls[0].data, Any)
+    assert_type(result.outcome, RequestOutcome)
+    result.output.age  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # noqa: B018
+    other: RequestResult[int] = result  # pyright: ignore[reportAssignmentType]
+    print(other)  # noqa: T201
+
+
+def take(context: ToolContext[Deps]) -> None:
+    """Never called: contexts of different dependencies are different types."""
+
+
+def mix_up(numbers: ToolContext[int]) -> None:
+    """Never called."""
+    assert_type(numbers.deps, int)
+    assert_type(numbers.messages, Sequence[Message])
+    assert_type(numbers.last_user_message, str)
+    take(numbers)  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_tool_is_called_like_its_function():
@@ -70,3 +93,29 @@ def test_a_tool_from_a_handler_keeps_its_parameters():
 
     made = Tool(handler=double)
     assert assert_type(made(number=2), float) == 4
+
+
+class Library:
+    def find(self, title: str, shelf: int = 0) -> list[str]:
+        """Find a book."""
+        return [title] * shelf
+
+
+def test_a_tool_from_a_bound_method_keeps_its_parameters_without_self():
+    find = Tool(handler=Library().find)
+    assert assert_type(find("Emma", shelf=1), list[str]) == ["Emma"]
+    if TYPE_CHECKING:
+        find(1)  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_tool_that_is_called_async_gives_an_awaitable():
+    if TYPE_CHECKING:
+        weather(3)  # pyright: ignore[reportArgumentType, reportUnusedCoroutine]
+        assert_type(await weather("Paris"), list[int])  # pyright: ignore[reportAssertTypeFailure]
+    assert (await weather("Rome"))["Rome"] == 1
+
+
+def test_a_registry_takes_functions_and_tools_of_any_signature():
+    registry = ToolRegistry([weather, shout, Library().find])
+    assert_type(registry.get("weather"), Tool[..., Any] | None)
+    assert [each.name for each in registry] == ["weather", "shout", "find"]
