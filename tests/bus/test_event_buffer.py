@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -298,16 +298,13 @@ def test_a_delta_that_was_read_is_not_merged_into():
 
 
 def test_merging_copies_each_piece_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch):
-    import toolbus.buffers as module
-
     copies: list[int] = []
 
     def counting(event: Event, **changes: Any) -> Event:
         copies.append(len(changes["text"]))
-        return replace(event, **changes)
+        return dataclasses.replace(event, **changes)
 
-    replace: Callable[..., Any] = module.replace
-    monkeypatch.setattr(module, "replace", counting)
+    monkeypatch.setattr("toolbus.buffers.replace", counting)
     buffer = filled("coalesce", 10, *(delta("x") for _ in range(1000)))
     assert copies == []
     assert shows(buffer) == ["x" * 1000]

@@ -247,6 +247,12 @@ def test_values_beyond_json_are_refused(value: object):
         encode(ToolCallCompleted(call_id="c", name="n", content="", data=value))
 
 
+def test_half_a_surrogate_pair_which_json_cannot_carry_becomes_a_question_mark():
+    event = ToolCallCompleted(call_id="c", name="n", content="a\ud800b", data={"\udc00": ["\ud83d", 1.5, None]})
+    again = decode(encode(event))
+    assert again == replace(event, content="a?b", data={"?": ["?", 1.5, None]})
+
+
 def test_dates_are_written_as_text():
     day = dt.date(2025, 3, 1)
     again = decode(encode(ToolCallCompleted(call_id="c", name="n", content="", data=day)))
