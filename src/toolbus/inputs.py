@@ -8,16 +8,24 @@ from typing import Any, TypeAlias, cast
 from .core.transcript import validate
 from .errors import ConfigurationError
 from .messages import Message, UserMessage, from_openai
-from .protocols import ToolSource, ToolSpec
+from .protocols import Provider, ToolSource, ToolSpec
 from .tools import Toolish, ToolRegistry
 
-__all__ = ["MessagesLike", "ToolsLike", "read_messages", "split_messages", "tool_source"]
+__all__ = ["MessagesLike", "ToolsLike", "provider_list", "read_messages", "split_messages", "tool_source"]
 
 MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
 """toolbus messages, or OpenAI chat dictionaries."""
 
 ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
 """A registry, or tools, functions and specs; of specs alone, the calls are run by somebody else on the bus."""
+
+
+def provider_list(provider: Provider | Sequence[Provider]) -> tuple[Provider, ...]:
+    """The providers to ask, in order: one, or one and those to turn to when it fails."""
+    providers = (provider,) if isinstance(provider, Provider) else tuple(provider)
+    if not providers:
+        raise ConfigurationError("a request needs a provider")
+    return providers
 
 
 def read_messages(messages: MessagesLike) -> list[Message]:

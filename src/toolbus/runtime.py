@@ -38,7 +38,8 @@ class Runtime:
     """Runs requests: `async with Runtime(provider="openai:gpt-5-mini", tools=[...]) as runtime: ...`.
 
     `provider` is a `Provider` or a name such as "openai:MODEL", "ollama:MODEL" or "extractive"; without one the
-    variable TOOLBUS_PROVIDER is read, and without that `ConfigurationError` names what was looked at. `tools` are
+    variable TOOLBUS_PROVIDER is read, and without that `ConfigurationError` names what was looked at. With
+    `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
     functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `instructions` is the system prompt.
     `limits`, `settings`, `deps` and `metadata` are defaults of the requests. `store` keeps conversations (in memory,
     when none is given). At most `max_sessions` requests run at once and `max_queued` wait; then `Overloaded` is
@@ -52,6 +53,7 @@ class Runtime:
         self,
         provider: Provider | str | None = None,
         *,
+        providers: Sequence[Provider | str] | None = None,
         tools: Iterable[Toolish] | ToolRegistry = (),
         instructions: Instructions | None = None,
         limits: Limits | None = None,
@@ -66,11 +68,14 @@ class Runtime:
         max_threads: int = 40,
         drain_seconds: float = 10.0,
     ) -> None:
-        named = provider if provider is not None else os.environ.get("TOOLBUS_PROVIDER")
-        if not named:
-            raise ConfigurationError(missing_provider_message())
         self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
-        self.provider = self._resolve(named)
+        given = self._given(provider, providers)
+        if given is None:
+            named = os.environ.get("TOOLBUS_PROVIDER")
+            if not named:
+                raise ConfigurationError(missing_provider_message())
+            given = (self._resolve(named),)
+        self.provider, self.providers = given[0], given
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.bus = bus if bus is not None else EventBus()
         self.store: Store = store if store is not None else MemoryStore()
@@ -143,6 +148,7 @@ class Runtime:
         prompt: str | UserMessage,
         *,
         provider: Provider | str | None = None,
+        providers: Sequence[Provider | str] | None = None,
         tools: Iterable[Toolish] | ToolRegistry | None = None,
         limits: Limits | None = None,
         settings: ModelSettings | None = None,
@@ -165,6 +171,7 @@ class Runtime:
         session, ticket = self._prepare(
             prompt,
             provider=provider,
+            providers=providers,
             tools=tools,
             limits=limits,
             settings=settings,
@@ -184,6 +191,7 @@ class Runtime:
         prompt: str | UserMessage,
         *,
         provider: Provider | str | None = None,
+        providers: Sequence[Provider | str] | None = None,
         tools: Iterable[Toolish] | ToolRegistry | None = None,
         limits: Limits | None = None,
         settings: ModelSettings | None = None,
@@ -201,6 +209,7 @@ class Runtime:
         session, ticket = self._prepare(
             prompt,
             provider=provider,
+            providers=providers,
             tools=tools,
             limits=limits,
             settings=settings,
@@ -245,6 +254,7 @@ class Runtime:
         prompt: str | UserMessage,
         *,
         provider: Provider | str | None,
+        providers: Sequence[Provider | str] | None,
         tools: Iterable[Toolish] | ToolRegistry | None,
         limits: Limits | None,
         settings: ModelSettings | None,
@@ -262,7 +272,7 @@ class Runtime:
         given = read_messages(history or ())
         session = RequestSession(
             self.bus,
-            self.provider if provider is None else self._resolve(provider),
+            self._given(provider, providers) or self.providers,
             [*given, message],
             tools=self.tools if tools is None else (tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)),
             limits=limits or self._limits,
@@ -312,6 +322,14 @@ class Runtime:
         messages = session.take_new_messages()
         if messages:
             await self.store.remember(session.conversation_id, messages)
+
+    def _given(
+        self, provider: Provider | str | None, providers: Sequence[Provider | str] | None
+    ) -> tuple[Provider, ...] | None:
+        if provider is not None and providers is not None:
+            raise ConfigurationError("give provider=, or providers= with those to turn to when the first one fails")
+        named = (provider,) if provider is not None else providers
+        return None if not named else tuple(self._resolve(each) for each in named)
 
     def _resolve(self, provider: Provider | str) -> Provider:
         if not isinstance(provider, str):

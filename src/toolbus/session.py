@@ -37,7 +37,6 @@ from .events import (
     Event,
     MessageAppended,
     ModelResponded,
-    ModelRetrying,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -47,7 +46,7 @@ from .events import (
     ToolCallFailed,
     new_id,
 )
-from .inputs import MessagesLike, ToolsLike, split_messages, tool_source
+from .inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
 from .logs import is_logged, log_fact
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
@@ -86,6 +85,7 @@ class RequestSession:
         task_group.start_soon(session.run)
         result = await session.result()
 
+    `provider` is the model, or a sequence of them: the first is asked, and the next when one stays out of reach.
     `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or OpenAI dictionaries; copied,
     never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
     change while the request runs. `prepare` is awaited before the request begins (its clocks do not run yet) and
@@ -95,7 +95,7 @@ class RequestSession:
     def __init__(
         self,
         bus: EventBus,
-        provider: Provider,
+        provider: Provider | Sequence[Provider],
         messages: str | MessagesLike,
         *,
         tools: ToolsLike = (),
@@ -117,7 +117,7 @@ class RequestSession:
         self.metadata = metadata
         self.tools: ToolSource = tool_source(tools)
         self._bus = bus
-        self._provider = provider
+        self._providers = provider_list(provider)
         self._settings = settings or ModelSettings()
         self._instructions = instructions
         self._journal = journal
@@ -133,6 +133,7 @@ class RequestSession:
             parent_id=self._prompt.message_id if self._prompt else "",
             metadata=metadata,
             limits=limits or Limits(),
+            providers=len(self._providers),
             messages=history,
         )
         self._mailbox: Mailbox | None = None
@@ -220,7 +221,10 @@ class RequestSession:
             overflow=overflow,
             name=self.request_id,
         )
-        return subscription if self.ended else subscription.open()
+        if self.ended:
+            subscription.close()  # there is nothing to hear any more, and a reader must not wait for it
+            return subscription
+        return subscription.open()
 
     # ------------------------------------------------------------------------------------------------ the actor
 
@@ -326,8 +330,8 @@ class RequestSession:
 
     async def _call_model(self, command: CallModel, mailbox: Mailbox) -> None:
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
-        if command.retry:
-            self._signal(ModelRetrying, round=command.round, reason="empty_reply")
+        if command.not_before > self._clock() and not await self._pause(command, mailbox):
+            return
         tools: Mapping[str, ToolSpec] = self.tools.specs if command.offer_tools else {}
         call = ModelCall(self._bus, self._state, self._clock, command)
         mailbox.on_put = call.on_put
@@ -349,6 +353,19 @@ class RequestSession:
             happened, now = call.what_elapsed(now)
         await self._step([happened], now)
 
+    async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
+        """Wait until the model may be called again. False when the request was ended meanwhile."""
+        with anyio.CancelScope(deadline=self._clock.on_loop(command.not_before)) as scope:
+            mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
+            try:
+                if not mailbox:
+                    await anyio.sleep_forever()
+            finally:
+                mailbox.on_put = None
+        if asked := mailbox.drain():
+            await self._step(asked, self._clock())
+        return self._state.phase is Phase.MODEL
+
     async def _ask_model(self, call: ModelCall, tools: Mapping[str, ToolSpec]) -> Input:
         try:
             messages = await self._prepared()
@@ -360,10 +377,10 @@ class RequestSession:
                 conversation_id=self.conversation_id,
                 round=call.command.round,
             )
-            reply = await self._provider.respond(request, call.emit)
+            reply = await self._providers[call.command.provider].respond(request, call.emit)
         except ProviderError as exc:
             self._error = exc
-            return ModelFailed(exc.code, str(exc), retryable=exc.retryable)
+            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds)
         except ToolbusError as exc:
             self._error = exc
             return ModelFailed(exc.code, str(exc))

@@ -25,6 +25,7 @@ def test_every_limit_is_finite_by_default_and_as_the_design_says() -> None:
         "max_tool_calls": 100,
         "max_consecutive_errors": 3,
         "max_repeats": 3,
+        "max_model_attempts": 3,
         "timeout_seconds": 120,
         "tool_timeout_seconds": 30,
         "model_timeout_seconds": 60,

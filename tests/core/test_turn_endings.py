@@ -13,6 +13,7 @@ from toolbus.events import (
     Event,
     MessageAppended,
     ModelResponded,
+    ModelRetrying,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -26,7 +27,7 @@ from toolbus.messages import Usage, UserMessage
 
 def after_a_limit() -> Turn:
     """A turn whose model is asked for its last answer."""
-    turn = Turn(Limits(max_rounds=1))
+    turn = Turn(Limits(max_rounds=1, max_model_attempts=1))
     turn.reply("let me see", call())
     turn.complete()
     assert turn.last_answer_is_asked
@@ -39,10 +40,12 @@ def after_a_limit() -> Turn:
 @pytest.mark.parametrize("text", ["", " \n\t"])
 def test_an_empty_reply_is_asked_for_once_more(text: str) -> None:
     turn = Turn()
-    (fact,) = turn.reply(text)
-    assert isinstance(fact, ModelResponded)
+    responded, retrying = turn.reply(text)
+    assert isinstance(responded, ModelResponded)
+    assert isinstance(retrying, ModelRetrying)
+    assert (retrying.reason, retrying.delay_seconds) == ("empty_reply", 0)
     assert isinstance(turn.command, CallModel)
-    assert (turn.command.retry, turn.command.round) == (True, 0)
+    assert turn.command.round == 0
     turn.reply("noon")
     assert turn.roles == ["user", "assistant"]
     assert of(RequestCompleted, turn.facts)[0].outcome == "completed"
@@ -62,9 +65,9 @@ def test_each_round_has_a_second_try_of_its_own() -> None:
     turn.reply()
     turn.call()
     turn.complete()
-    turn.reply()
+    assert of(ModelRetrying, turn.reply())
     assert isinstance(turn.command, CallModel)
-    assert (turn.command.retry, turn.command.round) == (True, 1)
+    assert turn.command.round == 1
 
 
 def test_an_empty_last_answer_leaves_the_limit_as_the_reason_and_the_last_text() -> None:

@@ -288,7 +288,7 @@ def test_seconds_are_told_as_they_were_set_though_clocks_cannot_hold_them() -> N
 
 
 def test_the_model_has_a_time_of_its_own_and_a_failure_not_a_stop_comes_of_it() -> None:
-    turn = Turn(Limits(model_timeout_seconds=10))
+    turn = Turn(Limits(model_timeout_seconds=10, max_model_attempts=1))
     assert turn.elapse(9.999) == []
     (ending,) = of(RequestFailed, turn.elapse(0.001))
     assert (ending.reason, ending.retryable) == ("provider_timeout", True)

@@ -172,7 +172,9 @@ def test_the_next_round_knows_what_it_processes() -> None:
         CallOutcome(name="nothing", success=False),
     )
     assert (started.round, started.message_count, started.tools_offered) == (1, 5, True)
-    assert turn.command == CallModel(round=1, message_id="r_r1", offer_tools=True, deadline=turn.now + 60, retry=False)
+    assert turn.command == CallModel(
+        round=1, message_id="r_r1", offer_tools=True, not_before=turn.now, deadline=turn.now + 60, provider=0
+    )
 
 
 def test_a_tools_own_timeout_replaces_the_requests() -> None:

@@ -21,7 +21,7 @@ from toolbus.errors import (
     RequestCancelledError,
     ScriptError,
 )
-from toolbus.events import Event, RequestStarted, ToolCallRequested
+from toolbus.events import Event, RequestStarted, ToolCallLate, ToolCallRequested
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.providers.scripted import ScriptedProvider, calls, text
@@ -370,6 +370,35 @@ async def test_a_cancelled_run_ends_its_request_and_passes_the_cancellation_on()
         assert heard[-1].type == "request_cancelled"
         assert (await runtime.run("after")).ok
     assert bus.statistics().mailboxes == 0
+
+
+@pytest.mark.guarantee("G16")
+async def test_a_cancelled_request_ends_though_its_tool_swallows_the_cancellation() -> None:
+    begun, let_go = anyio.Event(), anyio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Goes on whatever happens."""
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await let_go.wait()
+        return "done all the same"
+
+    script = ScriptedProvider([calls(("get_weather", {"city": "Paris"}), ("stubborn", {}))])
+    async with Runtime(script, tools=[get_weather, stubborn]) as runtime:
+        session = runtime.start("go")
+        late = runtime.bus.subscribe(ToolCallLate).open()
+        with anyio.fail_after(5):
+            await begun.wait()
+            await anyio.wait_all_tasks_blocked()
+            session.cancel("enough")
+            result = await session.result()
+            assert runtime.dispatcher.statistics().overdue == ("stubborn",)
+            let_go.set()
+            await anext(late)
+        late.close()
+    assert (result.outcome, [call.reason for call in result.tool_calls]) == ("cancelled", ["", "cancelled"])
+    validate(result.messages)
 
 
 async def test_a_runtime_can_be_entered_again() -> None:

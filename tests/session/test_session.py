@@ -229,7 +229,8 @@ async def test_a_second_empty_reply_fails_the_request_by_name() -> None:
 
 async def test_a_provider_s_error_ends_the_request_failed_with_the_error_itself() -> None:
     gone = ProviderError("the server is gone", vendor="test", status=503, retryable=True)
-    result = await RequestSession(EventBus(), ScriptedProvider([error(gone)]), "hi").run()
+    limits = Limits(max_model_attempts=1)
+    result = await RequestSession(EventBus(), ScriptedProvider([error(gone)]), "hi", limits=limits).run()
     assert (result.outcome, result.reason, result.error) == ("failed", "provider_error", gone)
     with pytest.raises(ProviderError) as caught:
         result.raise_for_outcome()
@@ -284,7 +285,7 @@ async def test_on_limit_stop_ends_with_the_last_text_and_no_further_call() -> No
     assert (result.outcome, result.reason, result.text, result.rounds) == ("stopped", "max_rounds=2", "Looking.", 2)
 
 
-@pytest.mark.guarantee("G08")
+@pytest.mark.guarantee("G08", "G16")
 async def test_a_cancel_settles_open_calls_keeps_finished_ones_and_leaves_a_valid_transcript() -> None:
     bus = EventBus()
     session = RequestSession(bus, two_cities(), "Weather?", tools=[get_weather])
@@ -423,6 +424,8 @@ async def test_text_streams_as_it_comes_and_final_only_leaves_earlier_rounds_out
     await session.run()
     assert "".join([piece async for piece in everything]) == "Let me see. It is sunny."
     assert "".join([piece async for piece in final]) == "It is sunny."
+    with anyio.fail_after(5):
+        assert [piece async for piece in session.text()] == []
 
 
 async def test_text_of_a_provider_that_does_not_stream_comes_whole() -> None:

@@ -444,7 +444,7 @@ async def test_results_that_arrive_by_the_requests_end_are_kept_and_the_text_is_
 @pytest.mark.guarantee("G10")
 async def test_a_model_that_never_answers_fails_the_request_with_provider_timeout():
     provider = SlowProvider(lambda _: anyio.sleep_forever())
-    async with Harness(provider) as harness:
+    async with Harness(provider, limits=Limits(max_model_attempts=1)) as harness:
         result = await harness.start("?").result()
     assert now() == pytest.approx(60, abs=ACCURACY)
     assert (result.outcome, result.reason) == ("failed", "provider_timeout")
@@ -503,7 +503,7 @@ async def test_a_stream_that_stands_still_ends_by_its_idle_limit(piece: Delta):
         emit(piece)
         await anyio.sleep_forever()
 
-    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=7)) as harness:
+    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=7, max_model_attempts=1)) as harness:
         result = await harness.start("?").result()
     assert now() == pytest.approx(12, abs=ACCURACY)
     assert (result.outcome, result.reason) == ("failed", "provider_timeout")
@@ -517,7 +517,7 @@ async def test_a_stream_that_keeps_emitting_is_not_idle():
             await anyio.sleep(1.9)
             emit(TextPiece("a"))
 
-    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=3)) as harness:
+    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=3, max_model_attempts=1)) as harness:
         result = await harness.start("?").result()
         assert len(harness.seen(TextDelta)) == 30
     assert now() == pytest.approx(57, abs=ACCURACY)
@@ -536,7 +536,7 @@ async def test_the_idle_limit_is_kept_within_a_tenth_whatever_the_pace_before(ga
         stood_still.append(now())
         await anyio.sleep_forever()
 
-    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=3)) as harness:
+    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=3, max_model_attempts=1)) as harness:
         result = await harness.start("?").result()
     assert result.outcome == "failed"
     assert 2.7 - ACCURACY <= now() - stood_still[0] <= 3 + ACCURACY
@@ -547,7 +547,7 @@ async def test_a_stream_that_has_not_begun_is_not_idle():
     async def work(_: Emit) -> None:
         await anyio.sleep(50)
 
-    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=3)) as harness:
+    async with Harness(SlowProvider(work), limits=Limits(stream_idle_seconds=3, max_model_attempts=1)) as harness:
         assert (await harness.start("?").result()).outcome == "completed"
 
 
@@ -558,7 +558,7 @@ async def test_a_stream_that_never_ends_is_bounded_by_the_models_limit():
             await anyio.sleep(1)
             emit(TextPiece("a"))
 
-    async with Harness(SlowProvider(work)) as harness:
+    async with Harness(SlowProvider(work), limits=Limits(max_model_attempts=1)) as harness:
         result = await harness.start("?").result()
     assert now() == pytest.approx(60, abs=ACCURACY)
     assert result.reason == "provider_timeout"
@@ -572,7 +572,7 @@ async def test_a_stream_that_emits_past_the_requests_deadline_ends_stopped():
             await anyio.sleep(1)
             emit(TextPiece("a"))
 
-    limits = Limits(timeout_seconds=20, stream_idle_seconds=15)
+    limits = Limits(timeout_seconds=20, stream_idle_seconds=15, max_model_attempts=1)
     async with Harness(SlowProvider(work), limits=limits) as harness:
         result = await harness.start("?").result()
     assert now() == pytest.approx(20, abs=ACCURACY)

@@ -24,9 +24,10 @@ class Limits:
     max_tool_calls: calls over the whole request.
     max_consecutive_errors: failed calls in a row, counted in call order; a success resets the count.
     max_repeats: calls in a row of the same tool with the same arguments.
+    max_model_attempts: calls of one provider for one reply, while it is overloaded, out of reach or silent.
     timeout_seconds: the whole request, from its start.
     tool_timeout_seconds: one call of a tool, from its request, waiting for a free worker included.
-    model_timeout_seconds: one reply of the model, from the call to its end.
+    model_timeout_seconds: one call of the model, from its start to the reply's end.
     stream_idle_seconds: a stream that has begun and stands still (kept within a tenth).
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
     on_limit: "answer" asks the model once more with no tools offered, so that the user gets the best answer there
@@ -40,6 +41,7 @@ class Limits:
     max_tool_calls: int = 100
     max_consecutive_errors: int = 3
     max_repeats: int = 3
+    max_model_attempts: int = 3
     timeout_seconds: float = 120.0
     tool_timeout_seconds: float = 30.0
     model_timeout_seconds: float = 60.0

@@ -16,6 +16,7 @@ from ..events import (
     Event,
     MessageAppended,
     ModelResponded,
+    ModelRetrying,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -101,7 +102,20 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
     state.rounds.append(RoundState(fact.round, fact.at))
     state.tools_offered = fact.tools_offered
     state.empty_replies = 0
-    state.model_deadline = min(fact.at + state.limits.model_timeout_seconds, state.deadline)
+    state.attempts = 1
+    _begin_attempt(state, fact.at)
+
+
+def _begin_attempt(state: TurnState, moment: float) -> None:
+    """The model is called at `moment`, and has its time from then on."""
+    state.not_before = moment
+    state.model_deadline = min(moment + state.limits.model_timeout_seconds, state.deadline)
+
+
+def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
+    state.attempts = state.attempts + 1 if fact.provider == state.provider else 1
+    state.provider = fact.provider
+    _begin_attempt(state, fact.at + fact.delay_seconds)
 
 
 def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
@@ -117,7 +131,6 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     state.usage = state.usage + fact.usage
     if not message.tool_calls and not message.text.strip():
         state.empty_replies += 1
-        state.model_deadline = min(fact.at + limits.model_timeout_seconds, state.deadline)
         return  # still in MODEL: an ending follows at once, or the round is asked again
     state.phase = Phase.REPLIED
     if not state.tools_offered:
@@ -195,6 +208,7 @@ _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     MessageAppended: ((Phase.READY, Phase.REPLIED, Phase.TOOLS), _apply_message),
     RoundStarted: ((Phase.READY,), _apply_round),
     ModelResponded: ((Phase.MODEL,), _apply_responded),
+    ModelRetrying: ((Phase.MODEL,), _apply_retrying),
     ToolCallRequested: ((Phase.TOOLS,), _apply_requested),
     ToolCallCompleted: ((Phase.TOOLS,), _apply_settled),
     ToolCallFailed: ((Phase.TOOLS,), _apply_settled),

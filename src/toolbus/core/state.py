@@ -101,6 +101,7 @@ class TurnState:
     parent_id: str = ""
     metadata: Mapping[str, Any] | None = None
     limits: Limits = field(default_factory=Limits)
+    providers: int = 1  # how many there are to turn to, one after the other
 
     phase: Phase = Phase.NEW
     messages: list[Message] = field(default_factory=list[Message])
@@ -113,6 +114,7 @@ class TurnState:
     tools_offered: bool = True
     started_at: float = 0.0
     deadline: float = float("inf")
+    not_before: float = 0.0  # when the model may be called (again)
     model_deadline: float = float("inf")
 
     facts: int = 0  # applied so far: the next fact's `seq`
@@ -122,6 +124,8 @@ class TurnState:
     last_call: tuple[str, dict[str, Any]] | None = None
     repeats: int = 0
     empty_replies: int = 0  # in the current round
+    attempts: int = 0  # calls of the current provider in the current round, the one under way included
+    provider: int = 0  # the place of the current provider; a request stays with the one that it has turned to
     steering: list[str] = field(default_factory=list[str])
     steered: int = 0
     usage: Usage = field(default_factory=Usage)

@@ -17,8 +17,7 @@ every round's start and at every ending (G08).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..errors import InvalidArguments, ProtocolViolation
 from ..events import (
@@ -27,6 +26,7 @@ from ..events import (
     Event,
     MessageAppended,
     ModelResponded,
+    ModelRetrying,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -37,12 +37,25 @@ from ..events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from ..messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, user_text
-from ..protocols import ModelReply, ToolSpec
+from ..messages import AssistantMessage, ToolCall, ToolMessage, UserMessage, user_text
+from ..protocols import ToolSpec
 from ..results import failure_content
 from .arguments import encodable, parse_arguments
 from .reducer import apply, over_tokens
+from .retry import backoff_seconds
 from .state import CallState, Phase, TurnState
+from .steps import (
+    AwaitCalls,
+    CallModel,
+    Command,
+    Elapsed,
+    Finish,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    Start,
+    reply_id,
+)
 
 __all__ = [
     "AwaitCalls",
@@ -59,78 +72,6 @@ __all__ = [
     "pending",
     "reply_id",
 ]
-
-# ------------------------------------------------------------------------------------- inputs and commands
-
-
-@dataclass(slots=True)
-class Start:
-    """The request begins: `history` is a valid transcript, `prompt` the user's message behind it, if there is one."""
-
-    prompt: UserMessage | None
-    history: Sequence[Message] = ()
-    parent_request_id: str = ""
-    parent_call_id: str = ""
-
-
-@dataclass(slots=True)
-class ModelReplied:
-    """The model's whole reply, and the tools that were offered for it."""
-
-    reply: ModelReply
-    tools: Mapping[str, ToolSpec] = field(default_factory=dict[str, ToolSpec])
-
-
-@dataclass(slots=True)
-class ModelFailed:
-    """The provider gave up. `code` is a `ToolbusError.code`."""
-
-    code: str
-    error: str
-    retryable: bool = False
-
-
-@dataclass(slots=True)
-class Elapsed:
-    """The deadline of the pending command has passed."""
-
-
-Input: TypeAlias = (
-    Start | ModelReplied | ModelFailed | Elapsed | ToolCallCompleted | ToolCallFailed | CancelRequested | SteeringAdded
-)
-
-
-@dataclass(slots=True)
-class CallModel:
-    """Call the model; give back `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`."""
-
-    round: int
-    message_id: str
-    offer_tools: bool
-    deadline: float
-    retry: bool
-
-
-@dataclass(slots=True)
-class AwaitCalls:
-    """Wait for terminal events of `calls`; at `deadline` give `Elapsed`."""
-
-    calls: Mapping[str, CallState]
-    deadline: float
-
-
-@dataclass(slots=True)
-class Finish:
-    """Nothing is left to do."""
-
-
-Command: TypeAlias = CallModel | AwaitCalls | Finish
-
-
-def reply_id(request_id: str, round_number: int) -> str:
-    """The `message_id` that a round's reply has or will have."""
-    return f"{request_id}_r{round_number}"
-
 
 # ------------------------------------------------------------------------------------------------- decide
 
@@ -152,6 +93,11 @@ class _Facts:
             self._envelope = state.envelope(self._now)
         event_id = f"{state.request_id}_f{state.facts + len(made)}"
         made.append(kind(event_id=event_id, **self._envelope, **fields))
+
+    @property
+    def place(self) -> str:
+        """The name of the next fact: a seed for what has to look like chance and be the same at each replay."""
+        return f"{self._state.request_id}_f{self._state.facts + len(self.made)}"
 
     def refuse(self, call: ToolCall, reason: str, error: str, *, limit: str = "") -> None:
         """Settle a call that was not requested, and never will be."""
@@ -231,6 +177,14 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: _Facts, now: float
                 reason="empty_reply",
                 error="the model answered with neither text nor tool calls, twice",
                 usage=state.usage + reply.usage,
+            )
+        else:
+            facts.add(
+                ModelRetrying,
+                round=state.round,
+                reason="empty_reply",
+                error="the model answered with neither text nor tool calls",
+                provider=state.provider,
             )
         return
     facts.add(MessageAppended, message=message)
@@ -333,13 +287,37 @@ def _checked(call: ToolCall, written: str, tools: Mapping[str, ToolSpec], facts:
     return arguments
 
 
-def _on_model_failed(state: TurnState, failed: ModelFailed, facts: _Facts, _now: float) -> None:
-    if state.phase is not Phase.MODEL:
+def _on_model_failed(state: TurnState, failed: ModelFailed, facts: _Facts, now: float) -> None:
+    if state.phase is not Phase.MODEL or _ask_again(state, failed, facts, now):
         return
     if state.stop:  # the last answer was a courtesy; the limit is why the request ends
         _complete(state, facts, state.stop)
         return
     facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=failed.retryable, usage=state.usage)
+
+
+def _ask_again(state: TurnState, failed: ModelFailed, facts: _Facts, now: float) -> bool:
+    """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it."""
+    if not failed.retryable:
+        return False
+    provider, delay = state.provider, 0.0
+    if state.attempts < state.limits.max_model_attempts:
+        delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
+    elif provider + 1 < state.providers:
+        provider += 1
+    else:
+        return False
+    if now + delay >= state.deadline:
+        return False
+    facts.add(
+        ModelRetrying,
+        round=state.round,
+        reason=failed.code,
+        error=failed.error,
+        delay_seconds=delay,
+        provider=provider,
+    )
+    return True
 
 
 def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: _Facts, _now: float) -> None:
@@ -468,8 +446,9 @@ def pending(state: TurnState) -> Command:
             round=state.round,
             message_id=reply_id(state.request_id, state.round),
             offer_tools=state.tools_offered,
+            not_before=state.not_before,
             deadline=state.model_deadline,
-            retry=state.empty_replies > 0,
+            provider=state.provider,
         )
     if state.phase is Phase.TOOLS and state.open_calls:
         deadline = min(each.deadline for each in state.open_calls.values())

@@ -22,6 +22,7 @@ from ._facts import (
     HistoryCompressed,
     MessageAppended,
     ModelResponded,
+    ModelRetrying,
     Outcome,
     PlanChanged,
     PlanStep,
@@ -39,7 +40,6 @@ from ._facts import (
 )
 from ._signals import (
     DeadLetter,
-    ModelRetrying,
     ReasoningDelta,
     ReceiverFailed,
     Stage,

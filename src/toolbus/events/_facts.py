@@ -104,6 +104,23 @@ class ModelResponded(Event):
 
 
 @event
+class ModelRetrying(Event):
+    """The model will be called again for the same round, `delay_seconds` from `at`; its pieces so far are void.
+
+    `reason` is an error code such as `provider_unavailable` or `empty_reply`. `provider` is the place of the provider
+    that is asked next among those of the request.
+    """
+
+    type: Literal["model_retrying"] = "model_retrying"
+    round: int
+    reason: str
+    error: str = ""
+    delay_seconds: float = 0.0
+    provider: int = 0
+    is_fact: ClassVar[bool] = True
+
+
+@event
 class ToolCallRequested(Event):
     """A tool call that may run: arguments are parsed and valid. Whoever runs it publishes one terminal event.
 

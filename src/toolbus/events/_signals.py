@@ -76,17 +76,6 @@ class ToolCallRetrying(Event):
 
 
 @event
-class ModelRetrying(Event):
-    """The model is called again for the same round: `reason` is an error code such as `empty_reply`."""
-
-    type: Literal["model_retrying"] = "model_retrying"
-    round: int
-    reason: str
-    error: str = ""
-    delay_seconds: float = 0.0
-
-
-@event
 class StatusChanged(Event):
     """Where the request stands, with a sentence for people."""
 

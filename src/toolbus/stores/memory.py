@@ -35,8 +35,9 @@ class _Conversation:
 class MemoryStore:
     """A `Store` in memory, bounded in conversations and in bytes.
 
-    Bytes are an estimate: one for each character of ASCII text, three for any other, and some overhead. Past either bound the conversation that was read or written longest ago is forgotten, whole; the newest one is
-    kept even when it alone is over `max_bytes`. Costs O(messages added).
+    Bytes are an estimate: one for each character of ASCII text, three for any other, and some overhead. Past either
+    bound the conversation that was read or written longest ago is forgotten, whole; the newest one is kept even when
+    it alone is over `max_bytes`. Costs O(messages added).
     """
 
     def __init__(self, *, max_conversations: int = 1_000, max_bytes: int = 64 * 1024 * 1024) -> None:

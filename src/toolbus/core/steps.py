@@ -1,0 +1,99 @@
+"""The turn machine's vocabulary: what may happen to a request (inputs), and what has to be done (commands). Data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ..events import CancelRequested, SteeringAdded, ToolCallCompleted, ToolCallFailed
+from ..messages import Message, UserMessage
+from ..protocols import ModelReply, ToolSpec
+from .state import CallState
+
+__all__ = [
+    "AwaitCalls",
+    "CallModel",
+    "Command",
+    "Elapsed",
+    "Finish",
+    "Input",
+    "ModelFailed",
+    "ModelReplied",
+    "Start",
+    "reply_id",
+]
+
+
+@dataclass(slots=True)
+class Start:
+    """The request begins: `history` is a valid transcript, `prompt` the user's message behind it, if there is one."""
+
+    prompt: UserMessage | None
+    history: Sequence[Message] = ()
+    parent_request_id: str = ""
+    parent_call_id: str = ""
+
+
+@dataclass(slots=True)
+class ModelReplied:
+    """The model's whole reply, and the tools that were offered for it."""
+
+    reply: ModelReply
+    tools: Mapping[str, ToolSpec] = field(default_factory=dict[str, ToolSpec])
+
+
+@dataclass(slots=True)
+class ModelFailed:
+    """A call of the model failed. `code` is a `ToolbusError.code`; the server may have said how long to wait."""
+
+    code: str
+    error: str
+    retryable: bool = False
+    retry_after_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class Elapsed:
+    """The deadline of the pending command has passed."""
+
+
+Input: TypeAlias = (
+    Start | ModelReplied | ModelFailed | Elapsed | ToolCallCompleted | ToolCallFailed | CancelRequested | SteeringAdded
+)
+
+
+@dataclass(slots=True)
+class CallModel:
+    """Call the model, not before `not_before`; give back `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
+
+    `provider` is the place of the provider to ask among those of the request.
+    """
+
+    round: int
+    message_id: str
+    offer_tools: bool
+    not_before: float
+    deadline: float
+    provider: int
+
+
+@dataclass(slots=True)
+class AwaitCalls:
+    """Wait for terminal events of `calls`; at `deadline` give `Elapsed`."""
+
+    calls: Mapping[str, CallState]
+    deadline: float
+
+
+@dataclass(slots=True)
+class Finish:
+    """Nothing is left to do."""
+
+
+Command: TypeAlias = CallModel | AwaitCalls | Finish
+
+
+def reply_id(request_id: str, round_number: int) -> str:
+    """The `message_id` that a round's reply has or will have."""
+    return f"{request_id}_r{round_number}"
