@@ -238,13 +238,17 @@ class EventBus:
         self._remember(key)
         return True
 
-    def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> None:
-        """Be told when somebody settles a call that one is running: how an executor learns that it may stop.
+    def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
+        """Take a call on, and be told when somebody else settles it: how an executor learns that it may stop.
 
-        `settled` is called once, inline, before the terminal event is broadcast; it must be quick and not publish. What
-        it raises is logged.
+        False when another executor has taken it on, or it is settled already: then leave it alone. `settled` is called
+        once, inline, before the terminal event is broadcast; it must be quick and not publish. What it raises is logged.
         """
-        self._watched[request_id, call_id] = settled
+        key = (request_id, call_id)
+        if key in self._watched or key in self._settled:
+            return False
+        self._watched[key] = settled
+        return True
 
     def unwatch(self, request_id: str, call_id: str) -> None:
         """Do not be told any more. Idempotent."""

@@ -12,7 +12,7 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -106,12 +106,12 @@ class _Job:
 class _Worker:
     """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
 
-    __slots__ = ("job", "scope", "wake")
+    __slots__ = ("coming", "scope", "wake")
 
-    def __init__(self, job: _Job) -> None:
-        self.job: _Job | None = job
+    def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.wake = anyio.Event()
+        self.coming = False  # it was called, and has not begun to take calls yet
 
 
 class ToolDispatcher:
@@ -148,7 +148,9 @@ class ToolDispatcher:
         self._threads = _Gate(max_threads)
         self._per_tool: WeakKeyDictionary[Tool[..., Any], _Gate] = WeakKeyDictionary()  # a request may bring its own
         self._overdue: dict[_Key, _Job] = {}
+        self._ready: deque[_Job] = deque()  # calls that have their places and wait for a worker's next step
         self._idle: list[_Worker] = []
+        self._coming = 0
         self._queued = 0
         self._queued_peak = 0
         self._disconnect: Callable[[], None] = _nothing
@@ -177,6 +179,7 @@ class ToolDispatcher:
         try:
             await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
         finally:
+            self._give_up_ready()
             self._group = None
             self._idle.clear()
 
@@ -201,8 +204,8 @@ class ToolDispatcher:
                 self._refuse(request, Failure("error", error, retryable=True))
                 return
         job = _Job(request, tool, gates)
-        self._bus.watch(*job.key, functools.partial(self._on_settled, job))
-        self._admit(job)
+        if self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
+            self._admit(job)  # else somebody else runs it, or has answered already
 
     def _refuse(self, request: ToolCallRequested, failure: Failure) -> None:
         """Answer a call that is not even queued."""
@@ -249,15 +252,31 @@ class ToolDispatcher:
                 return
         for gate in job.gates:
             gate.enter()
-        if self._idle:
-            worker = self._idle.pop()
-            worker.job = job
-            job.worker = worker
-            worker.wake.set()
-        elif self._group is not None:
-            job.worker = worker = _Worker(job)
-            # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
-            self._context.copy().run(self._group.start_soon, self._work, worker)
+        self._ready.append(job)
+        self._call_workers(1)
+
+    def _call_workers(self, wanted: int) -> None:
+        """See to it that at least `wanted` workers are coming.
+
+        One takes call after call for as long as handlers end without waiting; before the first one waits, it calls as
+        many others as there are calls left. So handlers that need no waiting cost no task switch each.
+        """
+        while self._coming < wanted and self._group is not None:
+            self._coming += 1
+            if self._idle:
+                worker = self._idle.pop()
+                worker.coming = True
+                worker.wake.set()
+            else:
+                worker = _Worker()
+                worker.coming = True
+                # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
+                self._context.copy().run(self._group.start_soon, self._work, worker)
+
+    def _on_wait(self) -> None:
+        """A handler is about to wait: the calls behind it need workers of their own."""
+        if self._ready:
+            self._call_workers(len(self._ready))
 
     def _release(self, gates: tuple[_Gate, ...]) -> None:
         for gate in gates:
@@ -280,27 +299,42 @@ class ToolDispatcher:
     # --------------------------------------------------------------------------------------------------- workers
 
     async def _work(self, worker: _Worker) -> None:
-        with worker.scope:
-            try:
-                if is_being_cancelled():  # since it was started: the handler must not begin
+        try:
+            with worker.scope:
+                await self._take_calls(worker)
+        finally:
+            self._retire(worker)
+
+    async def _take_calls(self, worker: _Worker) -> None:
+        while not is_being_cancelled():
+            self._arrive(worker)
+            while self._ready:
+                if not await self._perform(self._ready.popleft(), worker) or worker.scope.cancel_called:
                     return
-                while worker.job is not None:
-                    job, worker.job = worker.job, None
-                    goes_on = await self._perform(job, worker)
-                    if not goes_on or worker.scope.cancel_called or len(self._idle) >= _MAX_IDLE:
-                        return
-                    worker.wake = anyio.Event()
-                    self._idle.append(worker)
-                    await worker.wake.wait()
-            finally:
-                self._retire(worker)
+            if len(self._idle) >= _MAX_IDLE:
+                return
+            worker.wake = anyio.Event()
+            self._idle.append(worker)
+            await worker.wake.wait()
+
+    def _arrive(self, worker: _Worker) -> None:
+        if worker.coming:
+            worker.coming = False
+            self._coming -= 1
 
     def _retire(self, worker: _Worker) -> None:
-        """A worker ends. When it was cancelled while idle it may have got a call meanwhile, which will not run."""
+        """A worker ends, outside of its own scope; what is ready goes to another one, or ends with the host."""
+        self._arrive(worker)
         with contextlib.suppress(ValueError):
             self._idle.remove(worker)
-        if worker.job is not None:
-            self._give_up(worker.job)
+        if is_being_cancelled():
+            self._give_up_ready()
+        elif self._ready:
+            self._call_workers(1)
+
+    def _give_up_ready(self) -> None:
+        while self._ready:
+            self._give_up(self._ready.popleft())
 
     def _give_up(self, job: _Job) -> None:
         """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
@@ -313,14 +347,15 @@ class ToolDispatcher:
         """Run one call and publish its end. False when the worker has to end, too."""
         if job.settled:  # between its admission and now
             self._give_up(job)
-            return False
+            return True
+        job.worker = worker
         request = job.request
         bus = self._bus
         job.started_at = bus.clock()
         if bus.wants(ToolCallStarted, request.request_id):
             bus.publish(ToolCallStarted(**_envelope(request, job.started_at)))
         try:
-            rendered = render(await in_context(job.context, self._call(job)))
+            rendered = render(await in_context(job.context, self._call(job), self._on_wait))
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
             return self._on_exception(job, worker, exc)
         finally:

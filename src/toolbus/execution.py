@@ -34,14 +34,17 @@ _NO_LIMIT = math.inf
 
 
 @types.coroutine
-def in_context(context: contextvars.Context, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def in_context(
+    context: contextvars.Context, coroutine: Coroutine[Any, Any, Any], on_wait: Callable[[], None]
+) -> Generator[Any, Any, Any]:
     """Await `coroutine` in this task with every step of it inside `context`.
 
     So context variables, such as a trace's current span, reach a handler that runs in a reused task. Works on both
-    backends: the task stays the same, only the variables differ.
+    backends: the task stays the same, only the variables differ. `on_wait` is called before it waits the first time.
     """
     try:
         yielded = context.run(coroutine.send, None)
+        on_wait()
         while True:
             try:
                 sent = yield yielded

@@ -177,7 +177,7 @@ async def test_a_call_that_is_settled_between_its_admission_and_its_worker_never
             assert dispatcher.statistics().idle_workers == 1
         desk.ask("wait", "1", number=1)
         desk.settle("1")
-        assert dispatcher.statistics().overdue == ("wait",), "it has a worker, which has not heard of it yet"
+        assert dispatcher.statistics().overdue == (), "it has its place, and has not begun"
         gates.open(2)
         desk.ask("wait", "2", number=2)
         await desk.completed("2")
