@@ -200,7 +200,7 @@ class EventBus:
         """The mailbox of a request that begins. `view` is what handlers may see of it."""
         if request_id in self._mailboxes:
             raise BusError(f"request {request_id!r} has a mailbox already")
-        if not self._mailboxes:  # at every one it would cost 1.5 us; a bus moves to another loop only when it is idle
+        if not self._mailboxes:  # a bus moves to another loop only when it is idle
             self.bind()
         mailbox = self._mailboxes[request_id] = Mailbox(request_id, view)
         self._peaks["mailboxes"] = max(self._peaks["mailboxes"], len(self._mailboxes))
@@ -241,8 +241,9 @@ class EventBus:
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
         """Take a call on, and be told when somebody else settles it: how an executor learns that it may stop.
 
-        False when another executor has taken it on, or it is settled already: then leave it alone. `settled` is called
-        once, inline, before the terminal event is broadcast; it must be quick and not publish. What it raises is logged.
+        False when another executor has taken it on, or it is settled already: then leave it alone. `settled` is
+        called once, inline, before the terminal event is broadcast; it must be quick and not publish. What it raises
+        is logged.
         """
         key = (request_id, call_id)
         if key in self._watched or key in self._settled:

@@ -355,7 +355,10 @@ class ToolDispatcher:
         if bus.wants(ToolCallStarted, request.request_id):
             bus.publish(ToolCallStarted(**_envelope(request, job.started_at)))
         try:
-            rendered = render(await in_context(job.context, self._call(job), self._on_wait))
+            tool = job.tool
+            call = tool.prepare(request.arguments, self._tool_context(job) if tool.wants_context else None)
+            running = call() if tool.is_async else self._in_thread(job, call)
+            rendered = render(await in_context(job.context, running, self._on_wait))
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
             return self._on_exception(job, worker, exc)
         finally:
@@ -367,17 +370,6 @@ class ToolDispatcher:
         self._complete(job, rendered)
         return True
 
-    async def _call(self, job: _Job) -> Any:
-        """The handler's value. Runs in the caller's context."""
-        tool = job.tool
-        call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
-        if tool.is_async:
-            return await call()
-        value = await self._in_thread(job, call)
-        while inspect.isawaitable(value):  # a sync function that returned a coroutine
-            value = await value
-        return value
-
     async def _in_thread(self, job: _Job, call: Callable[[], Any]) -> Any:
         def on_late(value: Any, error: BaseException | None) -> None:
             with contextlib.suppress(anyio.RunFinishedError):  # the loop is gone: nobody is left to tell
@@ -385,13 +377,16 @@ class ToolDispatcher:
 
         run = ThreadRun(call, on_late)
         try:
-            return await run.wait()
+            value = await run.wait()
         except anyio.get_cancelled_exc_class():
             if run.abandon():
                 job.run = run
                 self._overdue[job.key] = job
                 _logger.warning("the thread of tool %s outlives its call", job.tool.name, extra=_ids(job.request))
             raise
+        while inspect.isawaitable(value):  # a sync function that returned a coroutine
+            value = await value
+        return value
 
     def _on_late_thread(self, job: _Job, value: Any, error: BaseException | None) -> None:
         """A thread that was given up has ended. On the loop."""

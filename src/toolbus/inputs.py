@@ -22,7 +22,7 @@ ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
 
 def provider_list(provider: Provider | Sequence[Provider]) -> tuple[Provider, ...]:
     """The providers to ask, in order: one, or one and those to turn to when it fails."""
-    providers = (provider,) if isinstance(provider, Provider) else tuple(provider)
+    providers = tuple(provider) if isinstance(provider, Sequence) else (provider,)
     if not providers:
         raise ConfigurationError("a request needs a provider")
     return providers
@@ -47,7 +47,8 @@ def split_messages(
         raise ConfigurationError("there is nothing to ask: the prompt is empty")
     if not any(isinstance(message, UserMessage) for message in history):
         raise ConfigurationError("there is nothing to ask: the history has no user message")
-    validate(history)
+    if len(history) > 1 or not isinstance(newest, UserMessage):
+        validate(history)
     if isinstance(newest, UserMessage):
         return history[:-1], newest
     return history, None

@@ -20,19 +20,13 @@ from .events import (
     ToolCallRequested,
 )
 
-__all__ = ["is_logged", "log_fact"]
+__all__ = ["LEVELS", "log_fact", "logger"]
 
-_logger = logging.getLogger("toolbus.session")
-
-
-def is_logged(kind: type[Event]) -> bool:
-    """Whether a fact of this type has a line, and somebody wants lines of its level."""
-    level = _LEVELS.get(kind)
-    return level is not None and _logger.isEnabledFor(level)
+logger = logging.getLogger("toolbus.session")
 
 
 def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
-    """Write the line of `fact`, for which `is_logged` holds; `envelope` is that of its request."""
+    """Write the line of `fact`, which is of a type in `LEVELS`; `envelope` is that of its request."""
     if isinstance(fact, ToolCallFailed):
         _tell(fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
     elif isinstance(fact, RequestFailed):
@@ -47,7 +41,7 @@ def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
         _tell(fact, envelope, "request cancelled: %s", fact.reason)
 
 
-_LEVELS: dict[type[Event], int] = {
+LEVELS: dict[type[Event], int] = {  # the facts that have a line
     ToolCallRequested: logging.INFO,
     ToolCallCompleted: logging.INFO,
     ToolCallFailed: logging.WARNING,
@@ -65,4 +59,4 @@ def _tell(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) 
         "call_id": getattr(fact, "call_id", ""),
         "event_id": fact.event_id,
     }
-    _logger.log(_LEVELS[type(fact)], text, *values, extra=extra)
+    logger.log(LEVELS[type(fact)], text, *values, extra=extra)

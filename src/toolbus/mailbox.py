@@ -22,7 +22,7 @@ class Mailbox:
     many calls wait for their terminal event; the bus counts them.
     """
 
-    __slots__ = ("_causes", "_items", "on_put", "open_calls", "request_id", "view")
+    __slots__ = ("_causes", "_items", "_woken", "on_put", "open_calls", "request_id", "view")
 
     def __init__(self, request_id: str, view: RequestView | None) -> None:
         self.request_id = request_id
@@ -30,6 +30,7 @@ class Mailbox:
         self.open_calls = 0
         self.on_put: Callable[[Event], object] | None = None
         self._items: deque[Any] = deque()
+        self._woken: anyio.Event | None = None
         self._causes: dict[str, BaseException] = {}
 
     def put(self, event: Event, cause: BaseException | None = None) -> None:
@@ -37,7 +38,9 @@ class Mailbox:
         self._items.append(event)
         if cause is not None and isinstance(event, ToolCallFailed):
             self._causes[event.call_id] = cause
-        if self.on_put is not None:
+        if self._woken is not None:
+            self._woken.set()
+        elif self.on_put is not None:
             self.on_put(event)
 
     def __len__(self) -> int:
@@ -57,13 +60,8 @@ class Mailbox:
         """Return once there is an event; at once, and without giving way, when there is one already."""
         if self._items:
             return
-        woken = anyio.Event()
-
-        def wake(_event: Event) -> None:
-            woken.set()
-
-        self.on_put = wake
+        self._woken = anyio.Event()
         try:
-            await woken.wait()
+            await self._woken.wait()
         finally:
-            self.on_put = None
+            self._woken = None

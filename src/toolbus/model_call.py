@@ -41,7 +41,7 @@ class ModelCall:
         """Pass a piece on to whoever listens; move the timer for streams that stand still."""
         if self.over:  # a provider's stray task, after its reply
             return
-        now = anyio.current_time()
+        now = self._clock.loop_time()
         if now >= self._move_at:
             self._move_at = now + self._idle_seconds * _IDLE_SLACK
             self.scope.deadline = min(self._hard, now + self._idle_seconds)

@@ -8,7 +8,6 @@ request's facts. It knows the bus, and no runtime, dispatcher or vendor.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -47,7 +46,7 @@ from .events import (
     new_id,
 )
 from .inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
-from .logs import is_logged, log_fact
+from .logs import LEVELS, log_fact, logger
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
@@ -75,7 +74,6 @@ Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _FROM_BUS = frozenset[type[Event]]({ToolCallCompleted, CancelRequested, SteeringAdded})
-_logger = logging.getLogger("toolbus.session")
 
 
 class RequestSession:
@@ -320,7 +318,8 @@ class RequestSession:
         announce = self._bus.announce
         for fact in facts:
             kind = type(fact)
-            if is_logged(kind):
+            level = LEVELS.get(kind)
+            if level is not None and logger.isEnabledFor(level):
                 log_fact(fact, self._state.envelope(fact.at))
             if kind in _FROM_BUS or (kind is ToolCallFailed and any(fact is each for each in inputs)):
                 continue  # what came from the bus was published there
@@ -330,7 +329,7 @@ class RequestSession:
 
     async def _call_model(self, command: CallModel, mailbox: Mailbox) -> None:
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
-        if command.not_before > self._clock() and not await self._pause(command, mailbox):
+        if command.not_before and not await self._pause(command, mailbox):
             return
         tools: Mapping[str, ToolSpec] = self.tools.specs if command.offer_tools else {}
         call = ModelCall(self._bus, self._state, self._clock, command)
@@ -385,7 +384,7 @@ class RequestSession:
             self._error = exc
             return ModelFailed(exc.code, str(exc))
         except Exception as exc:
-            _logger.exception("the model could not be asked", extra={"request_id": self.request_id})
+            logger.exception("the model could not be asked", extra={"request_id": self.request_id})
             return ModelFailed("application_error", f"{type(exc).__name__}: {exc}")
         if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
             return ModelFailed("application_error", f"the provider gave a {type(reply).__name__}, not a ModelReply")
@@ -440,7 +439,7 @@ class RequestSession:
     def _crash(self, exc: Exception) -> None:
         """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
         if not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
-            _logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
+            logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
         state = self._state
         for each in list(state.open_calls.values()):
             if self._bus.claim(self.request_id, each.call.call_id):

@@ -103,19 +103,15 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
     state.tools_offered = fact.tools_offered
     state.empty_replies = 0
     state.attempts = 1
-    _begin_attempt(state, fact.at)
-
-
-def _begin_attempt(state: TurnState, moment: float) -> None:
-    """The model is called at `moment`, and has its time from then on."""
-    state.not_before = moment
-    state.model_deadline = min(moment + state.limits.model_timeout_seconds, state.deadline)
+    state.not_before = 0.0
+    state.model_deadline = min(fact.at + state.limits.model_timeout_seconds, state.deadline)
 
 
 def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     state.attempts = state.attempts + 1 if fact.provider == state.provider else 1
     state.provider = fact.provider
-    _begin_attempt(state, fact.at + fact.delay_seconds)
+    state.not_before = fact.at + fact.delay_seconds
+    state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
 
 
 def _apply_responded(state: TurnState, fact: ModelResponded) -> None:

@@ -114,7 +114,7 @@ class TurnState:
     tools_offered: bool = True
     started_at: float = 0.0
     deadline: float = float("inf")
-    not_before: float = 0.0  # when the model may be called (again)
+    not_before: float = 0.0  # when the model may be called again; 0 for at once
     model_deadline: float = float("inf")
 
     facts: int = 0  # applied so far: the next fact's `seq`

@@ -65,9 +65,10 @@ Input: TypeAlias = (
 
 @dataclass(slots=True)
 class CallModel:
-    """Call the model, not before `not_before`; give back `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
+    """Call the model, and give back `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
 
-    `provider` is the place of the provider to ask among those of the request.
+    `not_before` is the moment to wait for first, 0 for none. `provider` is the place of the provider to ask among
+    those of the request.
     """
 
     round: int

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ConfigurationError
-from ..messages import AssistantMessage, Message, ToolMessage, UserMessage
+from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage
 
 __all__ = ["MemoryStatistics", "MemoryStore"]
 
 _OVERHEAD_BYTES = 400  # of a message's objects and its places in lists, measured on CPython 3.11
+_WIDEST = 4  # bytes of a character that is not ASCII
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,7 +36,7 @@ class _Conversation:
 class MemoryStore:
     """A `Store` in memory, bounded in conversations and in bytes.
 
-    Bytes are an estimate: one for each character of ASCII text, three for any other, and some overhead. Past either
+    Bytes are an estimate: one for each character of ASCII text, four for any other, and some overhead. Past either
     bound the conversation that was read or written longest ago is forgotten, whole; the newest one is kept even when
     it alone is over `max_bytes`. Costs O(messages added).
     """
@@ -69,7 +70,7 @@ class MemoryStore:
         kept = self._conversations.setdefault(conversation_id, _Conversation())
         self._conversations.move_to_end(conversation_id)
         kept.messages.extend(messages)
-        added = sum(map(_size, messages))
+        added = _size(messages)
         kept.size_bytes += added
         self._size_bytes += added
         while len(self._conversations) > self._max_conversations or (
@@ -89,19 +90,22 @@ class MemoryStore:
         )
 
 
-def _size(message: Message) -> int:
-    size = _OVERHEAD_BYTES
-    if isinstance(message, ToolMessage):
-        return size + _bytes(message.content)
-    if isinstance(message, AssistantMessage):
-        size += _bytes(message.text) + _bytes(message.reasoning)
-        return size + sum(_OVERHEAD_BYTES + _bytes(call.arguments) for call in message.tool_calls)
-    if isinstance(message, UserMessage):
-        if isinstance(message.content, str):
-            return size + _bytes(message.content)
-        return size + sum(_bytes(getattr(part, "text", "") or getattr(part, "url", "")) for part in message.content)
-    return size + _bytes(message.text)
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else 3 * len(text)
+def _size(messages: Sequence[Message]) -> int:
+    """The bytes that the messages hold, about. One pass without calls: this is done for every request."""
+    size = _OVERHEAD_BYTES * len(messages)
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            text = message.content
+        elif isinstance(message, AssistantMessage):
+            text = message.text
+            size += len(message.reasoning) * _WIDEST
+            for call in message.tool_calls:
+                size += _OVERHEAD_BYTES + len(call.arguments) * (1 if call.arguments.isascii() else _WIDEST)
+        elif isinstance(message, SystemMessage):
+            text = message.text
+        elif isinstance(message.content, str):
+            text = message.content
+        else:
+            text = "".join(getattr(part, "text", "") or getattr(part, "url", "") for part in message.content)
+        size += len(text) * (1 if text.isascii() else _WIDEST)
+    return size
