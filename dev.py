@@ -389,7 +389,10 @@ def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, s
     """pytest, then the coverage of all its processes and threads together."""
     coverage = [str(PYTHON), "-m", "coverage"]
     began = time.monotonic()
-    tests = subprocess.run([*coverage, "run", "-m", "pytest"], check=False, env=environment, stdin=subprocess.DEVNULL)
+    # Side by side: most of the suite waits for processor time, and its tests share nothing.
+    tests = subprocess.run(
+        [*coverage, "run", "-m", "pytest", "-n", "auto"], check=False, env=environment, stdin=subprocess.DEVNULL
+    )
     yield "pytest", tests.returncode == 0, time.monotonic() - began, ""
     began = time.monotonic()
     subprocess.run([*coverage, "combine", "--quiet"], check=False, env=environment)

@@ -163,7 +163,7 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         (ToolResult(artifacts=["text"]), "artifact of type str"),  # type: ignore[list-item]
         (ToolResult(artifacts=[Artifact(name="a", content=b"raw")]), "artifact 'a' is of type bytes.*base64"),  # type: ignore[arg-type]
     ],
-    ids=str,
+    ids=lambda each: type(each).__name__ if not isinstance(each, str) else each[:30],
 )
 def test_what_cannot_be_written_is_refused_by_the_name_of_its_type(value: Any, told: str):
     with pytest.raises(UnserialisableResult, match=told):
