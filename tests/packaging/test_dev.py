@@ -128,7 +128,11 @@ def test_pips_settings_reach_uv_unless_uv_has_its_own(dev: Any, monkeypatch: pyt
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "SSL_CERT_FILE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(dev.subprocess, "run", listing)
-    monkeypatch.setattr(dev.importlib.util, "find_spec", lambda _name: True)  # an environment of dev.py's has no pip
+
+    def found(_name: str) -> bool:
+        return True
+
+    monkeypatch.setattr(dev.importlib.util, "find_spec", found)  # an environment of dev.py's own has no pip
     settings = dev.registry_settings()
     assert (settings["UV_DEFAULT_INDEX"], settings["SSL_CERT_FILE"]) == ("nearer", "own.pem")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "uv's own")
