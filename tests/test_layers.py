@@ -1,4 +1,4 @@
-"""import-linter's contracts (pyproject.toml) hold, and would not hold for what they forbid."""
+"""import-linter's contracts (pyproject.toml) hold, and would not hold for what they forbid; modules are small."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def test_a_module_that_has_no_layer_is_refused(tmp_path: Path):
     done = lint_imports(copy_with(tmp_path, "newcomer", '"""New."""'))
     assert done.returncode == 1
     assert "newcomer" in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src" / "toolbus").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_module_is_longer_than_500_lines(path: Path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, "it has two jobs: name them"
 
 
 def copy_with(folder: Path, module: str, line: str) -> Path:

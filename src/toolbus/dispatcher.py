@@ -2,7 +2,7 @@
 
 A receiver of `ToolCallRequested`, with workers that are reused. It keeps no timers: a session whose deadline fires
 settles the call with a `ToolCallFailed`, and the dispatcher, which watches its calls on the bus, cancels the handler.
-It knows the bus and tools, and nothing of sessions or models.
+It knows the bus and tools, and nothing of sessions or models; when a call's turn has come is `toolbus.scheduling`'s.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
@@ -40,6 +38,7 @@ from .execution import (
     is_keyboard_interrupt,
 )
 from .results import Rendered, clean, render
+from .scheduling import Job, Key, Schedule, Worker
 from .tools import Tool, ToolContext, ToolRegistry
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = ["DispatcherStatistics", "ToolDispatcher"]
 
 _logger = logging.getLogger("toolbus.dispatcher")
-_Key: TypeAlias = tuple[str, str]
 _CLOSED = "The dispatcher was closed."
 _MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked worker holds about 4 KiB.
 
@@ -67,51 +65,6 @@ class DispatcherStatistics:
     threads: int
     threads_peak: int
     overdue: tuple[str, ...]
-
-
-class _Gate:
-    """A bound on how many calls do something at once, and those that wait for it, in order."""
-
-    __slots__ = ("capacity", "peak", "used", "waiting")
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.used = 0
-        self.peak = 0
-        self.waiting: OrderedDict[_Job, None] = OrderedDict()  # leaving from the middle costs no search
-
-    def enter(self) -> None:
-        self.used += 1
-        self.peak = max(self.peak, self.used)
-
-
-class _Job:
-    """One call on its way through the dispatcher."""
-
-    __slots__ = ("context", "gates", "key", "request", "run", "settled", "started_at", "tool", "waits_at", "worker")
-
-    def __init__(self, request: ToolCallRequested, tool: Tool[..., Any], gates: tuple[_Gate, ...]) -> None:
-        self.request = request
-        self.tool = tool
-        self.gates = gates
-        self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
-        self.key: _Key = (request.request_id, request.call_id)
-        self.started_at = 0.0
-        self.settled = False  # it has its terminal event, ours or somebody else's
-        self.run: ThreadRun | None = None  # a thread that was given up and still runs
-        self.waits_at: _Gate | None = None
-        self.worker: _Worker | None = None
-
-
-class _Worker:
-    """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
-
-    __slots__ = ("coming", "scope", "wake")
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self.wake = anyio.Event()
-        self.coming = False  # it was called, and has not begun to take calls yet
 
 
 class ToolDispatcher:
@@ -144,15 +97,11 @@ class ToolDispatcher:
             )
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
-        self._all = _Gate(max_concurrency)
-        self._threads = _Gate(max_threads)
-        self._per_tool: WeakKeyDictionary[Tool[..., Any], _Gate] = WeakKeyDictionary()  # a request may bring its own
-        self._overdue: dict[_Key, _Job] = {}
-        self._ready: deque[_Job] = deque()  # calls that have their places and wait for a worker's next step
-        self._idle: list[_Worker] = []
+        self._schedule = Schedule(max_concurrency, max_threads, self._call_workers)
+        self._ready = self._schedule.ready  # calls that have their places and wait for a worker's next step
+        self._overdue: dict[Key, Job] = {}
+        self._idle: list[Worker] = []
         self._coming = 0
-        self._queued = 0
-        self._queued_peak = 0
         self._disconnect: Callable[[], None] = _nothing
         self._group: anyio.abc.TaskGroup | None = None
 
@@ -171,10 +120,9 @@ class ToolDispatcher:
         group = self._group
         assert group is not None
         self._disconnect()
-        for gate in (self._all, self._threads, *self._per_tool.values()):
-            for job in list(gate.waiting):
-                self._unqueue(job)
-                self._fail(job, Failure("cancelled", _CLOSED))
+        for job in self._schedule.waiting():
+            self._schedule.unqueue(job)
+            self._fail(job, Failure("cancelled", _CLOSED))
         group.cancel_scope.cancel()
         try:
             await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
@@ -191,21 +139,13 @@ class ToolDispatcher:
             if is_ours:
                 self._refuse(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
-        gates: tuple[_Gate, ...] = (self._all,)
-        if tool.max_concurrency is not None:
-            gate = self._per_tool.get(tool)
-            if gate is None:
-                gate = self._per_tool[tool] = _Gate(tool.max_concurrency)
-            gates = (*gates, gate)
-        if not tool.is_async:
-            gates = (*gates, self._threads)
-            if self._overdue_threads() >= self._threads.capacity:
-                error = "No thread is free: all are held by calls that outlived their deadline."
-                self._refuse(request, Failure("error", error, retryable=True))
-                return
-        job = _Job(request, tool, gates)
+        if not tool.is_async and self._overdue_threads() >= self._schedule.threads.capacity:
+            error = "No thread is free: all are held by calls that outlived their deadline."
+            self._refuse(request, Failure("error", error, retryable=True))
+            return
+        job = Job(request, tool, self._schedule.gates_of(tool))
         if self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
-            self._admit(job)  # else somebody else runs it, or has answered already
+            self._schedule.admit(job)  # else somebody else runs it, or has answered already
 
     def _refuse(self, request: ToolCallRequested, failure: Failure) -> None:
         """Answer a call that is not even queued."""
@@ -231,29 +171,16 @@ class ToolDispatcher:
             return None, isinstance(source, ToolRegistry)
         return (None, False) if tool.spec.external else (tool, True)
 
-    def _on_settled(self, job: _Job) -> None:
+    def _on_settled(self, job: Job) -> None:
         """Somebody else settled a call of ours: a session's deadline, a cancel, another answer. Stop the handler."""
         job.settled = True
         if job.worker is None:
-            self._unqueue(job)
+            self._schedule.unqueue(job)
         else:
             self._overdue[job.key] = job
             job.worker.scope.cancel()
 
-    # ------------------------------------------------------------------------------------------------ scheduling
-
-    def _admit(self, job: _Job) -> None:
-        for gate in job.gates:
-            if gate.used >= gate.capacity:
-                gate.waiting[job] = None
-                job.waits_at = gate
-                self._queued += 1
-                self._queued_peak = max(self._queued_peak, self._queued)
-                return
-        for gate in job.gates:
-            gate.enter()
-        self._ready.append(job)
-        self._call_workers(1)
+    # --------------------------------------------------------------------------------------------------- workers
 
     def _call_workers(self, wanted: int) -> None:
         """See to it that at least `wanted` workers are coming.
@@ -268,7 +195,7 @@ class ToolDispatcher:
                 worker.coming = True
                 worker.wake.set()
             else:
-                worker = _Worker()
+                worker = Worker()
                 worker.coming = True
                 # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
                 self._context.copy().run(self._group.start_soon, self._work, worker)
@@ -278,34 +205,17 @@ class ToolDispatcher:
         if self._ready:
             self._call_workers(len(self._ready))
 
-    def _release(self, gates: tuple[_Gate, ...]) -> None:
-        for gate in gates:
-            gate.used -= 1
-        for gate in gates:
-            while gate.waiting and gate.used < gate.capacity:
-                job = next(iter(gate.waiting))
-                self._unqueue(job)
-                self._admit(job)
-
-    def _unqueue(self, job: _Job) -> None:
-        if job.waits_at is not None:
-            del job.waits_at.waiting[job]
-            job.waits_at = None
-            self._queued -= 1
-
     def _overdue_threads(self) -> int:
         return sum(job.run is not None for job in self._overdue.values())
 
-    # --------------------------------------------------------------------------------------------------- workers
-
-    async def _work(self, worker: _Worker) -> None:
+    async def _work(self, worker: Worker) -> None:
         try:
             with worker.scope:
                 await self._take_calls(worker)
         finally:
             self._retire(worker)
 
-    async def _take_calls(self, worker: _Worker) -> None:
+    async def _take_calls(self, worker: Worker) -> None:
         while not is_being_cancelled():
             self._arrive(worker)
             while self._ready:
@@ -317,12 +227,12 @@ class ToolDispatcher:
             self._idle.append(worker)
             await worker.wake.wait()
 
-    def _arrive(self, worker: _Worker) -> None:
+    def _arrive(self, worker: Worker) -> None:
         if worker.coming:
             worker.coming = False
             self._coming -= 1
 
-    def _retire(self, worker: _Worker) -> None:
+    def _retire(self, worker: Worker) -> None:
         """A worker ends, outside of its own scope; what is ready goes to another one, or ends with the host."""
         self._arrive(worker)
         with contextlib.suppress(ValueError):
@@ -336,14 +246,14 @@ class ToolDispatcher:
         while self._ready:
             self._give_up(self._ready.popleft())
 
-    def _give_up(self, job: _Job) -> None:
+    def _give_up(self, job: Job) -> None:
         """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
         self._overdue.pop(job.key, None)
         if not job.settled:
             self._fail(job, Failure("cancelled", _CLOSED))
-        self._release(job.gates)
+        self._schedule.release(job.gates)
 
-    async def _perform(self, job: _Job, worker: _Worker) -> bool:
+    async def _perform(self, job: Job, worker: Worker) -> bool:
         """Run one call and publish its end. False when the worker has to end, too."""
         if job.settled:  # between its admission and now
             self._give_up(job)
@@ -364,13 +274,13 @@ class ToolDispatcher:
         finally:
             if job.run is None:
                 self._overdue.pop(job.key, None)
-                self._release(job.gates)
+                self._schedule.release(job.gates)
             else:  # a thread that was given up keeps its place, and its tool's
-                self._release(job.gates[:1])
+                self._schedule.release(job.gates[:1])
         self._complete(job, rendered)
         return True
 
-    async def _in_thread(self, job: _Job, call: Callable[[], Any]) -> Any:
+    async def _in_thread(self, job: Job, call: Callable[[], Any]) -> Any:
         def on_late(value: Any, error: BaseException | None) -> None:
             with contextlib.suppress(anyio.RunFinishedError):  # the loop is gone: nobody is left to tell
                 anyio.from_thread.run_sync(self._on_late_thread, job, value, error, token=self._token)
@@ -388,11 +298,11 @@ class ToolDispatcher:
             value = await value
         return value
 
-    def _on_late_thread(self, job: _Job, value: Any, error: BaseException | None) -> None:
+    def _on_late_thread(self, job: Job, value: Any, error: BaseException | None) -> None:
         """A thread that was given up has ended. On the loop."""
         job.run = None
         self._overdue.pop(job.key, None)
-        self._release(job.gates[1:])
+        self._schedule.release(job.gates[1:])
         if inspect.iscoroutine(value):
             value.close()  # nobody awaits it any more
         if error is None:
@@ -403,7 +313,7 @@ class ToolDispatcher:
         if error is not None:
             self._fail(job, classify(error), error)
 
-    def _on_exception(self, job: _Job, worker: _Worker, exc: BaseException) -> bool:
+    def _on_exception(self, job: Job, worker: Worker, exc: BaseException) -> bool:
         """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
         cancelled = is_cancellation(exc)
         if cancelled:
@@ -420,7 +330,7 @@ class ToolDispatcher:
 
     # ---------------------------------------------------------------------------------------------------- telling
 
-    def _tool_context(self, job: _Job) -> ToolContext[Any]:
+    def _tool_context(self, job: Job) -> ToolContext[Any]:
         request = job.request
         view = self._bus.view(request.request_id)
 
@@ -448,13 +358,13 @@ class ToolDispatcher:
             progress=progress,
         )
 
-    def _leave(self, job: _Job) -> float:
+    def _leave(self, job: Job) -> float:
         """Forget a call that is about to be answered; give the present moment."""
         job.settled = True
         self._bus.unwatch(*job.key)
         return self._bus.clock()
 
-    def _complete(self, job: _Job, rendered: Rendered) -> None:
+    def _complete(self, job: Job, rendered: Rendered) -> None:
         now = self._leave(job)
         self._bus.publish(
             ToolCallCompleted(
@@ -467,7 +377,7 @@ class ToolDispatcher:
             )
         )
 
-    def _fail(self, job: _Job, failure: Failure, cause: BaseException | None = None) -> None:
+    def _fail(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
         if cause is not None and not failure.shown:
             _logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=_ids(job.request))
         now = self._leave(job)
@@ -486,13 +396,13 @@ class ToolDispatcher:
     def statistics(self) -> DispatcherStatistics:
         """Calls, workers and threads, now. Costs O(overdue calls)."""
         return DispatcherStatistics(
-            running=self._all.used,
-            running_peak=self._all.peak,
-            queued=self._queued,
-            queued_peak=self._queued_peak,
+            running=self._schedule.everything.used,
+            running_peak=self._schedule.everything.peak,
+            queued=self._schedule.queued,
+            queued_peak=self._schedule.queued_peak,
             idle_workers=len(self._idle),
-            threads=self._threads.used,
-            threads_peak=self._threads.peak,
+            threads=self._schedule.threads.used,
+            threads_peak=self._schedule.threads.peak,
             overdue=tuple(job.tool.name for job in self._overdue.values()),
         )
 

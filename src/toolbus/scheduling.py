@@ -1,0 +1,136 @@
+"""Which call may run now: gates that bound how many do something at once, and the calls that wait for them in order.
+
+Knows a call, its tool and its gates. Starts no task, publishes nothing and keeps no timers: the dispatcher does.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import anyio
+
+if TYPE_CHECKING:
+    from .events import ToolCallRequested
+    from .execution import ThreadRun
+    from .tools import Tool
+
+__all__ = ["Gate", "Job", "Key", "Schedule", "Worker"]
+
+Key: TypeAlias = tuple[str, str]
+"""A call among all of the bus: its request's id and its own."""
+
+
+class Gate:
+    """A bound on how many calls do something at once, and those that wait for it, in order."""
+
+    __slots__ = ("capacity", "peak", "used", "waiting")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self.peak = 0
+        self.waiting: OrderedDict[Job, None] = OrderedDict()  # leaving from the middle costs no search
+
+    def enter(self) -> None:
+        """Take a place, which must be free."""
+        self.used += 1
+        self.peak = max(self.peak, self.used)
+
+
+class Job:
+    """One call on its way through the dispatcher. Made in the stack of the session that asks."""
+
+    __slots__ = ("context", "gates", "key", "request", "run", "settled", "started_at", "tool", "waits_at", "worker")
+
+    def __init__(self, request: ToolCallRequested, tool: Tool[..., Any], gates: tuple[Gate, ...]) -> None:
+        self.request = request
+        self.tool = tool
+        self.gates = gates
+        self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
+        self.key: Key = (request.request_id, request.call_id)
+        self.started_at = 0.0
+        self.settled = False  # it has its terminal event, ours or somebody else's
+        self.run: ThreadRun | None = None  # a thread that was given up and still runs
+        self.waits_at: Gate | None = None
+        self.worker: Worker | None = None
+
+
+class Worker:
+    """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
+
+    __slots__ = ("coming", "scope", "wake")
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.wake = anyio.Event()
+        self.coming = False  # it was called, and has not begun to take calls yet
+
+
+class Schedule:
+    """The gates of one dispatcher. A call takes a place in each of its gates, or waits at the first full one.
+
+    `ready` are the calls that have their places, in order; `on_ready(1)` is called for each that joins them. `queued`
+    counts those that wait. Nothing here suspends or raises, and each step costs O(gates of a call), of which there
+    are three at most.
+    """
+
+    __slots__ = ("_on_ready", "_per_tool", "everything", "queued", "queued_peak", "ready", "threads")
+
+    def __init__(self, max_concurrency: int, max_threads: int, on_ready: Callable[[int], None]) -> None:
+        self.everything = Gate(max_concurrency)
+        self.threads = Gate(max_threads)
+        self._per_tool: WeakKeyDictionary[Tool[..., Any], Gate] = WeakKeyDictionary()  # a request may bring its own
+        self.ready: deque[Job] = deque()
+        self.queued = 0
+        self.queued_peak = 0
+        self._on_ready = on_ready
+
+    def gates_of(self, tool: Tool[..., Any]) -> tuple[Gate, ...]:
+        """The gates that a call of `tool` has to pass. The first one is everybody's."""
+        gates: tuple[Gate, ...] = (self.everything,)
+        if tool.max_concurrency is not None:
+            gate = self._per_tool.get(tool)
+            if gate is None:
+                gate = self._per_tool[tool] = Gate(tool.max_concurrency)
+            gates = (*gates, gate)
+        return gates if tool.is_async else (*gates, self.threads)
+
+    def admit(self, job: Job) -> None:
+        """Give `job` its places, or a place in the queue of the first gate that is full."""
+        for gate in job.gates:
+            if gate.used >= gate.capacity:
+                gate.waiting[job] = None
+                job.waits_at = gate
+                self.queued += 1
+                self.queued_peak = max(self.queued_peak, self.queued)
+                return
+        for gate in job.gates:
+            gate.enter()
+        self.ready.append(job)
+        self._on_ready(1)
+
+    def release(self, gates: tuple[Gate, ...]) -> None:
+        """Give the places of a call back, and admit who waited for them."""
+        for gate in gates:
+            gate.used -= 1
+        for gate in gates:
+            while gate.waiting and gate.used < gate.capacity:
+                job = next(iter(gate.waiting))
+                self.unqueue(job)
+                self.admit(job)
+
+    def unqueue(self, job: Job) -> None:
+        """Take `job` out of the queue that it waits in, if it does."""
+        if job.waits_at is not None:
+            del job.waits_at.waiting[job]
+            job.waits_at = None
+            self.queued -= 1
+
+    def waiting(self) -> Iterator[Job]:
+        """All calls that wait, gate by gate. They may leave meanwhile."""
+        for gate in (self.everything, self.threads, *self._per_tool.values()):
+            yield from list(gate.waiting)
