@@ -14,6 +14,7 @@ from .errors import ConfigurationError, Overloaded
 
 __all__ = ["Admission", "Ticket"]
 
+_LONGEST_WAIT_SECONDS = 60.0  # that anybody is told to wait
 _WEIGHT = 0.2  # of the newest gap between endings in the running mean behind `Overloaded.retry_after_seconds`
 
 
@@ -77,7 +78,8 @@ class Admission:
     def take(self, conversation_id: str) -> Ticket:
         """A ticket, at once. Raises `Overloaded` when places and queue are full."""
         if self._held >= self._max_running + self._max_queued:
-            raise Overloaded(max(1.0, math.ceil(self._mean_gap)), self._running, self.queued)
+            seconds = min(max(1.0, math.ceil(self._mean_gap)), _LONGEST_WAIT_SECONDS)
+            raise Overloaded(seconds, self._running, self.queued)
         self._held += 1
         ticket = Ticket(self, conversation_id)
         turns = self._turns.get(conversation_id)
@@ -130,13 +132,14 @@ class Admission:
             self._empty = None
 
     def _free_place(self) -> None:
-        now = anyio.current_time()
-        if not math.isnan(self._last_end):
-            self._mean_gap += _WEIGHT * (now - self._last_end - self._mean_gap)
-        self._last_end = now
         if self._places:
+            now = anyio.current_time()  # only gaps while somebody waits tell how long a wait is
+            if not math.isnan(self._last_end):
+                self._mean_gap += _WEIGHT * (now - self._last_end - self._mean_gap)
+            self._last_end = now
             ticket, free = self._places.popleft()
             ticket.running = True  # the place goes from hand to hand, so nobody can slip in between
             free.set()
         else:
+            self._last_end = math.nan
             self._running -= 1

@@ -125,8 +125,8 @@ class EventBus:
                 return False
         elif kind in _ADDRESSED:
             mailbox = self._mailboxes.get(event.request_id)
-            if mailbox is None:
-                self._dead_letter(event, "no such request runs here")
+            if mailbox is None or kind is ApprovalDecided:  # nothing asks for approval yet
+                self._dead_letter(event, "no such request runs here" if mailbox is None else "no approval is open")
                 return False
             mailbox.put(event)
         self.announce(event)

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from .events import Event, ToolCallFailed
+from .events import Event, ToolCallCompleted, ToolCallFailed
 from .protocols import RequestView
 
 __all__ = ["Mailbox"]
@@ -46,10 +46,19 @@ class Mailbox:
     def __len__(self) -> int:
         return len(self._items)
 
+    def has(self, kind: type[Event]) -> bool:
+        """Whether an event of `kind` came in since the last time."""
+        return any(isinstance(event, kind) for event in self._items)
+
     def drain(self) -> list[Any]:
-        """All events that came in since the last time, oldest first."""
+        """All events that came in since the last time: results first, so that a cancel loses nothing that is done.
+
+        Otherwise oldest first.
+        """
         events = list(self._items)
         self._items.clear()
+        if len(events) > 1:
+            events.sort(key=_is_asked)
         return events
 
     def cause(self, call_id: str) -> BaseException | None:
@@ -65,3 +74,7 @@ class Mailbox:
             await self._woken.wait()
         finally:
             self._woken = None
+
+
+def _is_asked(event: Event) -> bool:
+    return not isinstance(event, (ToolCallCompleted, ToolCallFailed))

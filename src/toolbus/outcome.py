@@ -132,6 +132,7 @@ class RequestResult(Generic[OutputT]):
             lines.append(f"{each.started_at - started:8.3f}s  model{model} answered in {each.seconds:.3f}s{asked}")
             lines.extend(_call_line(call, started, each) for call in each.calls)
         reason = f": {self.reason}" if self.reason else ""
+        reason += f": {self.error}" if self.error is not None else ""
         tokens = f"{self.usage.input_tokens} tokens in, {self.usage.output_tokens} out"
         lines.append(f"{self.duration_seconds:8.3f}s  {self.outcome}{reason}; {tokens}")
         return "\n".join(lines)
@@ -168,7 +169,7 @@ def result_from(
         rounds=len(state.rounds),
         request_id=state.request_id,
         conversation_id=state.conversation_id,
-        duration_seconds=ending.at - state.started_at,
+        duration_seconds=ending.at - state.started_at if state.started_at else 0.0,
         error=_error(ending, error),
         _rounds=state.rounds,
         _cause=cause,

@@ -5,7 +5,10 @@ The composition root, and the only module that knows providers and stores by nam
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Runtime"]
 
+_logger = logging.getLogger("toolbus.runtime")
 _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
 
 
@@ -46,7 +50,8 @@ class Runtime:
     raised. `max_concurrency` and `max_threads` bound the handlers and threads of tools.
 
     Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled. An
-    exception cancels at once. May be entered again afterwards; conversations are kept.
+    exception cancels at once. The store is closed then, given or not; a provider only if it was made from a name. May
+    be entered again afterwards; conversations are kept, by a store that stands being closed.
     """
 
     def __init__(
@@ -86,7 +91,10 @@ class Runtime:
         self._deps = deps
         self._metadata = metadata
         self._admission = Admission(max_sessions, max_queued)
+        if not 0 <= drain_seconds < math.inf:
+            raise ConfigurationError(f"drain_seconds is {drain_seconds}; it must be finite and not negative")
         self._drain_seconds = drain_seconds
+        self._thread = 0
         self._sessions: dict[str, RequestSession] = {}
         self._group: anyio.abc.TaskGroup | None = None
         self._closing = False
@@ -97,6 +105,7 @@ class Runtime:
         if self._group is not None:
             raise NotRunning("the runtime runs already; one `async with` at a time")
         self._closing = False
+        self._thread = threading.get_ident()
         await self.dispatcher.__aenter__()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
@@ -109,9 +118,10 @@ class Runtime:
             if exc_info[0] is None:
                 await self.drain()
             else:
-                self._closing = True
-                self._cancel_all("the runtime was left by an exception")
-                group.cancel_scope.cancel()
+                self._cancel_now(group, "the runtime was left by an exception")
+        except BaseException:  # cancelled while it drained
+            self._cancel_now(group, "the runtime was cancelled")
+            raise
         finally:
             try:
                 await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
@@ -120,6 +130,11 @@ class Runtime:
                 await self.dispatcher.__aexit__(*exc_info)
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._close_parts()
+
+    def _cancel_now(self, group: anyio.abc.TaskGroup, reason: str) -> None:
+        self._closing = True
+        self._cancel_all(reason)
+        group.cancel_scope.cancel()
 
     async def _close_parts(self) -> None:
         for provider in self._made.values():
@@ -268,6 +283,13 @@ class Runtime:
         if self._group is None or self._closing:
             state = "is closing" if self._closing and self._group is not None else "is not running"
             raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
+        if threading.get_ident() != self._thread:
+            raise NotRunning(
+                "a request was begun in another thread than the runtime's; "
+                "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
+            )
+        if limits is not None and not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"limits is a {type(limits).__name__}; give Limits(max_rounds=3), say")
         message = prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)
         given = read_messages(history or ())
         session = RequestSession(
@@ -318,10 +340,14 @@ class Runtime:
             ticket.give_back()
 
     async def _remember(self, session: RequestSession) -> None:
-        """Add the turn to its conversation, once."""
+        """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
         messages = session.take_new_messages()
-        if messages:
-            await self.store.remember(session.conversation_id, messages)
+        try:
+            if messages:
+                await self.store.remember(session.conversation_id, messages)
+        except Exception:
+            ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
+            _logger.exception("the store failed; this turn is not remembered", extra=ids)
 
     def _given(
         self, provider: Provider | str | None, providers: Sequence[Provider | str] | None

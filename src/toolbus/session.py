@@ -30,12 +30,13 @@ from .core.turn import (
     decide,
     pending,
 )
-from .errors import ConfigurationError, ProviderError, ToolbusError
+from .errors import ApplicationError, ConfigurationError, ProviderError, ToolbusError
 from .events import (
     CancelRequested,
     Event,
     MessageAppended,
     ModelResponded,
+    ModelRetrying,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -72,6 +73,7 @@ Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str
 Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 """What has to be waited for before a request begins; gives the history of its conversation."""
 
+_WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _FROM_BUS = frozenset[type[Event]]({ToolCallCompleted, CancelRequested, SteeringAdded})
 
@@ -151,6 +153,8 @@ class RequestSession:
 
     def take_new_messages(self) -> list[Message]:
         """What a store does not have yet: all messages but those that `prepare` gave, and that were taken before."""
+        if not self._state.facts:
+            return []  # it never began, so there was no turn
         taken, self._earlier = self._earlier, len(self._state.messages)
         return self._state.messages[taken:]
 
@@ -185,11 +189,14 @@ class RequestSession:
         return self._ask(CancelRequested, reason=reason)
 
     def steer(self, text: str) -> bool:
-        """Add a user message at the next round boundary. False when the request does not run (any more)."""
+        """Add a user message at the next round boundary. False when the request does not run (any more).
+
+        Like `cancel`, to be called on the event loop's thread; from another one publish the event thread-safely.
+        """
         return self._ask(SteeringAdded, text=text)
 
     def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
-        if self._result is not None:
+        if self._state.ending is not None or self._result is not None:
             return False
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
@@ -205,9 +212,9 @@ class RequestSession:
         """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
 
         With `final_only`, only the text of the last round, once it is known to be the last. Of a provider that does
-        not stream, whole texts arrive.
+        not stream, whole texts arrive. When the model is asked again (`ModelRetrying`), its text begins anew.
         """
-        subscription = self._listen((TextDelta, ModelResponded), 1_000, "coalesce")
+        subscription = self._listen((TextDelta, ModelResponded, ModelRetrying), 1_000, "coalesce")
         return TextStream(subscription, final_only=final_only)
 
     def _listen(self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow) -> Subscription:
@@ -234,9 +241,10 @@ class RequestSession:
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
-        mailbox = self._open_mailbox()
-        self._clock = self._bus.clock
+        mailbox = Mailbox(self.request_id, None)  # until the bus has given a real one
         try:
+            self._clock = self._bus.clock
+            mailbox = self._open_mailbox()
             if self.prepare is not None:
                 await self._make_ready(self.prepare, mailbox)
             await self._step([self._start(), *mailbox.drain()], self._clock())
@@ -253,9 +261,13 @@ class RequestSession:
         except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
             self._crash(exc)
         finally:
-            if self._state.ending is None:
-                self._abandon()
-            self._finish(mailbox)
+            try:
+                if self._state.ending is None:
+                    self._abandon()
+            except Exception as exc:  # however it broke: nobody may wait for ever
+                self._crash(exc)
+            finally:
+                self._finish(mailbox)
         assert self._result is not None
         return self._result
 
@@ -264,7 +276,7 @@ class RequestSession:
         with anyio.CancelScope() as scope:
             mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
             try:
-                if not mailbox:
+                if not mailbox.has(CancelRequested):
                     earlier = repair(await prepare())
                     self._state.messages[:0] = earlier
                     self._earlier = len(earlier)
@@ -285,8 +297,16 @@ class RequestSession:
         if not facts:
             return
         if self._journal is not None:
-            await self._journal.append(self.request_id, self._state.facts - len(facts), facts)
+            await self._write(self._journal, facts)
         self._publish(facts, inputs)
+
+    async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
+        """Append to the journal. Shielded, since facts that are applied have to be told; bounded, since it is."""
+        deadline = self._clock.loop_time() + _WRITE_SECONDS
+        with anyio.CancelScope(shield=True, deadline=deadline) as scope:
+            await journal.append(self.request_id, self._state.facts - len(facts), facts)
+        if scope.cancelled_caught:
+            raise ToolbusError(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
     def _advance(self, inputs: Sequence[Input], now: float) -> list[Event]:
         """Decide and apply until nothing follows. Synchronous, so no result can slip in between."""
@@ -357,7 +377,7 @@ class RequestSession:
         with anyio.CancelScope(deadline=self._clock.on_loop(command.not_before)) as scope:
             mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
             try:
-                if not mailbox:
+                if not mailbox.has(CancelRequested):
                     await anyio.sleep_forever()
             finally:
                 mailbox.on_put = None
@@ -366,6 +386,7 @@ class RequestSession:
         return self._state.phase is Phase.MODEL
 
     async def _ask_model(self, call: ModelCall, tools: Mapping[str, ToolSpec]) -> Input:
+        self._error = None
         try:
             messages = await self._prepared()
             request = ModelRequest(
@@ -385,7 +406,9 @@ class RequestSession:
             return ModelFailed(exc.code, str(exc))
         except Exception as exc:
             logger.exception("the model could not be asked", extra={"request_id": self.request_id})
-            return ModelFailed("application_error", f"{type(exc).__name__}: {exc}")
+            self._error = ApplicationError(f"{type(exc).__name__}: {exc}")
+            self._error.__cause__ = exc
+            return ModelFailed(self._error.code, str(self._error))
         if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
             return ModelFailed("application_error", f"the provider gave a {type(reply).__name__}, not a ModelReply")
         return ModelReplied(reply, tools)
@@ -419,8 +442,7 @@ class RequestSession:
             await mailbox.wait()
         now = self._clock()
         events = mailbox.drain()
-        if events:  # read before a deadline is believed; results before what people ask, so that nothing done is lost
-            events.sort(key=_is_asked)
+        if events:  # read before a deadline is believed
             await self._step(events, now)
         else:
             await self._step([Elapsed()], max(now, command.deadline))
@@ -429,7 +451,7 @@ class RequestSession:
 
     def _abandon(self) -> None:
         """The host cancelled the task: end the request now, without awaiting anything."""
-        inputs: list[Any] = sorted(self._mailbox.drain(), key=_is_asked) if self._mailbox else []
+        inputs: list[Any] = self._mailbox.drain() if self._mailbox else []
         if self._state.phase is Phase.NEW:
             inputs.insert(0, self._start())
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
@@ -476,7 +498,3 @@ class RequestSession:
 
 def _is_ending(event: Event) -> bool:
     return isinstance(event, _ENDINGS)
-
-
-def _is_asked(event: Event) -> bool:
-    return isinstance(event, (CancelRequested, SteeringAdded))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .events import ModelResponded, TextDelta
+from .events import ModelResponded, ModelRetrying, TextDelta
 from .messages import AssistantMessage
 from .subscriptions import Subscription
 
@@ -36,6 +36,9 @@ class TextStream:
             if isinstance(event, TextDelta):
                 self._streamed = event.message_id
                 (self._held if self._final_only else self._ready).append(event.text)
+            elif isinstance(event, ModelRetrying):  # what came of this reply is void
+                self._held.clear()
+                self._streamed = ""
             elif isinstance(event, ModelResponded) and isinstance(event.message, AssistantMessage):
                 self._end_message(event.message)
         return self._ready.popleft()

@@ -263,9 +263,8 @@ async def test_a_wait_that_is_cancelled_loses_no_result_and_can_be_begun_again()
     [
         CancelRequested(request_id="r"),
         SteeringAdded(request_id="r", text="more"),
-        ApprovalDecided(request_id="r", call_id="c", approved=False),
     ],
-    ids=["cancel", "steer", "approve"],
+    ids=["cancel", "steer"],
 )
 async def test_what_people_ask_of_a_request_goes_to_its_mailbox_and_to_everybody(event: Event):
     bus = EventBus()
@@ -274,6 +273,16 @@ async def test_what_people_ask_of_a_request_goes_to_its_mailbox_and_to_everybody
     assert bus.publish(event) is True
     assert mailbox.drain() == heard == [event]
     assert other.drain() == []
+
+
+@pytest.mark.guarantee("G05")
+async def test_an_approval_that_nobody_asked_for_becomes_a_dead_letter():
+    bus = EventBus()
+    mailbox = opened(bus)
+    heard = hear(bus)
+    assert bus.publish(ApprovalDecided(request_id="r", call_id="c", approved=True)) is False
+    assert [event.type for event in heard] == ["dead_letter"]
+    assert mailbox.drain() == []
 
 
 async def test_a_request_has_one_mailbox_at_a_time():

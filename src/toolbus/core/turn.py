@@ -300,14 +300,11 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: _Facts, now: float)
     """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it."""
     if not failed.retryable:
         return False
-    provider, delay = state.provider, 0.0
-    if state.attempts < state.limits.max_model_attempts:
-        delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
-    elif provider + 1 < state.providers:
-        provider += 1
-    else:
-        return False
-    if now + delay >= state.deadline:
+    provider = state.provider
+    delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
+    if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:
+        provider, delay = provider + 1, 0.0
+    if provider >= state.providers or now + delay >= state.deadline:
         return False
     facts.add(
         ModelRetrying,

@@ -1,0 +1,275 @@
+"""What a request meets at its edges: people who ask early or late, broken hooks, ids that are taken, slow journals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from toolbus import EventBus, Limits, RequestSession, Runtime
+from toolbus.core.transcript import validate
+from toolbus.errors import ApplicationError, ConfigurationError, NotRunning, Overloaded, ProviderUnavailable
+from toolbus.events import ApprovalDecided, Event, ModelResponded, ModelRetrying, RequestEnding
+from toolbus.messages import AssistantMessage, Message, UserMessage
+from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, assert_idle, error, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+
+class Gate:
+    """A model that answers with what the user said, once it is let go."""
+
+    vendor = "gate"
+
+    def __init__(self) -> None:
+        self.open = anyio.Event()
+        self.inside = 0
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        self.inside += 1
+        await self.open.wait()
+        said = [str(message.content) for message in request.messages if isinstance(message, UserMessage)]
+        return ModelReply(message=AssistantMessage(text=" / ".join(said)))
+
+
+def unavailable(retry_after_seconds: float | None = None) -> Any:
+    return error(ProviderUnavailable("overloaded", retryable=True, retry_after_seconds=retry_after_seconds))
+
+
+async def test_a_store_that_fails_to_remember_costs_its_own_turn_and_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Full(MemoryStore):
+        async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+            if conversation_id == "bad":
+                raise OSError(28, "No space left on device")
+            await super().remember(conversation_id, messages)
+
+    gate = Gate()
+    async with Runtime(gate, store=Full()) as runtime:
+        bad, good = runtime.start("one", conversation_id="bad"), runtime.start("two", conversation_id="good")
+        gate.open.set()
+        assert (await bad.result()).ok
+        assert (await good.result()).ok
+        assert (await runtime.run("three", conversation_id="good")).text == "two / three"
+    assert "this turn is not remembered" in caplog.text
+
+
+async def test_steering_that_comes_before_the_start_does_not_jump_the_queue() -> None:
+    gate = Gate()
+    async with Runtime(gate, max_sessions=1) as runtime:
+        first = runtime.start("first", conversation_id="c")
+        second = runtime.start("second", conversation_id="c")
+        assert second.steer("more")
+        elsewhere = runtime.start("elsewhere")
+        assert elsewhere.steer("too")
+        await anyio.wait_all_tasks_blocked()
+        assert gate.inside == 1
+        gate.open.set()
+        assert (await first.result()).text == "first"
+        assert (await second.result()).text == "first / second / more"
+        assert (await elsewhere.result()).text == "elsewhere / too"
+
+
+async def test_steering_from_a_listener_does_not_cut_a_wait_short() -> None:
+    bus = EventBus()
+    session = RequestSession(bus, ScriptedProvider([unavailable(30), text("late"), text("later")]), "hi")
+    bus.connect(ModelRetrying, lambda _event: session.steer("hurry"))
+    result = await session.run()
+    assert (result.outcome, anyio.current_time() >= 30) == ("completed", True)
+
+
+async def test_steering_after_the_last_reply_is_refused_and_not_lost_silently() -> None:
+    bus = EventBus()
+    session = RequestSession(bus, ScriptedProvider([text("done")]), "hi")
+    said: list[bool] = []
+    bus.connect(ModelResponded, lambda _event: said.append(session.steer("also this")))
+    await session.run()
+    assert said == [False]
+
+
+@pytest.mark.guarantee("G10")
+async def test_an_approval_out_of_nowhere_harms_nobody() -> None:
+    gate, bus = Gate(), EventBus()
+    session = RequestSession(bus, gate, "hi")
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.wait_all_tasks_blocked()
+        assert bus.publish(ApprovalDecided(request_id=session.request_id, call_id="x", approved=True)) is False
+        gate.open.set()
+        assert (await session.result()).ok
+    await assert_idle(bus)
+
+
+async def test_a_refused_history_never_enters_the_conversation() -> None:
+    gate = Gate()
+    gate.open.set()
+    async with Runtime(gate) as runtime:
+        await runtime.run("one", conversation_id="c")
+        refused = await runtime.run("two", conversation_id="c", history=[UserMessage(content="foreign")])
+        assert (refused.outcome, refused.duration_seconds) == ("failed", 0)
+        assert "not both" in refused.timeline()
+        assert (await runtime.run("three", conversation_id="c")).text == "one / three"
+
+
+class Stammering:
+    """Fails after some text, then answers, in pieces or whole."""
+
+    vendor = "stammering"
+
+    def __init__(self, streams: bool) -> None:
+        self.streams = streams
+        self.calls = 0
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        self.calls += 1
+        if self.calls == 1:
+            emit(TextPiece("Hel"))
+            raise ProviderUnavailable("cut", retryable=True)
+        if self.streams:
+            emit(TextPiece("Hello"))
+        return ModelReply(message=AssistantMessage(text="Hello"))
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_text_begins_anew_when_the_model_is_asked_again(streams: bool) -> None:
+    session = RequestSession(EventBus(), Stammering(streams), "hi")
+    everything, final = session.text(), session.text(final_only=True)
+    await session.run()
+    assert [piece async for piece in everything] == ["Hel", "Hello"]
+    assert [piece async for piece in final] == ["Hello"]
+
+
+async def test_a_wait_that_the_request_has_no_time_for_is_spent_on_the_next_provider() -> None:
+    providers = [ScriptedProvider([unavailable(300)]), ScriptedProvider([text("from b")])]
+    result = await RequestSession(EventBus(), providers, "hi").run()
+    assert (result.text, anyio.current_time() < 1) == ("from b", True)
+
+
+async def test_a_broken_hook_s_exception_is_the_cause_of_the_result_s_error() -> None:
+    def broken(_context: object) -> str:
+        raise ValueError("mine")
+
+    result = await RequestSession(EventBus(), ScriptedProvider([]), "hi", instructions=broken).run()
+    assert isinstance(result.error, ApplicationError)
+    assert isinstance(result.error.__cause__, ValueError)
+
+
+async def test_the_error_of_a_request_is_that_of_its_last_attempt() -> None:
+    class FirstLoudThenSilent:
+        vendor = "x"
+        calls = 0
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            self.calls += 1
+            if self.calls == 1:
+                raise ProviderUnavailable("first attempt", retryable=True)
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    limits = Limits(max_model_attempts=2, model_timeout_seconds=1)
+    result = await RequestSession(EventBus(), FirstLoudThenSilent(), "hi", limits=limits).run()
+    assert (result.reason, str(result.error)) == (
+        "provider_timeout",
+        "the model did not answer in time (model_timeout_seconds=1)",
+    )
+
+
+async def test_a_request_id_that_is_taken_fails_the_second_request_and_spares_the_first() -> None:
+    bus, gate = EventBus(), Gate()
+    first, second = (RequestSession(bus, gate, "hi", request_id="r") for _ in range(2))
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.run)
+        await anyio.wait_all_tasks_blocked()
+        result = await second.run()
+        assert (result.outcome, "mailbox already" in str(result.error)) == ("failed", True)
+        gate.open.set()
+        assert (await first.result()).ok
+    await assert_idle(bus)
+
+
+async def test_a_cancel_while_the_journal_writes_leaves_no_listener_waiting() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.writing = anyio.Event()
+            self.written: list[Event] = []
+
+        async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+            assert seq == len(self.written)
+            if any(isinstance(fact, RequestEnding) for fact in facts):
+                self.writing.set()
+                await anyio.sleep(1)
+            self.written.extend(facts)
+
+    bus, journal = EventBus(), Slow()
+    session = RequestSession(bus, ScriptedProvider([text("done")]), "hi", journal=journal)
+    events = session.events()
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await journal.writing.wait()
+        group.cancel_scope.cancel()
+    kinds = [event.type async for event in events if event.is_fact]
+    assert kinds[-1] == "request_completed"
+    assert kinds == [event.type for event in journal.written]
+    assert (await session.result()).ok
+
+
+async def test_a_journal_that_never_answers_ends_the_request_in_bounded_time() -> None:
+    class Stuck:
+        async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+            await anyio.sleep_forever()
+
+    result = await RequestSession(EventBus(), ScriptedProvider([text("x")]), "hi", journal=Stuck()).run()
+    assert (result.outcome, "did not answer in 5 s" in str(result.error)) == ("failed", True)
+    assert anyio.current_time() == pytest.approx(5, abs=1e-3)
+    validate(result.messages)
+
+
+async def test_a_request_from_another_thread_is_refused_with_the_way_to_do_it() -> None:
+    async with Runtime(ScriptedProvider([text("from a thread")])) as runtime:
+        with pytest.raises(NotRunning, match=r"anyio\.from_thread"):
+            await anyio.to_thread.run_sync(runtime.start, "x")
+        result = await anyio.to_thread.run_sync(lambda: anyio.from_thread.run(runtime.run, "x"))
+        assert result.text == "from a thread"
+
+
+async def test_the_advice_of_an_overloaded_runtime_knows_nothing_of_idle_hours() -> None:
+    gate = Gate()
+    gate.open.set()
+    async with Runtime(gate, max_sessions=1, max_queued=1) as runtime:
+        await runtime.run("one")
+        await anyio.sleep(8 * 3600)
+        await runtime.run("two")
+        gate.open = anyio.Event()
+        sessions = [runtime.start("three"), runtime.start("four")]
+        with pytest.raises(Overloaded) as caught:
+            runtime.start("five")
+        assert caught.value.retry_after_seconds == 1
+        gate.open.set()
+        for session in sessions:
+            await session.result()
+
+
+async def test_options_of_the_wrong_kind_are_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="drain_seconds"):
+        Runtime(ScriptedProvider([]), drain_seconds=-1)
+    with pytest.raises(ConfigurationError, match="drain_seconds"):
+        Runtime(ScriptedProvider([]), drain_seconds=float("nan"))
+    async with Runtime(ScriptedProvider([])) as runtime:
+        with pytest.raises(ConfigurationError, match="give Limits"):
+            runtime.start("hi", limits={"max_rounds": 3})  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_cancelled_drain_cancels_what_it_waited_for() -> None:
+    gate = Gate()
+    runtime = Runtime(gate, drain_seconds=1000)
+    with anyio.move_on_after(5) as scope:
+        async with runtime:
+            session = runtime.start("hi")
+    assert scope.cancelled_caught
+    assert (await session.result()).outcome == "cancelled"
+    assert anyio.current_time() < 6
