@@ -83,13 +83,13 @@ class Rules:
             self._refuse("an empty user message")
 
     def _refuse(self, problem: str) -> None:
-        raise InvalidHistory(self._count, problem)
+        raise InvalidHistory(self._count, f"{problem}; toolbus.core.transcript.repair(messages) gives a valid list")
 
 
 def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> None:
     """Check a whole transcript that is about to be sent. What is valid for Anthropic is valid for OpenAI too.
 
-    Raises `InvalidHistory`, which has the index of the first message that breaks a rule and says which.
+    Raises `InvalidHistory`, which has the index of the first message that breaks a rule and says which. `repair` mends.
     """
     rules = Rules(dialect)
     for message in messages:

@@ -37,7 +37,7 @@ from ..events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from ..messages import AssistantMessage, ToolCall, ToolMessage, UserMessage, user_text
+from ..messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, user_text
 from ..protocols import ToolSpec
 from ..results import failure_content
 from .arguments import encodable, parse_arguments
@@ -93,6 +93,21 @@ class _Facts:
             self._envelope = state.envelope(self._now)
         event_id = f"{state.request_id}_f{state.facts + len(made)}"
         made.append(kind(event_id=event_id, **self._envelope, **fields))
+
+    def append(self, message: Message) -> None:
+        """`add(MessageAppended, message=message)`, written out: every third fact is one."""
+        state, made = self._state, self.made
+        made.append(
+            MessageAppended(
+                event_id=f"{state.request_id}_f{state.facts + len(made)}",
+                request_id=state.request_id,
+                conversation_id=state.conversation_id,
+                parent_id=state.parent_id,
+                at=self._now,
+                metadata=state.metadata,
+                message=message,
+            )
+        )
 
     @property
     def place(self) -> str:
@@ -151,7 +166,7 @@ def _on_start(state: TurnState, start: Start, facts: _Facts, _now: float) -> Non
         parent_call_id=start.parent_call_id,
     )
     if start.prompt is not None:
-        facts.add(MessageAppended, message=start.prompt)
+        facts.append(start.prompt)
 
 
 def _on_reply(state: TurnState, replied: ModelReplied, facts: _Facts, now: float) -> None:
@@ -187,7 +202,7 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: _Facts, now: float
                 provider=state.provider,
             )
         return
-    facts.add(MessageAppended, message=message)
+    facts.append(message)
     if message.tool_calls:
         _judge(state, message.tool_calls, replied, facts, now)
 
@@ -198,13 +213,15 @@ def _identified(state: TurnState, message: AssistantMessage) -> AssistantMessage
     return AssistantMessage(
         text=encodable(message.text),
         tool_calls=tuple(
-            ToolCall(
-                name=encodable(call.name),
-                arguments=encodable(call.arguments),
-                call_id=f"{state.request_id}_{number}_{index}",
-                provider_call_id=encodable(call.provider_call_id),
-            )
-            for index, call in enumerate(message.tool_calls)
+            [
+                ToolCall(
+                    name=encodable(call.name),
+                    arguments=encodable(call.arguments),
+                    call_id=f"{state.request_id}_{number}_{index}",
+                    provider_call_id=encodable(call.provider_call_id),
+                )
+                for index, call in enumerate(message.tool_calls)
+            ]
         ),
         reasoning=encodable(message.reasoning),
         message_id=reply_id(state.request_id, number),
@@ -367,7 +384,7 @@ def _follow(state: TurnState, facts: _Facts, now: float) -> None:
                 facts.give_up(each, "cancelled", "The request was cancelled.")
         elif not state.open_calls:
             for each in state.calls[state.appended :]:
-                facts.add(MessageAppended, message=_result_message(each))
+                facts.append(_result_message(each))
     elif state.cancel is not None and state.phase in (Phase.READY, Phase.MODEL):
         facts.add(RequestCancelled, reason=state.cancel, usage=state.usage)
     elif state.phase is Phase.READY:
@@ -386,7 +403,7 @@ def _next_round(state: TurnState, facts: _Facts, now: float) -> None:
     elif state.steering:
         for number, text in enumerate(state.steering, state.steered):
             message_id = f"{state.request_id}_s{number}"
-            facts.add(MessageAppended, message=UserMessage(content=text, message_id=message_id))
+            facts.append(UserMessage(content=text, message_id=message_id))
     else:
         outcomes = tuple(
             CallOutcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
