@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from .core.transcript import validate
 from .errors import ConfigurationError
-from .messages import Message, UserMessage, from_openai
+from .messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+    from_openai,
+)
 from .protocols import Provider, ToolSource, ToolSpec
-from .tools import Toolish, ToolRegistry
+from .tools import Tool, Toolish, ToolRegistry
 
-__all__ = ["MessagesLike", "ToolsLike", "provider_list", "read_messages", "split_messages", "tool_source"]
+__all__ = [
+    "MessagesLike",
+    "ToolsLike",
+    "provider_list",
+    "read_messages",
+    "split_messages",
+    "tool_registry",
+    "tool_source",
+]
+
+_MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
+_PARTS = (TextPart, ImagePart, FilePart)
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
 
 MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
 """toolbus messages, or OpenAI chat dictionaries."""
@@ -21,28 +45,79 @@ ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
 
 
 def provider_list(provider: Provider | Sequence[Provider]) -> tuple[Provider, ...]:
-    """The providers to ask, in order: one, or one and those to turn to when it fails."""
-    providers = tuple(provider) if isinstance(provider, Sequence) else (provider,)
+    """The providers to ask, in order: one, or one and those to turn to when it fails.
+
+    Raises `ConfigurationError` for what is no provider: a name, a class, anything that cannot respond.
+    """
+    many = isinstance(provider, Sequence) and not isinstance(provider, (str, bytes))
+    providers = tuple(cast("Sequence[Provider]", provider)) if many else (cast("Provider", provider),)
     if not providers:
         raise ConfigurationError("a request needs a provider")
+    for each in providers:
+        _check_provider(each)
     return providers
 
 
-def read_messages(messages: MessagesLike) -> list[Message]:
-    """A list of our own, not checked."""
-    given: list[Any] = list(messages)
-    return from_openai(given) if given and isinstance(given[0], Mapping) else given
+def _check_provider(given: Any) -> None:
+    if isinstance(given, str):
+        raise ConfigurationError(
+            f"the provider is the name {given!r}, and names are for a Runtime: "
+            f"give toolbus.providers.resolve({given!r}), or use Runtime(provider={given!r})"
+        )
+    if isinstance(given, type):
+        raise ConfigurationError(f"the provider is the class {given.__name__}; make one of it: {given.__name__}(...)")
+    if not callable(getattr(given, "respond", None)):
+        raise ConfigurationError(
+            f"the provider is {_shown(given)}, which has no respond(request, emit): "
+            "give a toolbus.protocols.Provider, or a list of them"
+        )
+
+
+def read_messages(messages: MessagesLike, what: str = "history") -> list[Message]:
+    """A list of our own; `what` is what errors call it. That it follows the rules of tool calling is not checked.
+
+    Raises `ConfigurationError` for what is no list of messages, and `InvalidHistory` for a dictionary that is none.
+    """
+    anything: Any = messages  # callers without a type checker give that
+    if isinstance(anything, (str, bytes, Mapping, *_MESSAGES)) or not isinstance(anything, Iterable):
+        raise ConfigurationError(
+            f"{what} is {_shown(cast('object', anything))}; give a list of messages, such as "
+            "[UserMessage(content='Hello')], or of OpenAI dictionaries"
+        )
+    given = list(cast("Iterable[Any]", anything))
+    wire = [isinstance(each, Mapping) for each in given]
+    if given and all(wire):
+        return from_openai(given)
+    for index, each in enumerate(given):
+        if not isinstance(each, (Mapping, *_MESSAGES)):
+            raise ConfigurationError(
+                f"{what}[{index}] is {_shown(each)}; give a message there, such as UserMessage(content='Hello'), "
+                "or an OpenAI dictionary at each place"
+            )
+    if any(wire):
+        raise ConfigurationError(
+            f"{what} mixes the two forms: {what}[{wire.index(True)}] is a dictionary and {what}[{wire.index(False)}] "
+            "a message; turn the dictionaries into messages with toolbus.messages.from_openai"
+        )
+    return given
 
 
 def split_messages(
-    messages: str | MessagesLike,
+    messages: str | UserMessage | MessagesLike,
 ) -> tuple[list[Message], UserMessage | None]:
     """The history, and the user's message behind it.
 
-    Raises `InvalidHistory`, and `ConfigurationError` where there is nothing to ask.
+    Raises `InvalidHistory`, and `ConfigurationError` where there is nothing to ask or something else than messages.
     """
-    history: list[Message] = [UserMessage(content=messages)] if isinstance(messages, str) else read_messages(messages)
+    if isinstance(messages, str):
+        history: list[Message] = [UserMessage(content=messages)]
+    elif isinstance(messages, UserMessage):
+        history = [messages]
+    else:
+        history = read_messages(messages, "messages")
     newest = history[-1] if history else None
+    if isinstance(newest, UserMessage):
+        _check_content(newest.content)
     if newest is None or (isinstance(newest, UserMessage) and _is_blank(newest)):
         raise ConfigurationError("there is nothing to ask: the prompt is empty")
     if not any(isinstance(message, UserMessage) for message in history):
@@ -54,22 +129,68 @@ def split_messages(
     return history, None
 
 
+def _check_content(content: Any) -> None:
+    """A prompt comes wrapped in a message, whatever it was."""
+    if isinstance(content, str):
+        return
+    if not isinstance(content, (list, tuple)):
+        raise ConfigurationError(f"the prompt is {_shown(content)}; give text, or a UserMessage")
+    for part in cast("Sequence[Any]", content):
+        if isinstance(part, (Mapping, *_MESSAGES)):
+            shown = _shown(cast("object", part))
+            raise ConfigurationError(
+                f"the prompt is a list with {shown} in it; give the newest question as text or as a "
+                "UserMessage, and what was said before as history=[...]"
+            )
+        if not isinstance(part, _PARTS):
+            raise ConfigurationError(
+                f"the prompt is a list with {_shown(part)} in it; give text, or a UserMessage whose parts are "
+                "TextPart(text=...), ImagePart(...) or FilePart(...)"
+            )
+
+
 def _is_blank(message: UserMessage) -> bool:
     return not message.content or (isinstance(message.content, str) and not message.content.strip())
 
 
 def tool_source(tools: ToolsLike) -> ToolSource:
-    """`tools` as something that says which tools there are now."""
-    if hasattr(tools, "specs"):
+    """`tools` as something that says which tools there are now. Raises `ConfigurationError` for anything else."""
+    if hasattr(tools, "specs") and not isinstance(tools, type):
         return cast("ToolSource", tools)
-    given = list(cast("Iterable[Toolish | ToolSpec]", tools))
+    given = _tool_list(tools)
     specs = [each for each in given if isinstance(each, ToolSpec)]
     if not specs:
-        return ToolRegistry(cast("list[Toolish]", given))
+        return ToolRegistry(given)
     by_name = {each.name: each for each in specs}
     if len(by_name) < len(given):
         raise ConfigurationError("give tools or specs, not both, and each name once")
     return _FixedTools(by_name)
+
+
+def tool_registry(tools: Iterable[Toolish] | ToolRegistry) -> ToolRegistry:
+    """`tools` as a registry: the one given, or a new one. Raises `ConfigurationError` for anything else."""
+    return tools if isinstance(tools, ToolRegistry) else ToolRegistry(_tool_list(tools))
+
+
+def _tool_list(tools: Any) -> list[Any]:
+    """A list of our own. One tool alone, and what only looks like a list of them, is refused."""
+    if isinstance(tools, (Tool, ToolSpec)) or callable(tools):
+        one: Any = cast("Any", tools)
+        name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
+        raise ConfigurationError(f"tools is {_shown(one)}, one alone; give a list: tools=[{name}]")
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
+        raise ConfigurationError(
+            f"tools is {_shown(cast('object', tools))}; give a list of functions, @tool or Tool, or a ToolRegistry"
+        )
+    return list(cast("Iterable[Any]", tools))
+
+
+def _shown(given: object) -> str:
+    """What was given, for a message: its type and a piece of it."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    name = type(given).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name} ({_short.repr(given)})"
 
 
 class _FixedTools:

@@ -1,0 +1,189 @@
+"""What callers give as prompt, history, provider and tools: what is accepted, and what is refused in which words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from toolbus import EventBus, RequestSession, Runtime, Tool, tool
+from toolbus.errors import ConfigurationError, InvalidHistory
+from toolbus.inputs import provider_list, read_messages, split_messages, tool_registry, tool_source
+from toolbus.messages import AssistantMessage, TextPart, UserMessage
+from toolbus.protocols import ToolSpec
+from toolbus.testing import ScriptedProvider, text
+from toolbus.tools import ToolRegistry
+
+HELLO = UserMessage(content="Hello")
+WIRE = {"role": "user", "content": "Hello"}
+
+
+@tool
+async def echo(said: str) -> str:
+    """Say it again."""
+    return said
+
+
+def plain(said: str) -> str:
+    """Say it again."""
+    return said
+
+
+# -------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("hello", "history is a str ('hello'); give a list of messages, such as [UserMessage(content='Hello')]"),
+        (b"hello", "history is a bytes (b'hello'); give a list of messages"),
+        (HELLO, "history is a UserMessage ("),
+        (WIRE, "history is a dict ({'content': 'Hello', 'role': 'user'}); give a list"),
+        (123, "history is an int (123); give a list of messages"),
+        (["hello"], "history[0] is a str ('hello'); give a message there, such as UserMessage(content='Hello')"),
+        ([HELLO, None], "history[1] is a NoneType (None); give a message there"),
+        ([WIRE, "hello"], "history[1] is a str ('hello'); give a message there"),
+        ([WIRE, HELLO], "history mixes the two forms: history[0] is a dictionary and history[1] a message; turn"),
+        ([HELLO, WIRE], "history mixes the two forms: history[1] is a dictionary and history[0] a message; turn"),
+    ],
+)
+def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, told: str):
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        read_messages(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (123, "messages is an int (123); give a list of messages"),
+        (None, "messages is a NoneType (None); give a list of messages"),
+        (["a"], "messages[0] is a str ('a'); give a message there"),
+        ([UserMessage(content=123)], "the prompt is an int (123); give text, or a UserMessage"),  # type: ignore[arg-type]
+        ([UserMessage(content=None)], "the prompt is a NoneType (None); give text"),  # type: ignore[arg-type]
+        ([UserMessage(content=["a"])], "the prompt is a list with a str ('a') in it; give text, or a UserMessage"),  # type: ignore[arg-type]
+        ([UserMessage(content=[HELLO])], "in it; give the newest question as text or as a UserMessage, and what"),  # type: ignore[arg-type]
+        ([UserMessage(content=[WIRE])], "the prompt is a list with a dict ({'content': 'Hello', 'role': 'user'})"),  # type: ignore[arg-type]
+        ("", "there is nothing to ask: the prompt is empty"),
+        ([UserMessage(content=())], "there is nothing to ask: the prompt is empty"),
+        ([], "there is nothing to ask: the prompt is empty"),
+        ([AssistantMessage(text="Hi.")], "there is nothing to ask: the history has no user message"),
+    ],
+)
+def test_a_prompt_that_asks_nothing_is_refused(given: Any, told: str):
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        split_messages(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            "extractive",
+            "the provider is the name 'extractive', and names are for a Runtime: give toolbus.providers.res",
+        ),
+        (["extractive"], "the provider is the name 'extractive'"),
+        (ScriptedProvider, "the provider is the class ScriptedProvider; make one of it: ScriptedProvider(...)"),
+        ([ScriptedProvider([]), ScriptedProvider], "the provider is the class ScriptedProvider"),
+        (b"openai", "the provider is a bytes (b'openai'), which has no respond(request, emit)"),
+        (7, "the provider is an int (7), which has no respond(request, emit): give a toolbus.protocols.Provider"),
+        ([], "a request needs a provider"),
+    ],
+)
+def test_what_is_no_provider_is_refused(given: Any, told: str):
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        provider_list(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (echo, "tools is a Tool (Tool('echo')), one alone; give a list: tools=[echo]"),
+        (plain, "one alone; give a list: tools=[plain]"),
+        (ToolSpec(name="far"), "one alone; give a list: tools=[far]"),
+        (ToolRegistry, "tools is the class ToolRegistry, one alone; give a list: tools=[ToolRegistry]"),
+        ("echo", "tools is a str ('echo'); give a list of functions, @tool or Tool, or a ToolRegistry"),
+        ({"echo": 1}, "tools is a dict ({'echo': 1}); give a list of functions"),
+        (3, "tools is an int (3); give a list of functions"),
+    ],
+)
+def test_tools_that_are_no_list_are_refused(given: Any, told: str):
+    for read in (tool_source, tool_registry):
+        with pytest.raises(ConfigurationError, match=re.escape(told)):
+            read(given)
+
+
+def test_tools_and_specs_do_not_mix_and_names_are_given_once():
+    for given in ([echo, ToolSpec(name="far")], [ToolSpec(name="far"), ToolSpec(name="far")]):
+        with pytest.raises(ConfigurationError, match="give tools or specs, not both, and each name once"):
+            tool_source(given)
+
+
+def test_what_is_shown_of_a_value_is_short():
+    with pytest.raises(ConfigurationError) as caught:
+        read_messages("x" * 10_000)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("prompt", [123, ["a"], [HELLO], None])
+async def test_a_runtime_starts_nothing_for_a_wrong_prompt(prompt: Any):
+    async with Runtime(ScriptedProvider([text("Hi.")])) as runtime:
+        with pytest.raises(ConfigurationError, match="the prompt is"):
+            runtime.start(prompt)
+        with pytest.raises(ConfigurationError, match="history is a str"):
+            runtime.start("Hello?", history="hello")  # type: ignore[arg-type]
+        assert (await runtime.run("Hello?")).text == "Hi."
+
+
+@pytest.mark.parametrize(
+    ("provider", "options"), [("extractive", {}), (ScriptedProvider, {}), (ScriptedProvider([]), {"tools": echo})]
+)
+def test_a_session_refuses_wrong_types_when_it_is_made(provider: Any, options: Any):
+    with pytest.raises(ConfigurationError):
+        RequestSession(EventBus(), provider, "Hello?", **options)
+
+
+# ------------------------------------------------------------------------------------------------------- accepted
+
+
+@pytest.mark.parametrize("given", ["Hello", HELLO, [HELLO], (HELLO,), [WIRE]])
+def test_a_prompt_is_text_a_message_or_a_list_that_ends_with_it(given: Any):
+    assert split_messages(given) == ([], HELLO)
+
+
+def test_a_prompt_may_have_parts():
+    message = UserMessage(content=(TextPart(text="Hello"),))
+    assert split_messages(message) == ([], message)
+
+
+def test_a_history_is_copied_and_may_be_empty():
+    given = [HELLO, AssistantMessage(text="Hi.")]
+    read = read_messages(given)
+    assert read == given
+    assert read is not given
+    assert read_messages([]) == []
+
+
+def test_a_history_may_end_with_the_models_words():
+    history = [HELLO, AssistantMessage(text="Hi.")]
+    assert split_messages(history) == (history, None)
+
+
+def test_a_broken_history_is_refused_with_its_index():
+    with pytest.raises(InvalidHistory, match=r"history\[1\]"):
+        split_messages([HELLO, AssistantMessage()])
+
+
+def test_providers_are_one_or_several():
+    one, other = ScriptedProvider([]), ScriptedProvider([])
+    assert provider_list(one) == (one,)
+    assert provider_list([one, other]) == (one, other)
+
+
+def test_tools_are_a_registry_tools_functions_or_specs():
+    registry = ToolRegistry([echo])
+    assert tool_source(registry) is registry
+    assert tool_registry(registry) is registry
+    assert list(tool_source([echo, plain]).specs) == ["echo", "plain"]
+    assert list(tool_registry(each for each in (echo, Tool("p", handler=plain))).specs) == ["echo", "p"]
+    assert list(tool_source([ToolSpec(name="far")]).specs) == ["far"]
