@@ -152,8 +152,8 @@ class Subscription:
             async for event in events: ...
 
     Listens from entering to leaving the block, once: what has ended stays ended, also if it is entered after that.
-    Iterating waits for the next event and ends when the subscription is closed (at once, if it was never opened);
-    cancelling it loses nothing. It gives way to other tasks at least at every 64th event.
+    Iterating waits for the next event and ends when the subscription is closed; cancelling it loses nothing. It gives
+    way to other tasks at least at every 64th event. One that was never opened would hear nothing: a `BusError`.
 
     After an overflow, what is inside is delivered and then `SubscriptionOverflow` is raised. A `where` or `until` that
     raises becomes a `ReceiverFailed`, breaks no other listener and ends the subscription in the same way, with a
@@ -266,6 +266,8 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
+        if self._state == "new":
+            raise BusError(f"{self!r} hears nothing yet; enter it first: async with bus.subscribe(...) as events")
         self._batch += 1
         if self._batch >= _BATCH:
             self._batch = 0

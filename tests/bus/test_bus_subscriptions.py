@@ -355,8 +355,9 @@ async def test_what_was_closed_before_it_was_opened_has_ended():
         assert await read_all(subscription) == []
 
 
-async def test_what_was_never_opened_ends_at_once():
-    assert await read_all(EventBus().subscribe(StatusChanged)) == []
+async def test_reading_what_was_never_entered_says_to_enter_it():
+    with pytest.raises(BusError, match=r"'mine', new> hears nothing yet; enter it first: async with bus\.subscribe"):
+        await read_all(EventBus().subscribe(StatusChanged, name="mine"))
 
 
 def test_opening_needs_an_event_loop_and_leaves_nothing_behind_without_one():

@@ -19,6 +19,7 @@ from toolbus.events import (
     Event,
     StatusChanged,
     TextDelta,
+    ToolCallRequested,
     new_id,
 )
 
@@ -222,3 +223,24 @@ def test_time_is_given_by_whoever_makes_an_event_or_is_the_present():
     assert StatusChanged(stage="idle", text="", at=5.0).at == 5.0
     first, second = StatusChanged(stage="idle", text=""), StatusChanged(stage="idle", text="")
     assert 0 < first.at <= second.at
+
+
+REQUESTED = ToolCallRequested(
+    request_id="r", call_id="c", name="get_sky", arguments={}, round=0, deadline=1.0, idempotency_key="k"
+)
+
+
+@pytest.mark.parametrize("content", [{"sky": "clear"}, None, 42, b"clear"])
+def test_a_result_that_is_no_text_is_refused_and_told_of_data(content: Any):
+    kind = type(content).__name__
+    with pytest.raises(TypeError, match=f"text for the model, not of type {kind}; .* give the value as data="):
+        REQUESTED.completed(content)
+    assert REQUESTED.completed("clear", data=content).data == content
+
+
+@pytest.mark.parametrize("error", [ValueError("no such city"), None, {"code": 1}])
+def test_an_error_that_is_no_text_is_refused(error: Any):
+    kind = type(error).__name__
+    with pytest.raises(TypeError, match=f"text for the model, not of type {kind}; say in words what went wrong"):
+        REQUESTED.failed(error)
+    assert REQUESTED.failed("no such city").error == "no such city"

@@ -148,7 +148,15 @@ class ToolCallRequested(Event):
         affected: tuple[str, ...] = (),
         duration_seconds: float = 0.0,
     ) -> ToolCallCompleted:
-        """The terminal event of this call's success. `content` is the exact text for the model."""
+        """The terminal event of this call's success. `content` is the exact text for the model, `data` any JSON value.
+
+        Raises `TypeError` for a content that is no text.
+        """
+        if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+            raise TypeError(
+                f"the content of a result is text for the model, not of type {type(content).__name__}; "
+                "write the text, and give the value as data=: event.completed(json.dumps(value), data=value)"
+            )
         return ToolCallCompleted(
             request_id=self.request_id,
             conversation_id=self.conversation_id,
@@ -172,7 +180,15 @@ class ToolCallRequested(Event):
         outcome_unknown: bool = False,
         duration_seconds: float = 0.0,
     ) -> ToolCallFailed:
-        """The terminal event of this call's failure. `error` is for people and the model."""
+        """The terminal event of this call's failure. `error` is text for people and the model.
+
+        Raises `TypeError` for an error that is no text.
+        """
+        if not isinstance(error, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+            raise TypeError(
+                f"the error of a call is text for the model, not of type {type(error).__name__}; "
+                "say in words what went wrong: event.failed('there is no such city')"
+            )
         return ToolCallFailed(
             request_id=self.request_id,
             conversation_id=self.conversation_id,
