@@ -102,13 +102,16 @@ class Overloaded(ToolbusError):
 
 
 class InvalidHistory(ToolbusError, ValueError):
-    """A message list breaks the rules of tool calling. `index` is the offending message's place in it."""
+    """A message list breaks the rules of tool calling. `index` is the offending message's place in it.
+
+    `problem` is the rule that it breaks; the text says as well what mends it, where something does.
+    """
 
     fault = "caller"
     code = "invalid_history"
 
-    def __init__(self, index: int, problem: str) -> None:
-        super().__init__(f"history[{index}]: {problem}")
+    def __init__(self, index: int, problem: str, way_out: str = "") -> None:
+        super().__init__(f"history[{index}]: {problem}{'; ' if way_out else ''}{way_out}")
         self.index = index
         self.problem = problem
 

@@ -28,6 +28,7 @@ from toolbus.messages import (
 pytestmark = pytest.mark.guarantee("G08")
 
 INTERRUPTED = '{"ok":false,"reason":"interrupted","error":"The call was interrupted; its result is not known."}'
+WAY_OUT = "toolbus.core.transcript.repair(messages) gives a valid list"
 BOTH: tuple[Dialect, ...] = ("openai", "anthropic")
 
 
@@ -105,7 +106,7 @@ def test_what_no_vendor_takes_is_refused_with_the_place(
     with pytest.raises(InvalidHistory) as raised:
         validate(messages, dialect)
     assert (raised.value.index, raised.value.problem) == (index, problem)
-    assert str(raised.value) == f"history[{index}]: {problem}"
+    assert str(raised.value) == f"history[{index}]: {problem}; {WAY_OUT}"
 
 
 @pytest.mark.parametrize(
@@ -340,3 +341,10 @@ def test_what_was_repaired_pairs_up_on_the_wire(history: list[Message]):
     answers = [each["tool_call_id"] for each in to_openai(mended) if each["role"] == "tool"]
     assert answers == calls
     assert len(set(calls)) == len(calls)
+
+
+def test_the_refusal_names_the_way_out_and_the_way_out_works():
+    broken = [UserMessage(content="Hello"), ToolMessage(call_id="c", name="echo", content="hi")]
+    with pytest.raises(InvalidHistory, match=r"history\[1\]: .*; toolbus\.core\.transcript\.repair\(messages\)"):
+        validate(broken)
+    validate(repair(broken))

@@ -83,7 +83,7 @@ class Rules:
             self._refuse("an empty user message")
 
     def _refuse(self, problem: str) -> None:
-        raise InvalidHistory(self._count, f"{problem}; toolbus.core.transcript.repair(messages) gives a valid list")
+        raise InvalidHistory(self._count, problem, "toolbus.core.transcript.repair(messages) gives a valid list")
 
 
 def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> None:
