@@ -238,8 +238,11 @@ def _path(location: tuple[int | str, ...]) -> str:
 def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
     """A validator for a JSON schema that somebody already has (extra `schema`: the jsonschema library).
 
+    One that says no more than "an object" needs no library.
     Raises `MissingExtra` where the library is not installed, `ConfigurationError` for a broken schema.
     """
+    if {"properties": {}, **schema} == {"type": "object", "properties": {}}:
+        return _check_object
     try:
         import jsonschema  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 -- an extra
         import referencing.exceptions  # noqa: PLC0415 -- jsonschema's own
@@ -266,6 +269,11 @@ def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, A
             raise InvalidArguments(_joined(lines, len(problems)))
 
     return validate
+
+
+def _check_object(arguments: Mapping[str, Any]) -> None:
+    if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- a model sends anything
+        raise InvalidArguments(f"$: {arguments!r} is not of type 'object'")
 
 
 def _place(problem: Any) -> list[str]:

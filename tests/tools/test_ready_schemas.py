@@ -156,3 +156,27 @@ async def test_a_dangling_reference_costs_the_call_and_not_the_request():
     async with ToolDispatcher(bus):
         result = await RequestSession(bus, provider, "?", tools=[tool], limits=Limits()).run()
     assert (result.outcome, result.tool_calls[0].reason) == ("completed", "invalid_arguments")
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "object", "properties": {}}, {"properties": {}}, {}])
+def test_a_schema_that_asks_for_no_more_than_an_object_needs_no_library(
+    monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any]
+):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    tool: Tool[..., Any] = Tool("ask", "Ask.", schema, external=True)
+    tool.spec.validate({})
+    tool.spec.validate({"anything": [1]})
+    not_an_object: Any = [1]
+    with pytest.raises(InvalidArguments, match=r"\$: \[1\] is not of type 'object'"):
+        tool.spec.validate(not_an_object)
+
+
+@pytest.mark.parametrize(
+    "more", [{"properties": {"x": {}}}, {"required": ["x"]}, {"additionalProperties": False}, {"properties": None}]
+)
+def test_a_schema_that_asks_for_more_is_never_taken_for_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(MissingExtra):
+        Tool("ask", "Ask.", {"type": "object", **more}, external=True)
