@@ -108,6 +108,9 @@ class ModelSettings:
     `temperature` is 0 to 2 for most vendors; `max_output_tokens` bounds one reply; `reasoning_effort` is the
     vendor's word ("low", "high"); `tool_choice` is "auto", "none", "required" or a tool's name; `extra_body` is
     merged into the vendor's request as it is.
+
+    `tool_choice` holds for every round. "required" and a tool's name force a call each time, so a request with one of
+    them never ends by itself: it is stopped by `max_rounds` (or another limit), whose last answer is without tools.
     """
 
     temperature: float | None = None
@@ -178,8 +181,10 @@ class Provider(Protocol):
     `respond` calls `emit` for each piece as it arrives (synchronous, cheap when nobody listens, feeds the timer
     for streams that stand still) and returns the whole reply; a provider that does not stream never emits.
     Pieces of text, joined, are the reply's text. It keeps no state between calls and may be called concurrently.
-    It does not retry: the turn machine does. It raises a `ProviderError` for all that goes wrong out there, and
-    lets cancellation pass.
+    It does not retry: the turn machine does. It raises a `ProviderError` for all that goes wrong out there.
+
+    It must let cancellation pass, and soon: that is how a time-out, a cancelled request and a closing runtime reach
+    it. One that swallows cancellation, or shields itself from it, holds its request until `respond` returns.
     """
 
     @property

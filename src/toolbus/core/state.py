@@ -19,7 +19,7 @@ __all__ = ["CallState", "Messages", "Phase", "RoundState", "TurnState"]
 
 
 class Phase(enum.Enum):
-    """Where the machine stands. Which facts are legal in which phase is the table in `core.turn`."""
+    """Where the machine stands. Which facts are legal in which phase is the table in `core.reducer`."""
 
     NEW = "new"
     READY = "ready"  # nothing is owed; the next round or the ending follows
