@@ -19,7 +19,7 @@ from .bus import EventBus
 from .core.limits import Limits
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
-from .inputs import MessagesLike, read_messages
+from .inputs import MessagesLike, read_messages, tool_registry
 from .messages import Message, UserMessage
 from .protocols import ModelSettings, Provider, Store
 from .providers import missing_provider_message, resolve
@@ -81,7 +81,7 @@ class Runtime:
                 raise ConfigurationError(missing_provider_message())
             given = (self._resolve(named),)
         self.provider, self.providers = given[0], given
-        self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+        self.tools = tool_registry(tools)
         self.bus = bus if bus is not None else EventBus()
         self.store: Store = store if store is not None else MemoryStore()
         self.dispatcher = ToolDispatcher(self.bus, self.tools, max_concurrency=max_concurrency, max_threads=max_threads)
@@ -264,6 +264,18 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------- internals
 
+    def _check_usable(self, limits: Limits | None) -> None:
+        if self._group is None or self._closing:
+            state = "is closing" if self._closing and self._group is not None else "is not running"
+            raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
+        if threading.get_ident() != self._thread:
+            raise NotRunning(
+                "a request was begun in another thread than the runtime's; "
+                "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
+            )
+        if limits is not None and not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"limits is a {type(limits).__name__}; give Limits(max_rounds=3), say")
+
     def _prepare(
         self,
         prompt: str | UserMessage,
@@ -280,23 +292,14 @@ class Runtime:
         history: MessagesLike | None,
         raise_on_failure: bool,
     ) -> tuple[RequestSession, Ticket]:
-        if self._group is None or self._closing:
-            state = "is closing" if self._closing and self._group is not None else "is not running"
-            raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
-        if threading.get_ident() != self._thread:
-            raise NotRunning(
-                "a request was begun in another thread than the runtime's; "
-                "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
-            )
-        if limits is not None and not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"limits is a {type(limits).__name__}; give Limits(max_rounds=3), say")
+        self._check_usable(limits)
         message = prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)
-        given = read_messages(history or ())
+        given = [] if history is None else read_messages(history)
         session = RequestSession(
             self.bus,
             self._given(provider, providers) or self.providers,
             [*given, message],
-            tools=self.tools if tools is None else (tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)),
+            tools=self.tools if tools is None else tool_registry(tools),
             limits=limits or self._limits,
             settings=settings or self._settings,
             instructions=instructions if instructions is not None else self._instructions,

@@ -123,14 +123,13 @@ class RequestSession:
         self._journal = journal
         self.prepare = prepare
         self._raise = raise_on_failure
-        self._prompt = prompt
-        parent_id = f"{self.request_id}_u"
         if prompt is not None and not prompt.message_id:
-            self._prompt = UserMessage(content=prompt.content, message_id=parent_id)
+            prompt = UserMessage(content=prompt.content, message_id=f"{self.request_id}_u")
+        self._prompt = prompt
         self._state = TurnState(
             request_id=self.request_id,
             conversation_id=self.conversation_id,
-            parent_id=self._prompt.message_id if self._prompt else "",
+            parent_id=prompt.message_id if prompt else "",
             metadata=metadata,
             limits=limits or Limits(),
             providers=len(self._providers),

@@ -35,7 +35,7 @@ def resolve(provider: str | Provider) -> Provider:
     """
     if not isinstance(provider, str):
         given = cast("object", provider)  # callers without a type checker give anything
-        if isinstance(given, Provider):
+        if isinstance(given, Provider) and not isinstance(given, type):
             return given
         raise ConfigurationError(f"{given!r} is no provider: give {_KINDS}")
     vendor, _, model = provider.strip().partition(":")
