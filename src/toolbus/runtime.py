@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import anyio
 
@@ -32,10 +32,38 @@ if TYPE_CHECKING:
 
     from .outcome import RequestResult
 
-__all__ = ["Runtime"]
+__all__ = ["RequestOptions", "Runtime"]
 
 _logger = logging.getLogger("toolbus.runtime")
 _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a request may be given, in the place of the runtime's own."""
+
+    provider: Provider | str | None
+    """The model: a `Provider`, or "vendor:model"."""
+    providers: Sequence[Provider | str] | None
+    """The model and those to turn to when it stays overloaded, silent or out of reach; instead of `provider`."""
+    tools: Iterable[Toolish] | ToolRegistry | None
+    """The tools, instead of the runtime's."""
+    limits: Limits | None
+    settings: ModelSettings | None
+    instructions: Instructions | None
+    """The system prompt, or a function of the context that gives it."""
+    deps: Any
+    """What handlers get as `ToolContext.deps`."""
+    metadata: Mapping[str, Any] | None
+    """Rides on every event and log record of the request; merged over the runtime's."""
+    conversation_id: str | None
+    """Makes the request this conversation's next turn: one at a time, in the order of `start`, with what was said."""
+    history: MessagesLike | None
+    """Begins a conversation that the application kept itself (toolbus messages or OpenAI dictionaries; copied)."""
+    raise_on_failure: bool
+    """Raise the matching `ToolbusError` where the outcome is not `completed`."""
+
+
+_OPTIONS = tuple(RequestOptions.__annotations__)
 
 
 class Runtime:
@@ -158,89 +186,31 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    def start(
-        self,
-        prompt: str | UserMessage,
-        *,
-        provider: Provider | str | None = None,
-        providers: Sequence[Provider | str] | None = None,
-        tools: Iterable[Toolish] | ToolRegistry | None = None,
-        limits: Limits | None = None,
-        settings: ModelSettings | None = None,
-        instructions: Instructions | None = None,
-        deps: Any = None,
-        metadata: Mapping[str, Any] | None = None,
-        conversation_id: str | None = None,
-        history: MessagesLike | None = None,
-        raise_on_failure: bool = False,
-    ) -> RequestSession:
-        """Begin a request in a task of its own and return its handle at once.
+    def start(self, prompt: str | UserMessage, **options: Unpack[RequestOptions]) -> RequestSession:
+        """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
 
-        What is given here replaces the runtime's own; `metadata` is merged over it. With `conversation_id` the request
-        is that conversation's next turn: turns run one at a time, in the order of `start`, and see what was said
-        before. `history` (toolbus messages or OpenAI dictionaries; copied) begins a conversation that the
-        application kept itself. Raises `Overloaded` when places and queue are full, `NotRunning` outside the
-        `async with` block and while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
+        Raises `Overloaded` when places and queue are full, `NotRunning` outside the `async with` block and while it
+        closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
         """
-        group = self._group
-        session, ticket = self._prepare(
-            prompt,
-            provider=provider,
-            providers=providers,
-            tools=tools,
-            limits=limits,
-            settings=settings,
-            instructions=instructions,
-            deps=deps,
-            metadata=metadata,
-            conversation_id=conversation_id,
-            history=history,
-            raise_on_failure=raise_on_failure,
-        )
-        assert group is not None
-        group.start_soon(self._carry_out, session, ticket)
+        session, ticket = self._prepare(prompt, options)
+        assert self._group is not None
+        self._group.start_soon(self._carry_out, session, ticket)
         return session
 
-    async def run(
-        self,
-        prompt: str | UserMessage,
-        *,
-        provider: Provider | str | None = None,
-        providers: Sequence[Provider | str] | None = None,
-        tools: Iterable[Toolish] | ToolRegistry | None = None,
-        limits: Limits | None = None,
-        settings: ModelSettings | None = None,
-        instructions: Instructions | None = None,
-        deps: Any = None,
-        metadata: Mapping[str, Any] | None = None,
-        conversation_id: str | None = None,
-        history: MessagesLike | None = None,
-        raise_on_failure: bool = False,
-    ) -> RequestResult[None]:
+    async def run(self, prompt: str | UserMessage, **options: Unpack[RequestOptions]) -> RequestResult[None]:
         """`start`, in this task, and wait for the result. Cancelling it cancels the request.
 
         A limit or a failure is no exception unless `raise_on_failure`: see `RequestResult.outcome`.
         """
-        session, ticket = self._prepare(
-            prompt,
-            provider=provider,
-            providers=providers,
-            tools=tools,
-            limits=limits,
-            settings=settings,
-            instructions=instructions,
-            deps=deps,
-            metadata=metadata,
-            conversation_id=conversation_id,
-            history=history,
-            raise_on_failure=raise_on_failure,
-        )
+        session, ticket = self._prepare(prompt, options)
         result: RequestResult[None] = await self._carry_out(session, ticket)
-        if raise_on_failure:
+        if options.get("raise_on_failure"):
             result.raise_for_outcome()
         return result
 
-    def run_sync(self, prompt: str | UserMessage, *, backend: str = "asyncio", **options: Any) -> RequestResult[None]:
+    def run_sync(
+        self, prompt: str | UserMessage, *, backend: str = "asyncio", **options: Unpack[RequestOptions]
+    ) -> RequestResult[None]:
         """`run` for scripts: enters the runtime, runs one request, leaves. Takes the options of `run`.
 
         Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
@@ -264,7 +234,9 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _check_usable(self, limits: Limits | None) -> None:
+    def _check_usable(self, options: RequestOptions) -> None:
+        if unknown := options.keys() - _OPTIONS:
+            raise TypeError(f"there is no option {', '.join(sorted(unknown))}; the options are {', '.join(_OPTIONS)}")
         if self._group is None or self._closing:
             state = "is closing" if self._closing and self._group is not None else "is not running"
             raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
@@ -273,41 +245,33 @@ class Runtime:
                 "a request was begun in another thread than the runtime's; "
                 "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
             )
+        limits = options.get("limits")
         if limits is not None and not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits is a {type(limits).__name__}; give Limits(max_rounds=3), say")
 
-    def _prepare(
-        self,
-        prompt: str | UserMessage,
-        *,
-        provider: Provider | str | None,
-        providers: Sequence[Provider | str] | None,
-        tools: Iterable[Toolish] | ToolRegistry | None,
-        limits: Limits | None,
-        settings: ModelSettings | None,
-        instructions: Instructions | None,
-        deps: Any,
-        metadata: Mapping[str, Any] | None,
-        conversation_id: str | None,
-        history: MessagesLike | None,
-        raise_on_failure: bool,
-    ) -> tuple[RequestSession, Ticket]:
-        self._check_usable(limits)
-        message = prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)
+    def _prepare(self, prompt: str | UserMessage, options: RequestOptions) -> tuple[RequestSession, Ticket]:
+        self._check_usable(options)
+        get = options.get
+        conversation_id, history, metadata, tools = (
+            get("conversation_id"),
+            get("history"),
+            get("metadata"),
+            get("tools"),
+        )
         given = [] if history is None else read_messages(history)
         session = RequestSession(
             self.bus,
-            self._given(provider, providers) or self.providers,
-            [*given, message],
+            self._given(get("provider"), get("providers")) or self.providers,
+            [*given, prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)],
             tools=self.tools if tools is None else tool_registry(tools),
-            limits=limits or self._limits,
-            settings=settings or self._settings,
-            instructions=instructions if instructions is not None else self._instructions,
-            deps=self._deps if deps is None else deps,
+            limits=get("limits") or self._limits,
+            settings=get("settings") or self._settings,
+            instructions=_first_given(get("instructions"), self._instructions),
+            deps=_first_given(get("deps"), self._deps),
             metadata={**(self._metadata or {}), **metadata} if metadata else self._metadata,
             conversation_id=conversation_id or "",
             journal=self.store.journal,
-            raise_on_failure=raise_on_failure,
+            raise_on_failure=get("raise_on_failure", False),
         )
         ticket = self._admission.take(session.conversation_id)
         if conversation_id is not None or not ticket.try_ready():
@@ -366,3 +330,7 @@ class Runtime:
         if provider not in self._made:
             self._made[provider] = resolve(provider)
         return self._made[provider]
+
+
+def _first_given(mine: Any, default: Any) -> Any:
+    return default if mine is None else mine

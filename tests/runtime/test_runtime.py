@@ -476,3 +476,9 @@ async def test_ten_thousand_sessions_wait_at_once_and_each_ends_by_its_own_event
                 assert (await session.result()).text == f"answer to {session.request_id}"
     statistics = bus.statistics()
     assert (statistics.open_calls, statistics.mailboxes, statistics.open_calls_peak) == (0, 0, total)
+
+
+async def test_an_option_that_does_not_exist_is_refused_by_name() -> None:
+    async with Runtime(ScriptedProvider([])) as runtime:
+        with pytest.raises(TypeError, match="no option tool; the options are provider, providers, tools"):
+            runtime.start("hi", tool=[get_weather])  # pyright: ignore[reportCallIssue]
