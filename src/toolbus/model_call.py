@@ -22,11 +22,13 @@ _IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has pass
 
 
 class ModelCall:
-    """A call in flight. `with call.scope:` bounds it by the machine's deadline, or while it streams by its silence."""
+    """A call in flight inside `scope`, whose deadline it sets: the machine's, or that of a silence while it streams."""
 
     __slots__ = ("_bus", "_clock", "_hard", "_idle_seconds", "_move_at", "_state", "command", "over", "scope")
 
-    def __init__(self, bus: EventBus, state: TurnState, clock: SessionClock, command: CallModel) -> None:
+    def __init__(
+        self, bus: EventBus, state: TurnState, clock: SessionClock, command: CallModel, scope: anyio.CancelScope
+    ) -> None:
         self._bus = bus
         self._state = state
         self._clock = clock
@@ -34,7 +36,8 @@ class ModelCall:
         self._hard = clock.on_loop(command.deadline)
         self._move_at = 0.0
         self.command = command
-        self.scope = anyio.CancelScope(deadline=self._hard)
+        self.scope = scope
+        scope.deadline = self._hard
         self.over = False
 
     def emit(self, delta: Delta) -> None:

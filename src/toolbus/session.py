@@ -140,6 +140,7 @@ class RequestSession:
         self._error: ToolbusError | None = None
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
+        self._call: ModelCall | None = None  # the newest call of the model
         self._begun = False
         self._earlier = 0  # how many messages `prepare` has put in front
 
@@ -242,21 +243,18 @@ class RequestSession:
         self._begun = True
         mailbox = Mailbox(self.request_id, None)  # until the bus has given a real one
         try:
-            self._clock = self._bus.clock
             mailbox = self._open_mailbox()
+            self._clock = self._bus.clock  # behind the mailbox, with which a bus learns its loop
             if self.prepare is not None:
                 await self._make_ready(self.prepare, mailbox)
             await self._step([self._start(), *mailbox.drain()], self._clock())
             if self._accepted is not None:
                 self._accepted.set()
-            while True:
-                command = pending(self._state)
-                if isinstance(command, CallModel):
-                    await self._call_model(command, mailbox)
-                elif isinstance(command, AwaitCalls):
-                    await self._await_calls(command, mailbox)
-                else:
-                    break
+            while self._state.ending is None:
+                with anyio.CancelScope() as scope:
+                    await self._carry_on(mailbox, scope)
+                if scope.cancelled_caught:
+                    await self._on_fired(mailbox)
         except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
             self._crash(exc)
         finally:
@@ -269,6 +267,36 @@ class RequestSession:
                 self._finish(mailbox)
         assert self._result is not None
         return self._result
+
+    async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
+        """Perform commands until the end, or until a timer fires.
+
+        One scope serves wait after wait, each with a deadline of its own: a new scope for each would cost as much as
+        the wait. One that has fired is left and never armed again.
+        """
+        while not scope.cancel_called:
+            command = pending(self._state)
+            if isinstance(command, CallModel):
+                await self._call_model(command, mailbox, scope)
+            elif isinstance(command, AwaitCalls):
+                scope.deadline = self._clock.on_loop(command.deadline)
+                await mailbox.wait()
+                await self._step(mailbox.drain(), self._clock())
+            else:
+                return
+
+    async def _on_fired(self, mailbox: Mailbox) -> None:
+        """A wait was cut short: by its deadline, or a model call by somebody who cancels the request."""
+        now = self._clock()
+        events = mailbox.drain()
+        if events:  # read before a deadline is believed
+            await self._step(events, now)
+        command = pending(self._state)
+        if isinstance(command, CallModel) and self._call is not None:
+            happened, now = self._call.what_elapsed(now)
+            await self._step([happened], now)
+        elif isinstance(command, AwaitCalls) and not events:
+            await self._step([Elapsed()], max(now, command.deadline))
 
     async def _make_ready(self, prepare: Prepare, mailbox: Mailbox) -> None:
         """Wait for what has to come first, unless somebody cancels the request meanwhile."""
@@ -346,29 +374,25 @@ class RequestSession:
 
     # ------------------------------------------------------------------------------------------------ the model
 
-    async def _call_model(self, command: CallModel, mailbox: Mailbox) -> None:
+    async def _call_model(self, command: CallModel, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
         if command.not_before and not await self._pause(command, mailbox):
             return
         tools: Mapping[str, ToolSpec] = self.tools.specs if command.offer_tools else {}
-        call = ModelCall(self._bus, self._state, self._clock, command)
+        self._call = call = ModelCall(self._bus, self._state, self._clock, command, scope)
         mailbox.on_put = call.on_put
-        happened: Input | None = None
         try:
             if asked := mailbox.drain():  # before the model was
                 await self._step(asked, self._clock())
             if self._state.phase is not Phase.MODEL:
                 return
-            with call.scope:
-                happened = await self._ask_model(call, tools)
+            happened = await self._ask_model(call, tools)
         finally:
             mailbox.on_put = None
             call.over = True
         now = self._clock()
         if asked := mailbox.drain():
             await self._step(asked, now)
-        if happened is None:
-            happened, now = call.what_elapsed(now)
         await self._step([happened], now)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
@@ -433,19 +457,6 @@ class RequestSession:
     def _signal(self, kind: Callable[..., Event], **fields: Any) -> None:
         self._bus.announce(kind(**self._state.envelope(self._clock()), **fields))
 
-    # ------------------------------------------------------------------------------------------------ the tools
-
-    async def _await_calls(self, command: AwaitCalls, mailbox: Mailbox) -> None:
-        """Perform `AwaitCalls`: wait under one timer for whatever comes first."""
-        with anyio.CancelScope(deadline=self._clock.on_loop(command.deadline)):
-            await mailbox.wait()
-        now = self._clock()
-        events = mailbox.drain()
-        if events:  # read before a deadline is believed
-            await self._step(events, now)
-        else:
-            await self._step([Elapsed()], max(now, command.deadline))
-
     # ------------------------------------------------------------------------------------------------- the end
 
     def _abandon(self) -> None:
@@ -462,6 +473,7 @@ class RequestSession:
         if not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
             logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
         state = self._state
+        self._clock = self._bus.clock  # it may have broken before there was one
         for each in list(state.open_calls.values()):
             if self._bus.claim(self.request_id, each.call.call_id):
                 self._signal(
