@@ -1,9 +1,10 @@
-"""What callers may give as messages and as tools, read into toolbus' own types. Knows no bus."""
+"""What callers may give as messages, tools, providers and instructions, read into toolbus' own types. Knows no bus."""
 
 from __future__ import annotations
 
+import inspect
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from .core.transcript import validate
@@ -20,12 +21,14 @@ from .messages import (
     from_openai,
 )
 from .protocols import Provider, ToolSource, ToolSpec
-from .tools import Tool, Toolish, ToolRegistry
+from .tools import Tool, ToolContext, Toolish, ToolRegistry
 
 __all__ = [
+    "Instructions",
     "MessagesLike",
     "ToolsLike",
     "provider_list",
+    "read_instructions",
     "read_messages",
     "split_messages",
     "tool_registry",
@@ -37,11 +40,25 @@ _PARTS = (TextPart, ImagePart, FilePart)
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
 
+Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
+"""A system prompt, or a function (sync or async) of the context that is asked before every call of the model."""
+
 MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
 """toolbus messages, or OpenAI chat dictionaries."""
 
 ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
 """A registry, or tools, functions and specs; of specs alone, the calls are run by somebody else on the bus."""
+
+
+async def read_instructions(instructions: Instructions, context: ToolContext[Any]) -> str:
+    """The system prompt; empty for none. Raises `TypeError` where a function gives what is no text."""
+    said = instructions(context) if callable(instructions) else instructions
+    text: Any = await said if inspect.isawaitable(said) else said
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise TypeError(f"instructions gave a {type(text).__name__}; they are text, or a function that gives text")
+    return text
 
 
 def provider_list(provider: Provider | Sequence[Provider]) -> tuple[Provider, ...]:

@@ -19,11 +19,11 @@ from .bus import EventBus
 from .core.limits import Limits
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
-from .inputs import MessagesLike, read_messages, tool_registry
+from .inputs import Instructions, MessagesLike, read_messages, tool_registry
 from .messages import Message, UserMessage
 from .protocols import ModelSettings, Provider, Store
 from .providers import missing_provider_message, resolve
-from .session import Instructions, RequestSession
+from .session import RequestSession
 from .stores.memory import MemoryStore
 from .tools import Toolish, ToolRegistry
 

@@ -7,7 +7,6 @@ request's facts. It knows the bus, and no runtime, dispatcher or vendor.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -46,7 +45,7 @@ from .events import (
     ToolCallFailed,
     new_id,
 )
-from .inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
+from .inputs import Instructions, MessagesLike, ToolsLike, provider_list, read_instructions, split_messages, tool_source
 from .logs import LEVELS, log_fact, logger
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
@@ -65,10 +64,7 @@ from .subscriptions import Subscription
 from .text_stream import TextStream
 from .tools import ToolContext
 
-__all__ = ["Instructions", "RequestSession"]
-
-Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
-"""A system prompt, or a function (sync or async) of the context that is asked before every call of the model."""
+__all__ = ["RequestSession"]
 
 Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 """What has to be waited for before a request begins; gives the history of its conversation."""
@@ -441,18 +437,15 @@ class RequestSession:
         messages = self._state.messages
         if self._instructions is None:
             return Messages(messages)
-        text = self._instructions
-        if callable(text):
-            context = ToolContext(
-                deps=self.deps,
-                request_id=self.request_id,
-                conversation_id=self.conversation_id,
-                messages=self.messages,
-                metadata=self.metadata,
-            )
-            said = text(context)
-            text = await said if inspect.isawaitable(said) else said
-        return Messages(messages, SystemMessage(text=text, message_id=f"{self.request_id}_i"))
+        context = ToolContext(
+            deps=self.deps,
+            request_id=self.request_id,
+            conversation_id=self.conversation_id,
+            messages=self.messages,
+            metadata=self.metadata,
+        )
+        text = await read_instructions(self._instructions, context)
+        return Messages(messages, SystemMessage(text=text, message_id=f"{self.request_id}_i") if text else None)
 
     def _signal(self, kind: Callable[..., Event], **fields: Any) -> None:
         self._bus.announce(kind(**self._state.envelope(self._clock()), **fields))
