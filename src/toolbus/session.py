@@ -447,9 +447,6 @@ class RequestSession:
         text = await read_instructions(self._instructions, context)
         return Messages(messages, SystemMessage(text=text, message_id=f"{self.request_id}_i") if text else None)
 
-    def _signal(self, kind: Callable[..., Event], **fields: Any) -> None:
-        self._bus.announce(kind(**self._state.envelope(self._clock()), **fields))
-
     # ------------------------------------------------------------------------------------------------- the end
 
     def _abandon(self) -> None:
@@ -469,25 +466,22 @@ class RequestSession:
         self._clock = self._bus.clock  # it may have broken before there was one
         for each in list(state.open_calls.values()):
             if self._bus.claim(self.request_id, each.call.call_id):
-                self._signal(
-                    ToolCallFailed,
+                failed = ToolCallFailed(
+                    **state.envelope(self._clock()),
                     call_id=each.call.call_id,
                     name=each.call.name,
                     reason="interrupted",
                     error="The request ended by an internal error.",
                     outcome_unknown=True,
                 )
+                self._bus.announce(failed)
         state.phase = Phase.ENDED
         state.messages[:] = repair(state.messages)
         self._error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
         if self._error is not exc:
             self._error.__cause__ = exc
-        state.ending = RequestFailed(
-            **state.envelope(self._clock()),
-            reason=self._error.code,
-            error=str(self._error),
-            usage=state.usage,
-        )
+        envelope = state.envelope(self._clock())
+        state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
         self._bus.announce(state.ending)
 
     def _finish(self, mailbox: Mailbox) -> None:

@@ -739,9 +739,14 @@ async def test_half_a_surrogate_pair_anywhere_still_makes_events_that_can_be_wri
 
 async def test_instructions_that_give_nothing_add_no_message_and_what_is_no_text_fails_the_request() -> None:
     script = ScriptedProvider([text("ok")])
-    nothing: Any = lambda _context: None  # noqa: E731
+
+    def nothing(_context: ToolContext[Any]) -> Any:
+        return None
+
+    def number(_context: ToolContext[Any]) -> Any:
+        return 3
+
     assert (await RequestSession(EventBus(), script, "hi", instructions=nothing).run()).ok
     assert [message.role for message in script.requests[0].messages] == ["user"]
-    number: Any = lambda _context: 3  # noqa: E731
     result = await RequestSession(EventBus(), script, "hi", instructions=number).run()
     assert (result.reason, "gave a int" in str(result.error)) == ("application_error", True)
