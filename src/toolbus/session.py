@@ -136,7 +136,7 @@ class RequestSession:
         self._error: ToolbusError | None = None
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
-        self._call: ModelCall | None = None  # the newest call of the model
+        self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
         self._earlier = 0  # how many messages `prepare` has put in front
 
@@ -287,11 +287,11 @@ class RequestSession:
         events = mailbox.drain()
         if events:  # read before a deadline is believed
             await self._step(events, now)
-        command = pending(self._state)
-        if isinstance(command, CallModel) and self._call is not None:
-            happened, now = self._call.what_elapsed(now)
+        call, self._call = self._call, None
+        if call is not None:
+            happened, now = call.what_elapsed(now)
             await self._step([happened], now)
-        elif isinstance(command, AwaitCalls) and not events:
+        elif not events and isinstance(command := pending(self._state), AwaitCalls):
             await self._step([Elapsed()], max(now, command.deadline))
 
     async def _make_ready(self, prepare: Prepare, mailbox: Mailbox) -> None:
@@ -375,14 +375,16 @@ class RequestSession:
         if command.not_before and not await self._pause(command, mailbox):
             return
         tools: Mapping[str, ToolSpec] = self.tools.specs if command.offer_tools else {}
-        self._call = call = ModelCall(self._bus, self._state, self._clock, command, scope)
+        call = ModelCall(self._bus, self._state, self._clock, command, scope)
         mailbox.on_put = call.on_put
         try:
             if asked := mailbox.drain():  # before the model was
                 await self._step(asked, self._clock())
             if self._state.phase is not Phase.MODEL:
                 return
+            self._call = call
             happened = await self._ask_model(call, tools)
+            self._call = None
         finally:
             mailbox.on_put = None
             call.over = True

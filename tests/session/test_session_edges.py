@@ -8,14 +8,15 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, Limits, RequestSession, Runtime
+from toolbus import EventBus, Limits, RequestSession, Runtime, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ConfigurationError, NotRunning, Overloaded, ProviderUnavailable
-from toolbus.events import ApprovalDecided, Event, ModelResponded, ModelRetrying, RequestEnding
+from toolbus.events import ApprovalDecided, Event, ModelResponded, ModelRetrying, RequestEnding, ToolCallRequested
+from toolbus.mailbox import Mailbox
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ScriptedProvider, assert_idle, error, text, virtual_backends
+from toolbus.testing import ScriptedProvider, assert_idle, calls, error, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -273,3 +274,31 @@ async def test_a_cancelled_drain_cancels_what_it_waited_for() -> None:
     assert scope.cancelled_caught
     assert (await session.result()).outcome == "cancelled"
     assert anyio.current_time() < 6
+
+
+@pytest.mark.guarantee("G06")
+async def test_a_result_that_comes_while_its_deadline_fires_is_kept_and_the_next_round_is_not_disturbed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = EventBus()
+    requested: list[ToolCallRequested] = []
+    retried: list[ModelRetrying] = []
+    bus.connect(ToolCallRequested, requested.append)
+    bus.connect(ModelRetrying, retried.append)
+
+    async def wait(_mailbox: Mailbox) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:  # the deadline's cancellation is being delivered, and somebody answers just now
+            assert bus.publish(requested[0].completed("in the nick of time"))
+
+    monkeypatch.setattr(Mailbox, "wait", wait)
+
+    @tool(external=True)
+    async def look_up() -> str:  # pyright: ignore[reportReturnType] -- answered on the bus
+        """Look up."""
+
+    script = ScriptedProvider([calls(("look_up", {})), text("done")])
+    result = await RequestSession(bus, script, "hi", tools=[look_up]).run()
+    assert (result.outcome, result.tool_calls[0].content, retried) == ("completed", "in the nick of time", [])
+    assert anyio.current_time() == pytest.approx(30, abs=1e-3)
