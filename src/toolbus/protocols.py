@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
 
 __all__ = [
+    "ApprovalRule",
     "ArgumentsPiece",
+    "Control",
     "Delta",
     "Emit",
     "Journal",
@@ -40,6 +42,14 @@ ToolChoice: TypeAlias = str
 # ------------------------------------------------------------------------------------------------- tools
 
 
+ApprovalRule: TypeAlias = Callable[[Mapping[str, Any]], bool]
+"""Whether a call with these validated arguments has to be approved by a person. Must be quick and pure."""
+
+Control: TypeAlias = Literal["", "complete", "give_up", "plan", "output"]
+"""What a tool of the turn machine's own does: end the request, with an answer or without, keep a plan, or give the
+request's structured output. Empty for a tool that is run."""
+
+
 def _accept(_arguments: Mapping[str, Any]) -> None:
     """The validator of a tool that takes any object."""
 
@@ -50,7 +60,9 @@ class ToolSpec:
 
     `parameters` is a JSON schema of type object. `validate` raises `InvalidArguments` for arguments that break it.
     `timeout_seconds` replaces the request's `tool_timeout_seconds`. `external` tools are answered by somebody else
-    on the bus, so no dispatcher runs them.
+    on the bus, so no dispatcher runs them. A call of a tool with `approval` waits for a person first, always or where
+    the rule says so. Calls of `sequential` tools in one reply run one after another, in call order. `status` is the
+    sentence for people while it runs, such as "Looking {city} up". `control` tools are answered by the turn machine.
     """
 
     name: str
@@ -59,6 +71,10 @@ class ToolSpec:
     validate: Callable[[Mapping[str, Any]], None] = field(default=_accept, repr=False, compare=False)
     timeout_seconds: float | None = None
     external: bool = False
+    approval: bool | ApprovalRule = field(default=False, compare=False)
+    sequential: bool = False
+    status: str = ""
+    control: Control = ""
 
 
 class ToolSource(Protocol):

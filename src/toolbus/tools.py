@@ -13,15 +13,15 @@ import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from .errors import ConfigurationError, InvalidArguments
 from .messages import Message, UserMessage, user_text
-from .protocols import ToolSpec
+from .protocols import ApprovalRule, ToolSpec
 from .results import ToolResult
 from .schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
 
-__all__ = ["Tool", "ToolContext", "ToolRegistry", "ToolResult", "Toolish", "tool"]
+__all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,6 +100,39 @@ def _is_context(annotation: Any) -> bool:
     return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
 
 
+Isolation: TypeAlias = Literal["thread", "process"]
+RetryOn: TypeAlias = tuple[type[Exception], ...] | Callable[[Exception], bool]
+
+
+class ToolOptions(TypedDict, total=False):
+    """How a tool is run, beside what it is: see `Tool`."""
+
+    timeout_seconds: float | None
+    """The deadline of one call, in the place of the request's `tool_timeout_seconds`; retries included."""
+    max_concurrency: int | None
+    """How many calls of this tool run at once in one dispatcher, over all requests."""
+    external: bool
+    """There is no handler here: somebody else on the bus answers."""
+    destructive: bool
+    """It destroys or sends what cannot be taken back: a person has to approve each call, unless `approval` is given."""
+    approval: bool | ApprovalRule | None
+    """Whether a person has to approve each call: always, never, or where a function of the arguments says so."""
+    sequential: bool
+    """Calls of sequential tools in one reply run one after another, in call order; all others run in parallel."""
+    status: str
+    """The sentence for people while a call runs: a template over its arguments, such as "Looking {city} up"."""
+    retries: int
+    """How often a call that failed is tried again, with growing waits, within its deadline. 0 to 10."""
+    retry_on: RetryOn
+    """Which exceptions are tried again: types, or a function. Without it, all but `ToolError`. `ToolRetry` never is."""
+    cache_seconds: float | None
+    """For a pure tool: how long a result serves calls with the same arguments, of all requests. Calls under way are
+    shared as well. Not for handlers that take a `ToolContext`."""
+    isolation: Isolation
+    """Where a sync handler runs: in a "thread", which cannot be killed, or in a "process", which is killed at the
+    call's deadline and when it is cancelled. A process takes a function that can be imported, and no context."""
+
+
 class Tool(Generic[P, R]):
     """A tool: what the model sees of it, and the handler that runs it.
 
@@ -111,9 +144,7 @@ class Tool(Generic[P, R]):
     `name` is 1 to 64 letters, digits, underscores and dashes. Without `schema`, name, description and schema come
     from the handler's signature and docstring. With one, arguments are validated by the jsonschema library (extra
     `schema`) or by `validate`, whose exceptions are told to the model, and passed by name. An async handler runs on the
-    loop, any other one in a thread. `timeout_seconds` replaces the request's limit for tools; `max_concurrency`
-    bounds how many calls of this tool run at once in one dispatcher, over all requests. An `external` tool has no
-    handler here: somebody else on the bus answers.
+    loop, any other one in a thread. The other options are those of `ToolOptions`.
 
     Calling a `Tool` calls its handler. Raises `ConfigurationError` for what a model could not call.
     """
@@ -123,9 +154,13 @@ class Tool(Generic[P, R]):
         "__wrapped__",
         "_bind",
         "_context",
+        "cache_seconds",
         "handler",
         "is_async",
+        "isolation",
         "max_concurrency",
+        "retries",
+        "retry_on",
         "spec",
     )
 
@@ -136,17 +171,17 @@ class Tool(Generic[P, R]):
         schema: Mapping[str, Any] | None = None,
         handler: Callable[P, R] | None = None,
         *,
-        timeout_seconds: float | None = None,
-        max_concurrency: int | None = None,
-        external: bool = False,
         validate: Callable[[Mapping[str, Any]], None] | None = None,
+        **options: Unpack[ToolOptions],
     ) -> None:
+        external = options.get("external", False)
         if handler is None and not (external and name and schema is not None):
             raise ConfigurationError("a Tool needs a handler, or external=True with a name and a schema")
         if handler is not None:
             _check_handler(handler)
         name = _checked_name(name or getattr(handler, "__name__", ""))
-        _check_bounds(name, timeout_seconds, max_concurrency)
+        _check_options(name, options)
+        approval = options.get("approval")
         binder = _binder(name, schema, handler, validate)
         if description is None:
             description = describe(handler)[0] if handler is not None else ""
@@ -158,7 +193,11 @@ class Tool(Generic[P, R]):
         self.handler = handler
         self.__wrapped__ = handler
         self.is_async = handler is not None and _is_async(handler)
-        self.max_concurrency = max_concurrency
+        self.max_concurrency = options.get("max_concurrency")
+        self.retries = options.get("retries", 0)
+        self.retry_on = options.get("retry_on")
+        self.cache_seconds = options.get("cache_seconds")
+        self.isolation = options.get("isolation", "thread")
         self._bind = bind
         self._context = binder.context
         self.spec = ToolSpec(
@@ -166,8 +205,11 @@ class Tool(Generic[P, R]):
             description=description,
             parameters=types.MappingProxyType(binder.parameters),
             validate=check,
-            timeout_seconds=timeout_seconds,
+            timeout_seconds=options.get("timeout_seconds"),
             external=external,
+            approval=options.get("destructive", False) if approval is None else approval,
+            sequential=options.get("sequential", False),
+            status=options.get("status", ""),
         )
 
     @property
@@ -238,11 +280,27 @@ def _check_handler(handler: Any) -> None:
         )
 
 
-def _check_bounds(name: str, timeout_seconds: float | None, max_concurrency: int | None) -> None:
-    if timeout_seconds is not None and not (0 < timeout_seconds < math.inf):
-        raise ConfigurationError(f"tool {name!r}: timeout_seconds is {timeout_seconds}; it must be above 0 and finite")
-    if max_concurrency is not None and max_concurrency < 1:
-        raise ConfigurationError(f"tool {name!r}: max_concurrency is {max_concurrency}; it must be at least 1")
+_OPTIONS = tuple(ToolOptions.__annotations__)
+_MOST_RETRIES = 10  # with waits that double, the tenth is minutes past any deadline that makes sense
+
+
+def _check_options(name: str, options: ToolOptions) -> None:
+    if unknown := options.keys() - _OPTIONS:
+        raise TypeError(
+            f"tool {name!r}: there is no option {', '.join(sorted(unknown))}; the options are {', '.join(_OPTIONS)}"
+        )
+    for option in ("timeout_seconds", "cache_seconds"):
+        seconds = options.get(option)
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ConfigurationError(f"tool {name!r}: {option} is {seconds}; it must be above 0 and finite")
+    most = options.get("max_concurrency")
+    if most is not None and most < 1:
+        raise ConfigurationError(f"tool {name!r}: max_concurrency is {most}; it must be at least 1")
+    retries = options.get("retries", 0)
+    if not 0 <= retries <= _MOST_RETRIES:
+        raise ConfigurationError(f"tool {name!r}: retries is {retries}; it must be 0 to {_MOST_RETRIES}")
+    if options.get("isolation", "thread") not in ("thread", "process"):
+        raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:
@@ -296,18 +354,13 @@ def _translated(validate: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapp
 def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 @overload
 def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout_seconds: float | None = None,
-    max_concurrency: int | None = None,
-    external: bool = False,
+    *, name: str | None = None, description: str | None = None, **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(timeout_seconds=5)`.
 
     The docstring is the description (Google, NumPy or Sphinx sections describe the parameters), the type annotations
-    are the schema; `Annotated[int, Field(gt=0, description="...")]` says more. See `Tool` for the options.
+    are the schema; `Annotated[int, Field(gt=0, description="...")]` says more. See `ToolOptions` for the others.
     """
     if function is not None:
         return Tool(handler=function)
