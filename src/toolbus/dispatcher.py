@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,13 +20,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .errors import ConfigurationError, NotRunning
-from .events import (
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallProgress,
-    ToolCallRequested,
-    ToolCallStarted,
-)
+from .events import ToolCallRequested
 from .execution import (
     Failure,
     ThreadRun,
@@ -37,9 +30,11 @@ from .execution import (
     is_cancellation,
     is_keyboard_interrupt,
 )
-from .results import Rendered, clean, render
-from .scheduling import Job, Key, Schedule, Worker
+from .reports import Reports, ids_of, logger
+from .results import render
+from .scheduling import Job, Key, Schedule
 from .tools import Tool, ToolContext, ToolRegistry
+from .workers import Worker, WorkerPool
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -48,9 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DispatcherStatistics", "ToolDispatcher"]
 
-_logger = logging.getLogger("toolbus.dispatcher")
 _CLOSED = "The dispatcher was closed."
-_MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked worker holds about 4 KiB.
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,11 +90,10 @@ class ToolDispatcher:
             )
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
+        self._reports = Reports(bus)
         self._schedule = Schedule(max_concurrency, max_threads, self._call_workers)
-        self._ready = self._schedule.ready  # calls that have their places and wait for a worker's next step
+        self._workers = WorkerPool[Job](self._schedule.ready, self._perform, self._give_up, self._start)
         self._overdue: dict[Key, Job] = {}
-        self._idle: list[Worker] = []
-        self._coming = 0
         self._disconnect: Callable[[], None] = _nothing
         self._group: anyio.abc.TaskGroup | None = None
 
@@ -113,6 +105,7 @@ class ToolDispatcher:
         self._context = contextvars.copy_context()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
+        self._workers.is_open = True
         self._disconnect = self._bus.connect(ToolCallRequested, self._on_requested)
         return self
 
@@ -122,14 +115,13 @@ class ToolDispatcher:
         self._disconnect()
         for job in self._schedule.waiting():
             self._schedule.unqueue(job)
-            self._fail(job, Failure("cancelled", _CLOSED))
+            self._reports.failed(job, Failure("cancelled", _CLOSED))
         group.cancel_scope.cancel()
         try:
             await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
         finally:
-            self._give_up_ready()
+            self._workers.close()
             self._group = None
-            self._idle.clear()
 
     # ------------------------------------------------------------------------------------------------- receivers
 
@@ -137,26 +129,15 @@ class ToolDispatcher:
         tool, is_ours = self._find(request)
         if tool is None:
             if is_ours:
-                self._refuse(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
+                self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
         if not tool.is_async and self._overdue_threads() >= self._schedule.threads.capacity:
             error = "No thread is free: all are held by calls that outlived their deadline."
-            self._refuse(request, Failure("error", error, retryable=True))
+            self._reports.refused(request, Failure("error", error, retryable=True))
             return
         job = Job(request, tool, self._schedule.gates_of(tool))
         if self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
             self._schedule.admit(job)  # else somebody else runs it, or has answered already
-
-    def _refuse(self, request: ToolCallRequested, failure: Failure) -> None:
-        """Answer a call that is not even queued."""
-        self._bus.publish(
-            ToolCallFailed(
-                **_envelope(request, self._bus.clock()),
-                reason=failure.reason,
-                error=failure.error,
-                retryable=failure.retryable,
-            )
-        )
 
     def _find(self, request: ToolCallRequested) -> tuple[Tool[..., Any] | None, bool]:
         """The tool to run, if it is ours to run; and whether it is ours to say that there is none."""
@@ -180,77 +161,25 @@ class ToolDispatcher:
             self._overdue[job.key] = job
             job.worker.scope.cancel()
 
-    # --------------------------------------------------------------------------------------------------- workers
+    # --------------------------------------------------------------------------------------------------- running
+
+    def _start(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start a task of the dispatcher's own."""
+        assert self._group is not None
+        # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
+        self._context.copy().run(self._group.start_soon, function, *args)
 
     def _call_workers(self, wanted: int) -> None:
-        """See to it that at least `wanted` workers are coming.
-
-        One takes call after call for as long as handlers end without waiting; before the first one waits, it calls as
-        many others as there are calls left. So handlers that need no waiting cost no task switch each.
-        """
-        while self._coming < wanted and self._group is not None:
-            self._coming += 1
-            if self._idle:
-                worker = self._idle.pop()
-                worker.coming = True
-                worker.wake.set()
-            else:
-                worker = Worker()
-                worker.coming = True
-                # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
-                self._context.copy().run(self._group.start_soon, self._work, worker)
-
-    def _on_wait(self) -> None:
-        """A handler is about to wait: the calls behind it need workers of their own."""
-        if self._ready:
-            self._call_workers(len(self._ready))
+        self._workers.call(wanted)
 
     def _overdue_threads(self) -> int:
         return sum(job.run is not None for job in self._overdue.values())
-
-    async def _work(self, worker: Worker) -> None:
-        try:
-            with worker.scope:
-                await self._take_calls(worker)
-        finally:
-            self._retire(worker)
-
-    async def _take_calls(self, worker: Worker) -> None:
-        while not is_being_cancelled():
-            self._arrive(worker)
-            while self._ready:
-                if not await self._perform(self._ready.popleft(), worker) or worker.scope.cancel_called:
-                    return
-            if len(self._idle) >= _MAX_IDLE:
-                return
-            worker.wake = anyio.Event()
-            self._idle.append(worker)
-            await worker.wake.wait()
-
-    def _arrive(self, worker: Worker) -> None:
-        if worker.coming:
-            worker.coming = False
-            self._coming -= 1
-
-    def _retire(self, worker: Worker) -> None:
-        """A worker ends, outside of its own scope; what is ready goes to another one, or ends with the host."""
-        self._arrive(worker)
-        with contextlib.suppress(ValueError):
-            self._idle.remove(worker)
-        if is_being_cancelled():
-            self._give_up_ready()
-        elif self._ready:
-            self._call_workers(1)
-
-    def _give_up_ready(self) -> None:
-        while self._ready:
-            self._give_up(self._ready.popleft())
 
     def _give_up(self, job: Job) -> None:
         """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
         self._overdue.pop(job.key, None)
         if not job.settled:
-            self._fail(job, Failure("cancelled", _CLOSED))
+            self._reports.failed(job, Failure("cancelled", _CLOSED))
         self._schedule.release(job.gates)
 
     async def _perform(self, job: Job, worker: Worker) -> bool:
@@ -259,16 +188,13 @@ class ToolDispatcher:
             self._give_up(job)
             return True
         job.worker = worker
-        request = job.request
-        bus = self._bus
-        job.started_at = bus.clock()
-        if bus.wants(ToolCallStarted, request.request_id):
-            bus.publish(ToolCallStarted(**_envelope(request, job.started_at)))
+        job.started_at = self._bus.clock()
+        self._reports.started(job)
         try:
             tool = job.tool
-            call = tool.prepare(request.arguments, self._tool_context(job) if tool.wants_context else None)
+            call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
             running = call() if tool.is_async else self._in_thread(job, call)
-            rendered = render(await in_context(job.context, running, self._on_wait))
+            rendered = render(await in_context(job.context, running, self._workers.on_wait))
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
             return self._on_exception(job, worker, exc)
         finally:
@@ -277,7 +203,7 @@ class ToolDispatcher:
                 self._schedule.release(job.gates)
             else:  # a thread that was given up keeps its place, and its tool's
                 self._schedule.release(job.gates[:1])
-        self._complete(job, rendered)
+        self._reports.completed(job, rendered)
         return True
 
     async def _in_thread(self, job: Job, call: Callable[[], Any]) -> Any:
@@ -292,7 +218,7 @@ class ToolDispatcher:
             if run.abandon():
                 job.run = run
                 self._overdue[job.key] = job
-                _logger.warning("the thread of tool %s outlives its call", job.tool.name, extra=_ids(job.request))
+                logger.warning("the thread of tool %s outlives its call", job.tool.name, extra=ids_of(job.request))
             raise
         while inspect.isawaitable(value):  # a sync function that returned a coroutine
             value = await value
@@ -307,11 +233,11 @@ class ToolDispatcher:
             value.close()  # nobody awaits it any more
         if error is None:
             try:
-                self._complete(job, render(value))
+                self._reports.completed(job, render(value))
             except Exception as exc:  # this runs for the thread, so nobody else would tell
                 error = exc
         if error is not None:
-            self._fail(job, classify(error), error)
+            self._reports.failed(job, classify(error), error)
 
     def _on_exception(self, job: Job, worker: Worker, exc: BaseException) -> bool:
         """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
@@ -320,30 +246,20 @@ class ToolDispatcher:
             if worker.scope.cancel_called and job.settled:
                 raise exc  # as asked; the worker's scope takes it
             if is_being_cancelled():
-                self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
+                self._reports.failed(job, Failure("cancelled", _CLOSED, unknown=True), exc)
                 raise exc
-        self._fail(job, classify(exc), exc)
+        self._reports.failed(job, classify(exc), exc)
         if is_keyboard_interrupt(exc):
             raise exc
         # A stray cancellation cannot be told from one of the loop that shuts down: either way this task ends.
         return not cancelled
-
-    # ---------------------------------------------------------------------------------------------------- telling
 
     def _tool_context(self, job: Job) -> ToolContext[Any]:
         request = job.request
         view = self._bus.view(request.request_id)
 
         async def progress(message: str, done: float | None, total: float | None) -> None:
-            if not job.settled and self._bus.wants(ToolCallProgress, request.request_id):
-                self._bus.publish(
-                    ToolCallProgress(
-                        **_envelope(request, self._bus.clock()),
-                        message=clean(message),
-                        done=done,
-                        total=total,
-                    )
-                )
+            self._reports.progress(job, message, done, total)
             await anyio.lowlevel.checkpoint()
 
         return ToolContext(
@@ -358,41 +274,6 @@ class ToolDispatcher:
             progress=progress,
         )
 
-    def _leave(self, job: Job) -> float:
-        """Forget a call that is about to be answered; give the present moment."""
-        job.settled = True
-        self._bus.unwatch(*job.key)
-        return self._bus.clock()
-
-    def _complete(self, job: Job, rendered: Rendered) -> None:
-        now = self._leave(job)
-        self._bus.publish(
-            ToolCallCompleted(
-                **_envelope(job.request, now),
-                content=rendered.content,
-                data=rendered.data,
-                artifacts=rendered.artifacts,
-                affected=rendered.affected,
-                duration_seconds=now - job.started_at if job.started_at else 0.0,
-            )
-        )
-
-    def _fail(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
-        if cause is not None and not failure.shown:
-            _logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=_ids(job.request))
-        now = self._leave(job)
-        self._bus.publish(
-            ToolCallFailed(
-                **_envelope(job.request, now),
-                reason=failure.reason,
-                error=failure.error,
-                retryable=failure.retryable,
-                outcome_unknown=failure.unknown,
-                duration_seconds=now - job.started_at if job.started_at else 0.0,
-            ),
-            cause=cause,
-        )
-
     def statistics(self) -> DispatcherStatistics:
         """Calls, workers and threads, now. Costs O(overdue calls)."""
         return DispatcherStatistics(
@@ -400,7 +281,7 @@ class ToolDispatcher:
             running_peak=self._schedule.everything.peak,
             queued=self._schedule.queued,
             queued_peak=self._schedule.queued_peak,
-            idle_workers=len(self._idle),
+            idle_workers=len(self._workers.idle),
             threads=self._schedule.threads.used,
             threads_peak=self._schedule.threads.peak,
             overdue=tuple(job.tool.name for job in self._overdue.values()),
@@ -409,20 +290,3 @@ class ToolDispatcher:
 
 def _nothing() -> None:
     """Before there is anything to disconnect."""
-
-
-def _envelope(request: ToolCallRequested, at: float) -> dict[str, Any]:
-    """What all events of a call have in common."""
-    return {
-        "request_id": request.request_id,
-        "conversation_id": request.conversation_id,
-        "parent_id": request.parent_id,
-        "metadata": request.metadata,
-        "at": at,
-        "call_id": request.call_id,
-        "name": request.name,
-    }
-
-
-def _ids(request: ToolCallRequested) -> dict[str, Any]:
-    return {"request_id": request.request_id, "call_id": request.call_id, "metadata": request.metadata}

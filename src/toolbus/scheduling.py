@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-import anyio
-
 if TYPE_CHECKING:
     from .events import ToolCallRequested
     from .execution import ThreadRun
     from .tools import Tool
+    from .workers import Worker
 
-__all__ = ["Gate", "Job", "Key", "Schedule", "Worker"]
+__all__ = ["Gate", "Job", "Key", "Schedule"]
 
 Key: TypeAlias = tuple[str, str]
 """A call among all of the bus: its request's id and its own."""
@@ -57,17 +56,6 @@ class Job:
         self.run: ThreadRun | None = None  # a thread that was given up and still runs
         self.waits_at: Gate | None = None
         self.worker: Worker | None = None
-
-
-class Worker:
-    """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
-
-    __slots__ = ("coming", "scope", "wake")
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self.wake = anyio.Event()
-        self.coming = False  # it was called, and has not begun to take calls yet
 
 
 class Schedule:

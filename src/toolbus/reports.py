@@ -1,0 +1,115 @@
+"""What is told of a tool call while it runs and when it ends: events on the bus, and the log's line behind a failure.
+
+Knows the bus and a call, and nothing of who runs it or when.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from .events import ToolCallCompleted, ToolCallFailed, ToolCallProgress, ToolCallRequested, ToolCallStarted
+from .results import Rendered, clean
+
+if TYPE_CHECKING:
+    from .bus import EventBus
+    from .execution import Failure
+    from .scheduling import Job
+
+__all__ = ["Reports", "ids_of", "logger"]
+
+logger = logging.getLogger("toolbus.dispatcher")
+
+
+class Reports:
+    """Tells of the calls of one dispatcher on its bus. Nothing here suspends; signals are built if anybody listens."""
+
+    __slots__ = ("_bus",)
+
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+
+    def started(self, job: Job) -> None:
+        """The handler begins."""
+        request = job.request
+        if self._bus.wants(ToolCallStarted, request.request_id):
+            self._bus.publish(ToolCallStarted(**_envelope(request, self._bus.clock())))
+
+    def progress(self, job: Job, message: str, done: float | None, total: float | None) -> None:
+        """The handler says how far it is. Not told once the call is settled."""
+        request = job.request
+        if not job.settled and self._bus.wants(ToolCallProgress, request.request_id):
+            self._bus.publish(
+                ToolCallProgress(
+                    **_envelope(request, self._bus.clock()),
+                    message=clean(message),
+                    done=done,
+                    total=total,
+                )
+            )
+
+    def completed(self, job: Job, rendered: Rendered) -> None:
+        """Answer the call with a result."""
+        now = self._leave(job)
+        self._bus.publish(
+            ToolCallCompleted(
+                **_envelope(job.request, now),
+                content=rendered.content,
+                data=rendered.data,
+                artifacts=rendered.artifacts,
+                affected=rendered.affected,
+                duration_seconds=now - job.started_at if job.started_at else 0.0,
+            )
+        )
+
+    def failed(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
+        """Answer the call with a failure. A `cause` whose words are not for the model goes to the log."""
+        if cause is not None and not failure.shown:
+            logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=ids_of(job.request))
+        now = self._leave(job)
+        self._bus.publish(
+            ToolCallFailed(
+                **_envelope(job.request, now),
+                reason=failure.reason,
+                error=failure.error,
+                retryable=failure.retryable,
+                outcome_unknown=failure.unknown,
+                duration_seconds=now - job.started_at if job.started_at else 0.0,
+            ),
+            cause=cause,
+        )
+
+    def refused(self, request: ToolCallRequested, failure: Failure) -> None:
+        """Answer a call that nobody here has taken on."""
+        self._bus.publish(
+            ToolCallFailed(
+                **_envelope(request, self._bus.clock()),
+                reason=failure.reason,
+                error=failure.error,
+                retryable=failure.retryable,
+            )
+        )
+
+    def _leave(self, job: Job) -> float:
+        """Forget a call that is about to be answered; give the present moment."""
+        job.settled = True
+        self._bus.unwatch(*job.key)
+        return self._bus.clock()
+
+
+def _envelope(request: ToolCallRequested, at: float) -> dict[str, Any]:
+    """What all events of a call have in common."""
+    return {
+        "request_id": request.request_id,
+        "conversation_id": request.conversation_id,
+        "parent_id": request.parent_id,
+        "metadata": request.metadata,
+        "at": at,
+        "call_id": request.call_id,
+        "name": request.name,
+    }
+
+
+def ids_of(request: ToolCallRequested) -> dict[str, Any]:
+    """The extra fields of a log record about a call."""
+    return {"request_id": request.request_id, "call_id": request.call_id, "metadata": request.metadata}

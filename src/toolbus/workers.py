@@ -1,0 +1,123 @@
+"""The tasks that run calls: reused, since a new task costs more than most handlers, and ended when they are too many.
+
+Knows anyio. What a worker takes and how it is run is the owner's; see `toolbus.dispatcher`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from .execution import is_being_cancelled
+
+__all__ = ["Worker", "WorkerPool"]
+
+T = TypeVar("T")
+
+_MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked worker holds about 4 KiB.
+
+
+class Worker:
+    """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
+
+    __slots__ = ("coming", "scope", "wake")
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.wake = anyio.Event()
+        self.coming = False  # it was called, and has not begun to take calls yet
+
+
+class WorkerPool(Generic[T]):
+    """The workers of one dispatcher. They take what is in `ready`, in order.
+
+    `perform(job, worker)` runs one, and returns False when its worker has to end, too; `give_up(job)` ends one that is
+    ready when the host is cancelled; `start(function, worker)` starts a task. `idle` are those that wait to be called.
+    """
+
+    __slots__ = ("_coming", "_give_up", "_perform", "_ready", "_start", "idle", "is_open")
+
+    def __init__(
+        self,
+        ready: deque[T],
+        perform: Callable[[T, Worker], Awaitable[bool]],
+        give_up: Callable[[T], None],
+        start: Callable[..., Any],
+    ) -> None:
+        self._ready = ready
+        self._perform = perform
+        self._give_up = give_up
+        self._start = start
+        self._coming = 0
+        self.idle: list[Worker] = []
+        self.is_open = False
+
+    def call(self, wanted: int) -> None:
+        """See to it that at least `wanted` workers are coming.
+
+        One takes call after call for as long as handlers end without waiting; before the first one waits, it calls as
+        many others as there are calls left. So handlers that need no waiting cost no task switch each.
+        """
+        while self._coming < wanted and self.is_open:
+            self._coming += 1
+            if self.idle:
+                worker = self.idle.pop()
+                worker.coming = True
+                worker.wake.set()
+            else:
+                worker = Worker()
+                worker.coming = True
+                self._start(self._work, worker)
+
+    def on_wait(self) -> None:
+        """A handler is about to wait: the calls behind it need workers of their own."""
+        if self._ready:
+            self.call(len(self._ready))
+
+    def close(self) -> None:
+        """End what is ready and was never begun; the workers themselves end with their task group."""
+        self.is_open = False
+        self._give_up_ready()
+        self.idle.clear()
+
+    async def _work(self, worker: Worker) -> None:
+        try:
+            with worker.scope:
+                await self._take_calls(worker)
+        finally:
+            self._retire(worker)
+
+    async def _take_calls(self, worker: Worker) -> None:
+        while not is_being_cancelled():
+            self._arrive(worker)
+            while self._ready:
+                if not await self._perform(self._ready.popleft(), worker) or worker.scope.cancel_called:
+                    return
+            if len(self.idle) >= _MAX_IDLE:
+                return
+            worker.wake = anyio.Event()
+            self.idle.append(worker)
+            await worker.wake.wait()
+
+    def _arrive(self, worker: Worker) -> None:
+        if worker.coming:
+            worker.coming = False
+            self._coming -= 1
+
+    def _retire(self, worker: Worker) -> None:
+        """A worker ends, outside of its own scope; what is ready goes to another one, or ends with the host."""
+        self._arrive(worker)
+        with contextlib.suppress(ValueError):
+            self.idle.remove(worker)
+        if is_being_cancelled():
+            self._give_up_ready()
+        elif self._ready:
+            self.call(1)
+
+    def _give_up_ready(self) -> None:
+        while self._ready:
+            self._give_up(self._ready.popleft())
