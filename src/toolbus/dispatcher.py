@@ -32,6 +32,7 @@ from .execution import (
 )
 from .reports import Reports, ids_of, logger
 from .results import render
+from .retries import retry_delay
 from .scheduling import Job, Key, Schedule
 from .tools import Tool, ToolContext, ToolRegistry
 from .workers import Worker, WorkerPool
@@ -48,7 +49,11 @@ _CLOSED = "The dispatcher was closed."
 
 @dataclass(slots=True, frozen=True)
 class DispatcherStatistics:
-    """Calls and workers now, and peaks since the start. `overdue` names calls that were settled and still run."""
+    """Calls and workers now, and peaks since the start.
+
+    `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt.
+    `overdue` names the tools of calls that were settled and still run.
+    """
 
     running: int
     running_peak: int
@@ -57,6 +62,7 @@ class DispatcherStatistics:
     idle_workers: int
     threads: int
     threads_peak: int
+    retrying: int
     overdue: tuple[str, ...]
 
 
@@ -71,6 +77,10 @@ class ToolDispatcher:
     once; further calls wait in order, while their deadlines run. `max_threads` bounds the threads of sync handlers;
     a thread cannot be killed, so one that outlives its deadline keeps its place until it ends, and when all places
     are held like that, calls are refused. Leaving the block cancels what runs.
+
+    A tool with `retries` is tried again, after waits that double from about half a second, for as long as the next
+    wait ends before the call's deadline. While a call waits it keeps its places, so that a tool that is down is not
+    asked by ever more calls. `ToolCallRetrying` and `ToolCallStarted` tell of each attempt.
 
     A handler runs in the context (`contextvars`) of the session that asked. Whatever it raises, `SystemExit` included,
     becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass.
@@ -94,6 +104,7 @@ class ToolDispatcher:
         self._schedule = Schedule(max_concurrency, max_threads, self._call_workers)
         self._workers = WorkerPool[Job](self._schedule.ready, self._perform, self._give_up, self._start)
         self._overdue: dict[Key, Job] = {}
+        self._retrying = 0
         self._disconnect: Callable[[], None] = _nothing
         self._group: anyio.abc.TaskGroup | None = None
 
@@ -191,10 +202,7 @@ class ToolDispatcher:
         job.started_at = self._bus.clock()
         self._reports.started(job)
         try:
-            tool = job.tool
-            call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
-            running = call() if tool.is_async else self._in_thread(job, call)
-            rendered = render(await in_context(job.context, running, self._workers.on_wait))
+            rendered = render(await (self._attempts(job) if job.tool.retries else self._attempt(job)))
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
             return self._on_exception(job, worker, exc)
         finally:
@@ -205,6 +213,32 @@ class ToolDispatcher:
                 self._schedule.release(job.gates[:1])
         self._reports.completed(job, rendered)
         return True
+
+    async def _attempt(self, job: Job) -> Any:
+        """Run the handler once, with arguments of its own, and return its value."""
+        tool = job.tool
+        call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
+        running = call() if tool.is_async else self._in_thread(job, call)
+        return await in_context(job.context, running, self._workers.on_wait)
+
+    async def _attempts(self, job: Job) -> Any:
+        """Run the handler until it succeeds or may not be tried again. Between attempts the call keeps its places."""
+        while True:
+            try:
+                return await self._attempt(job)
+            except Exception as exc:
+                delay = None if is_being_cancelled() else retry_delay(job, exc, self._bus.clock())
+                if delay is None:
+                    raise
+                self._reports.retrying(job, classify(exc), exc, delay)
+            self._workers.on_wait()
+            self._retrying += 1
+            try:
+                await anyio.sleep(delay)
+            finally:
+                self._retrying -= 1
+            job.attempt += 1
+            self._reports.started(job)
 
     async def _in_thread(self, job: Job, call: Callable[[], Any]) -> Any:
         def on_late(value: Any, error: BaseException | None) -> None:
@@ -268,6 +302,7 @@ class ToolDispatcher:
             request_id=request.request_id,
             conversation_id=request.conversation_id,
             call_id=request.call_id,
+            attempt=job.attempt,
             idempotency_key=request.idempotency_key,
             messages=() if view is None else view.messages,
             metadata=request.metadata,
@@ -284,6 +319,7 @@ class ToolDispatcher:
             idle_workers=len(self._workers.idle),
             threads=self._schedule.threads.used,
             threads_peak=self._schedule.threads.peak,
+            retrying=self._retrying,
             overdue=tuple(job.tool.name for job in self._overdue.values()),
         )
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .events import ToolCallCompleted, ToolCallFailed, ToolCallProgress, ToolCallRequested, ToolCallStarted
+from .events import (
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+    ToolCallRequested,
+    ToolCallRetrying,
+    ToolCallStarted,
+)
 from .results import Rendered, clean
 
 if TYPE_CHECKING:
@@ -30,10 +37,31 @@ class Reports:
         self._bus = bus
 
     def started(self, job: Job) -> None:
-        """The handler begins."""
+        """The handler begins, or begins again."""
         request = job.request
         if self._bus.wants(ToolCallStarted, request.request_id):
-            self._bus.publish(ToolCallStarted(**_envelope(request, self._bus.clock())))
+            self._bus.publish(ToolCallStarted(**_envelope(request, self._bus.clock()), attempt=job.attempt))
+
+    def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
+        """An attempt failed, and another one follows after the wait. The cause goes to the log."""
+        logger.warning(
+            "tool %s failed in attempt %d and is tried again in %.2f s",
+            job.tool.name,
+            job.attempt,
+            delay_seconds,
+            exc_info=cause,
+            extra=ids_of(job.request),
+        )
+        request = job.request
+        if self._bus.wants(ToolCallRetrying, request.request_id):
+            self._bus.publish(
+                ToolCallRetrying(
+                    **_envelope(request, self._bus.clock()),
+                    attempt=job.attempt,
+                    error=failure.error,
+                    delay_seconds=delay_seconds,
+                )
+            )
 
     def progress(self, job: Job, message: str, done: float | None, total: float | None) -> None:
         """The handler says how far it is. Not told once the call is settled."""

@@ -43,7 +43,19 @@ class Gate:
 class Job:
     """One call on its way through the dispatcher. Made in the stack of the session that asks."""
 
-    __slots__ = ("context", "gates", "key", "request", "run", "settled", "started_at", "tool", "waits_at", "worker")
+    __slots__ = (
+        "attempt",
+        "context",
+        "gates",
+        "key",
+        "request",
+        "run",
+        "settled",
+        "started_at",
+        "tool",
+        "waits_at",
+        "worker",
+    )
 
     def __init__(self, request: ToolCallRequested, tool: Tool[..., Any], gates: tuple[Gate, ...]) -> None:
         self.request = request
@@ -51,6 +63,7 @@ class Job:
         self.gates = gates
         self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
         self.key: Key = (request.request_id, request.call_id)
+        self.attempt = 1
         self.started_at = 0.0
         self.settled = False  # it has its terminal event, ours or somebody else's
         self.run: ThreadRun | None = None  # a thread that was given up and still runs

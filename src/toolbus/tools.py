@@ -13,7 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 from .errors import ConfigurationError, InvalidArguments
 from .messages import Message, UserMessage, user_text
@@ -299,8 +299,23 @@ def _check_options(name: str, options: ToolOptions) -> None:
     retries = options.get("retries", 0)
     if not 0 <= retries <= _MOST_RETRIES:
         raise ConfigurationError(f"tool {name!r}: retries is {retries}; it must be 0 to {_MOST_RETRIES}")
+    _check_retry_on(name, options.get("retry_on"))
     if options.get("isolation", "thread") not in ("thread", "process"):
         raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
+
+
+def _check_retry_on(name: str, retry_on: Any) -> None:
+    """A class alone is refused too: called as a function it would make an exception, which is always true."""
+    if isinstance(retry_on, tuple):
+        kinds = cast("tuple[object, ...]", retry_on)
+        if all(isinstance(each, type) and issubclass(each, Exception) for each in kinds):
+            return
+    elif retry_on is None or (callable(retry_on) and not isinstance(retry_on, type) and not _is_async(retry_on)):
+        return
+    raise ConfigurationError(
+        f"tool {name!r}: retry_on is {retry_on!r}; give a tuple of exception types, such as (ConnectionError,), or a "
+        "function that takes the exception and returns whether to try again"
+    )
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:
@@ -432,7 +447,7 @@ class ToolRegistry:
 
 def _as_tool(tool: Toolish) -> Tool[..., Any]:
     if isinstance(tool, Tool):
-        return typing.cast("Tool[..., Any]", tool)
+        return cast("Tool[..., Any]", tool)
     if callable(tool):
         return Tool(handler=tool)
     raise ConfigurationError(f"{tool!r} is no tool: give a function, a @tool or a Tool")

@@ -69,6 +69,7 @@ class Desk:
             conversation_id="conversation",
             parent_id="parent",
             metadata={"tenant": "t"},
+            at=self.bus.clock(),
             call_id=call_id,
             name=name,
             arguments=arguments,
