@@ -115,6 +115,13 @@ def round_status(event: RoundStarted, failed: str = "") -> Status:
     return ("submitted", ANALYZING) if event.round == 0 else ("processing", PROCESSING)
 
 
+def _status_of(event: RoundStarted, failed: str, steered: bool) -> Status:  # noqa: FBT001 -- of the fold alone
+    stage, text = round_status(event, failed)
+    if steered and not event.after and text == PROCESSING:  # the model had answered, and the user went on
+        text = ANALYZING
+    return stage, text
+
+
 def _failed(name: str) -> str:
     return f"Tool {display_name(name)} failed, trying alternative approach..."
 
@@ -175,10 +182,23 @@ class Narration:
     `waiting`, whatever else runs: that is where a person is needed.
     """
 
-    __slots__ = ("_calls", "_ended", "_failed", "_heard", "_owed", "_said", "_shown", "_status", "_steered", "_waiting")
+    __slots__ = (
+        "_calls",
+        "_ended",
+        "_failed",
+        "_heard",
+        "_owed",
+        "_round",
+        "_said",
+        "_shown",
+        "_status",
+        "_steered",
+        "_waiting",
+    )
 
     def __init__(self) -> None:
         self._status: Status = ("idle", "")
+        self._round: tuple[RoundStarted, str, bool] | None = None  # what its status is made of, until somebody asks
         self._shown: ToolCallRequested | None = None  # the call whose sentence is the status
         self._calls: dict[str, tuple[ToolCallRequested, str]] = {}  # those that run, with what is said of them
         self._waiting: dict[str, str] = {}  # calls that wait for a person: their tools
@@ -215,6 +235,8 @@ class Narration:
 
     def status(self, specs: Mapping[str, ToolSpec]) -> Status:
         """Where the request stands now. Changes nothing, also not what is new."""
+        if self._round is not None:
+            self._status, self._round = _status_of(*self._round), None
         call = self._shown
         if call is None:
             return self._status
@@ -237,6 +259,7 @@ class Narration:
 
     def _set(self, stage: Stage, text: str) -> bool:
         self._shown = None
+        self._round = None
         self._status = (stage, text)
         return True
 
@@ -250,6 +273,7 @@ class Narration:
                 return False
             call = next(reversed(self._calls.values()))[0]
         self._shown = call
+        self._round = None
         return True
 
     def _on_started(self, _event: RequestStarted) -> bool:
@@ -260,19 +284,15 @@ class Narration:
         return False
 
     def _on_round(self, event: RoundStarted) -> bool:
-        stage, text = round_status(event, self._failed)
-        if self._steered and not event.after and text == PROCESSING:  # the model answered, and the user went on
-            text = ANALYZING
-        self._begin_reply()
+        self._round = (event, self._failed, self._steered)
+        self._shown = None
         self._calls.clear()
         self._waiting.clear()
-        self._steered = False
-        return self._set(stage, text)
-
-    def _begin_reply(self) -> None:
         self._heard = ()
         self._owed = 0
         self._failed = ""
+        self._steered = False
+        return True
 
     def _on_piece(self, event: Event) -> bool:
         return self.hear(type(event))

@@ -1,0 +1,219 @@
+"""The status line of one request: what goes out, to whom, and what it costs while nobody listens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolbus.bus import EventBus
+from toolbus.core.state import TurnState
+from toolbus.events import (
+    CallOutcome,
+    Event,
+    ReceiverFailed,
+    RequestCompleted,
+    RequestStarted,
+    RoundStarted,
+    StatusChanged,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolCallCompleted,
+    ToolCallProgress,
+    ToolCallRequested,
+    ToolCallRetrying,
+)
+from toolbus.protocols import ToolSpec
+from toolbus.status import StatusTeller
+from toolbus.testing import advance, virtual_backends
+
+anyio_backend = virtual_backends()
+
+SPECS = {"weather": ToolSpec(name="weather", status="Looking {city} up")}
+LOOKING = ("executing", "Looking Paris up")
+STARTED = ("submitted", "Analyzing request...")
+
+
+class Desk:
+    """A request `r` on a bus, told as its session would: announced first, then to the teller."""
+
+    def __init__(self) -> None:
+        self.bus = EventBus()
+        self.bus.bind()
+        self.asked = 0
+        self.state = TurnState("r", conversation_id="c", parent_id="u", metadata={"tenant": "t"})
+        self.teller = StatusTeller(self.bus, self.state.envelope, self.specs)
+
+    def specs(self) -> dict[str, ToolSpec]:
+        self.asked += 1
+        return SPECS
+
+    def tell(self, kind: type[Event], **fields: Any) -> None:
+        event: Event = kind(**{**self.state.envelope(self.bus.clock()), **fields})
+        self.bus.announce(event)
+        self.teller.tell(event)
+
+    def start(self) -> None:
+        self.tell(RequestStarted, deadline=120.0)
+
+    def request(self, call_id: str = "a", name: str = "weather", **arguments: Any) -> None:
+        fields = {"arguments": arguments or {"city": "Paris"}, "round": 0, "deadline": 30.0, "idempotency_key": "k"}
+        self.tell(ToolCallRequested, call_id=call_id, name=name, **fields)
+
+    def complete(self, call_id: str = "a") -> None:
+        self.tell(ToolCallCompleted, call_id=call_id, name="weather", content="sunny")
+
+    def progress(self, message: str, request_id: str = "r") -> None:
+        event = ToolCallProgress(request_id=request_id, call_id="a", name="weather", message=message)
+        self.bus.publish(event)
+
+    def listen(self) -> list[tuple[str, str]]:
+        said: list[tuple[str, str]] = []
+        self.bus.connect(StatusChanged, lambda event: said.append((event.stage, event.text)))
+        return said
+
+
+async def test_each_change_goes_out_once_with_the_request_s_envelope():
+    desk = Desk()
+    heard: list[Event] = []
+    desk.bus.connect(Event, heard.append)
+    desk.start()
+    desk.tell(RoundStarted, round=0, message_count=1)
+    await advance(5)
+    desk.request()
+    desk.complete()
+    desk.tell(RoundStarted, round=1, message_count=3, after=(CallOutcome(name="weather", success=True),))
+    desk.tell(RequestCompleted, text="Sunny.")
+    said = [each for each in heard if isinstance(each, StatusChanged)]
+    assert [(each.stage, each.text) for each in said] == [
+        STARTED,
+        LOOKING,
+        ("processing", "Processing tool results..."),
+        ("complete", "Done"),
+    ]
+    for each in said:
+        assert (each.request_id, each.conversation_id, each.parent_id) == ("r", "c", "u")
+        assert each.metadata == {"tenant": "t"}
+    assert said[1].at - said[0].at == pytest.approx(5)
+    assert [heard.index(said[0]), heard.index(said[1])] == [1, 4], "a status comes behind the fact that it tells of"
+
+
+async def test_while_nobody_listens_nothing_is_built_and_nothing_is_heard():
+    desk = Desk()
+    before = desk.bus.position
+    desk.start()
+    desk.request()
+    desk.teller.hear(TextDelta, "r")
+    desk.complete()
+    desk.tell(RequestCompleted)
+    assert desk.bus.position - before == 4
+    assert desk.asked == 0
+    assert not desk.bus.wants(ToolCallProgress, "r")
+    assert not desk.bus.statistics().subscriptions
+
+
+async def test_whoever_begins_to_listen_midway_hears_the_next_change_right():
+    desk = Desk()
+    desk.start()
+    desk.request("a")
+    desk.request("b", "other")
+    said = desk.listen()
+    assert desk.teller.status == ("executing", "Using Other...")
+    desk.complete("b")
+    assert said == [LOOKING]
+    assert desk.teller.status == LOOKING
+
+
+async def test_a_listener_of_this_request_alone_is_enough_and_one_of_another_is_not():
+    desk = Desk()
+    async with desk.bus.subscribe(StatusChanged, request_id="r") as mine:
+        async with desk.bus.subscribe(StatusChanged, request_id="q"):
+            desk.start()
+        event = mine.receive_nowait()
+        assert isinstance(event, StatusChanged)
+        assert event.text == "Analyzing request..."
+    desk.request()
+    assert desk.bus.position == 3
+
+
+async def test_what_was_said_to_nobody_who_still_listens_is_said_again():
+    desk = Desk()
+    said: list[StatusChanged] = []
+    disconnect = desk.bus.connect(StatusChanged, said.append)
+    desk.start()
+    disconnect()
+    desk.request()
+    disconnect = desk.bus.connect(StatusChanged, said.append)
+    desk.start()
+    assert [each.text for each in said] == ["Analyzing request..."] * 2
+
+
+async def test_pieces_of_the_reply_are_told_by_their_first_of_each_kind():
+    desk = Desk()
+    said = desk.listen()
+    desk.tell(RoundStarted, round=0, message_count=1)
+    for _ in range(3):
+        desk.teller.hear(ToolArgumentsDelta, "r")
+    desk.tell(TextDelta, message_id="m", text="x")
+    desk.teller.hear(TextDelta, "r")
+    assert said == [
+        STARTED,
+        ("streaming", "Selecting appropriate tools..."),
+        ("streaming", "Formulating final response..."),
+    ]
+
+
+async def test_what_tools_say_of_themselves_is_heard_until_the_request_ends():
+    desk = Desk()
+    said = desk.listen()
+    desk.request()
+    assert desk.bus.wants(ToolCallProgress, "r")
+    desk.progress("half")
+    desk.progress("of another request", "q")
+    desk.bus.publish(
+        ToolCallRetrying(request_id="r", call_id="a", name="weather", attempt=1, error="", delay_seconds=1)
+    )
+    assert said[1:] == [("executing", "half"), ("executing", "Trying Weather again...")]
+    desk.tell(RequestCompleted)
+    assert not desk.bus.wants(ToolCallProgress, "r")
+    assert not desk.bus.statistics().subscriptions
+
+
+async def test_an_ending_that_the_teller_is_not_told_of_lets_its_ear_go_too():
+    desk = Desk()
+    desk.listen()
+    desk.request()
+    assert len(desk.bus.statistics().subscriptions) == 1
+    desk.bus.announce(RequestCompleted(request_id="r"))
+    assert not desk.bus.statistics().subscriptions
+
+
+async def test_overheard_progress_keeps_nothing_and_breaks_nobody():
+    desk = Desk()
+    failures: list[Event] = []
+    desk.bus.connect(ReceiverFailed, failures.append)
+    said = desk.listen()
+    desk.request()
+    for number in range(100):
+        desk.progress(f"{number} of 100")
+    statistics = desk.bus.statistics().subscriptions[0]
+    assert (statistics.buffered, statistics.matched) == (0, 0)
+    assert (len(said), failures) == (101, [])
+
+
+async def test_a_narrated_sentence_is_shown_for_the_newest_call_and_kept_for_the_others():
+    desk = Desk()
+    said = desk.listen()
+    desk.request("a")
+    desk.request("b", "other")
+    desk.teller.narrate("r", "a", "Checking the sky")
+    desk.teller.narrate("r", "b", "Doing it")
+    desk.complete("b")
+    desk.complete("a")
+    desk.teller.narrate("r", "a", "Too late")
+    assert said == [
+        LOOKING,
+        ("executing", "Using Other..."),
+        ("executing", "Doing it"),
+        ("executing", "Checking the sky"),
+    ]
