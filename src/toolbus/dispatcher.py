@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,10 +31,11 @@ from .execution import (
     is_cancellation,
     is_keyboard_interrupt,
 )
-from .reports import Reports, ids_of, logger
+from .overdue import Overdue
+from .reports import Reports
 from .results import render
 from .retries import retry_delay
-from .scheduling import Job, Key, Schedule
+from .scheduling import Job, Schedule
 from .tools import Tool, ToolContext, ToolRegistry
 from .workers import Worker, WorkerPool
 
@@ -52,7 +54,7 @@ class DispatcherStatistics:
     """Calls and workers now, and peaks since the start.
 
     `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt.
-    `overdue` names the tools of calls that were settled and still run.
+    `overdue` names the tools of handlers that were cancelled and still run, and of threads that were given up.
     """
 
     running: int
@@ -76,7 +78,9 @@ class ToolDispatcher:
     neither, and of `external` ones, are left to others on the bus. `max_concurrency` bounds the handlers that run at
     once; further calls wait in order, while their deadlines run. `max_threads` bounds the threads of sync handlers;
     a thread cannot be killed, so one that outlives its deadline keeps its place until it ends, and when all places
-    are held like that, calls are refused. Leaving the block cancels what runs.
+    are held like that, calls are refused. A handler that was cancelled, or a thread that was given up, and that still
+    runs `grace_seconds` later is logged at WARNING, once. Nobody waits for it, but for leaving the block: that cancels
+    what runs, and waits until each handler has ended; not for threads.
 
     A tool with `retries` is tried again, after waits that double from about half a second, for as long as the next
     wait ends before the call's deadline. While a call waits it keeps its places, so that a tool that is down is not
@@ -93,17 +97,20 @@ class ToolDispatcher:
         *,
         max_concurrency: int = 1_000,
         max_threads: int = 40,
+        grace_seconds: float = 5.0,
     ) -> None:
         if max_concurrency < 1 or max_threads < 1:
             raise ConfigurationError(
                 f"max_concurrency is {max_concurrency} and max_threads {max_threads}; each must be at least 1"
             )
+        if not 0 <= grace_seconds < math.inf:
+            raise ConfigurationError(f"grace_seconds is {grace_seconds}; it must be at least 0 and finite")
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
         self._reports = Reports(bus)
         self._schedule = Schedule(max_concurrency, max_threads, self._call_workers)
         self._workers = WorkerPool[Job](self._schedule.ready, self._perform, self._give_up, self._start)
-        self._overdue: dict[Key, Job] = {}
+        self._overdue = Overdue(grace_seconds, self._start)
         self._retrying = 0
         self._disconnect: Callable[[], None] = _nothing
         self._group: anyio.abc.TaskGroup | None = None
@@ -117,6 +124,7 @@ class ToolDispatcher:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._workers.is_open = True
+        self._overdue.open()
         self._disconnect = self._bus.connect(ToolCallRequested, self._on_requested)
         return self
 
@@ -127,6 +135,7 @@ class ToolDispatcher:
         for job in self._schedule.waiting():
             self._schedule.unqueue(job)
             self._reports.failed(job, Failure("cancelled", _CLOSED))
+        self._overdue.close(self._workers.running())
         group.cancel_scope.cancel()
         try:
             await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
@@ -142,7 +151,7 @@ class ToolDispatcher:
             if is_ours:
                 self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
-        if not tool.is_async and self._overdue_threads() >= self._schedule.threads.capacity:
+        if not tool.is_async and self._overdue.threads() >= self._schedule.threads.capacity:
             error = "No thread is free: all are held by calls that outlived their deadline."
             self._reports.refused(request, Failure("error", error, retryable=True))
             return
@@ -169,7 +178,7 @@ class ToolDispatcher:
         if job.worker is None:
             self._schedule.unqueue(job)
         else:
-            self._overdue[job.key] = job
+            self._overdue.add(job)
             job.worker.scope.cancel()
 
     # --------------------------------------------------------------------------------------------------- running
@@ -183,12 +192,9 @@ class ToolDispatcher:
     def _call_workers(self, wanted: int) -> None:
         self._workers.call(wanted)
 
-    def _overdue_threads(self) -> int:
-        return sum(job.run is not None for job in self._overdue.values())
-
     def _give_up(self, job: Job) -> None:
         """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
-        self._overdue.pop(job.key, None)
+        self._overdue.discard(job)
         if not job.settled:
             self._reports.failed(job, Failure("cancelled", _CLOSED))
         self._schedule.release(job.gates)
@@ -207,7 +213,7 @@ class ToolDispatcher:
             return self._on_exception(job, worker, exc)
         finally:
             if job.run is None:
-                self._overdue.pop(job.key, None)
+                self._overdue.discard(job)
                 self._schedule.release(job.gates)
             else:  # a thread that was given up keeps its place, and its tool's
                 self._schedule.release(job.gates[:1])
@@ -251,8 +257,7 @@ class ToolDispatcher:
         except anyio.get_cancelled_exc_class():
             if run.abandon():
                 job.run = run
-                self._overdue[job.key] = job
-                logger.warning("the thread of tool %s outlives its call", job.tool.name, extra=ids_of(job.request))
+                self._overdue.add(job)
             raise
         while inspect.isawaitable(value):  # a sync function that returned a coroutine
             value = await value
@@ -261,7 +266,7 @@ class ToolDispatcher:
     def _on_late_thread(self, job: Job, value: Any, error: BaseException | None) -> None:
         """A thread that was given up has ended. On the loop."""
         job.run = None
-        self._overdue.pop(job.key, None)
+        self._overdue.discard(job)
         self._schedule.release(job.gates[1:])
         if inspect.iscoroutine(value):
             value.close()  # nobody awaits it any more
@@ -320,7 +325,7 @@ class ToolDispatcher:
             threads=self._schedule.threads.used,
             threads_peak=self._schedule.threads.peak,
             retrying=self._retrying,
-            overdue=tuple(job.tool.name for job in self._overdue.values()),
+            overdue=tuple(job.tool.name for job in self._overdue),
         )
 
 

@@ -24,9 +24,10 @@ _MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked work
 class Worker:
     """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
 
-    __slots__ = ("coming", "scope", "wake")
+    __slots__ = ("coming", "job", "scope", "wake")
 
     def __init__(self) -> None:
+        self.job: Any = None  # what it runs now
         self.scope = anyio.CancelScope()
         self.wake = anyio.Event()
         self.coming = False  # it was called, and has not begun to take calls yet
@@ -39,7 +40,7 @@ class WorkerPool(Generic[T]):
     ready when the host is cancelled; `start(function, worker)` starts a task. `idle` are those that wait to be called.
     """
 
-    __slots__ = ("_coming", "_give_up", "_perform", "_ready", "_start", "idle", "is_open")
+    __slots__ = ("_coming", "_give_up", "_perform", "_ready", "_start", "_workers", "idle", "is_open")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class WorkerPool(Generic[T]):
         self._give_up = give_up
         self._start = start
         self._coming = 0
+        self._workers: set[Worker] = set()
         self.idle: list[Worker] = []
         self.is_open = False
 
@@ -78,6 +80,10 @@ class WorkerPool(Generic[T]):
         if self._ready:
             self.call(len(self._ready))
 
+    def running(self) -> list[T]:
+        """What is being performed now. Costs O(workers)."""
+        return [worker.job for worker in self._workers if worker.job is not None]
+
     def close(self) -> None:
         """End what is ready and was never begun; the workers themselves end with their task group."""
         self.is_open = False
@@ -85,18 +91,22 @@ class WorkerPool(Generic[T]):
         self.idle.clear()
 
     async def _work(self, worker: Worker) -> None:
+        self._workers.add(worker)
         try:
             with worker.scope:
                 await self._take_calls(worker)
         finally:
+            self._workers.discard(worker)
             self._retire(worker)
 
     async def _take_calls(self, worker: Worker) -> None:
         while not is_being_cancelled():
             self._arrive(worker)
             while self._ready:
-                if not await self._perform(self._ready.popleft(), worker) or worker.scope.cancel_called:
+                worker.job = job = self._ready.popleft()
+                if not await self._perform(job, worker) or worker.scope.cancel_called:
                     return
+                worker.job = None
             if len(self.idle) >= _MAX_IDLE:
                 return
             worker.wake = anyio.Event()

@@ -90,7 +90,8 @@ async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_unti
 ):
     threads.answer = ToolResult(message="done at last")
     desk = Desk()
-    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()]), max_threads=2) as dispatcher:
+    tools = ToolRegistry([threads.tool()])
+    async with ToolDispatcher(desk.bus, tools, max_threads=2, grace_seconds=0) as dispatcher:
         desk.ask("block", "0", number=0)
         await begun(threads, 1)
         desk.settle("0")
@@ -198,12 +199,13 @@ async def test_the_next_call_gets_the_thread_only_when_the_overdue_one_has_ended
 async def test_a_thread_that_outlives_the_dispatcher_is_still_counted_and_named(
     threads: Threads, caplog: pytest.LogCaptureFixture
 ):
-    caplog.set_level(logging.CRITICAL)
     desk = Desk()
-    dispatcher = ToolDispatcher(desk.bus, ToolRegistry([threads.tool()]))
+    dispatcher = ToolDispatcher(desk.bus, ToolRegistry([threads.tool()]), grace_seconds=3600)
     async with dispatcher:
         desk.ask("block", number=0)
         await begun(threads, 1)
+    named = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert named == ["the thread of tool block outlives its call"], "nobody could tell it later"
     event = await desk.failed()
     assert (event.reason, event.outcome_unknown) == ("cancelled", True)
     assert (dispatcher.statistics().threads, dispatcher.statistics().overdue) == (1, ("block",))
