@@ -295,7 +295,7 @@ class TestTelling:
         scenes.play(calls(("step_by_step", {})), text("Done."))
         ended = toolbus("ask", "q", *PLAYED)
         assert ended.out == "Done.\n"
-        assert "Thinking…" in terminal.getvalue()
+        assert "Analyzing request..." in terminal.getvalue()
         assert "3/4 pages" in terminal.getvalue()
         assert "Step By Step" in terminal.getvalue().rstrip("\n").rpartition("\x1b[2K")[0]
         assert terminal.getvalue().endswith("\r\x1b[2K")

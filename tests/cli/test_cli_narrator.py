@@ -11,6 +11,7 @@ from toolbus.cli._narrator import Narrator
 from toolbus.cli._screen import Screen
 from toolbus.cli._text import clean
 from toolbus.events import (
+    CallOutcome,
     CancelRequested,
     Event,
     ModelResponded,
@@ -136,7 +137,7 @@ def test_the_live_line_tells_what_is_being_done_and_since_when(terminal: Termina
     desk.tell([ROUND])
     desk.now += 2
     desk.narrator.tick()
-    assert desk.last_line().endswith("Thinking…  2.0 s")
+    assert desk.last_line().endswith("Analyzing request...  2.0 s")
     desk.tell([requested("c1", city="Paris"), requested("c2", "add", a=1)])
     desk.now += 1
     desk.narrator.tick()
@@ -145,7 +146,22 @@ def test_the_live_line_tells_what_is_being_done_and_since_when(terminal: Termina
     desk.narrator.tick()
     assert desk.last_line()[2:] == 'Search Text  city="Paris"  1.0 s'
     desk.tell([completed("c1"), RoundStarted(round=1, message_count=4)])
-    assert desk.last_line()[2:] == "Reading the results…  0 ms"
+    assert desk.last_line()[2:] == "Processing tool results...  0 ms"
+
+
+def test_the_live_line_tells_of_a_failure_that_the_model_works_on_and_of_a_model_that_is_asked_again(
+    terminal: Terminal,
+):
+    desk = Desk(live=terminal)
+    failed = ToolCallFailed(call_id="c1", name="search_text", reason="error", error="no")
+    after = (CallOutcome(name="search_text", success=False),)
+    desk.tell([ROUND, requested(), failed, RoundStarted(round=1, message_count=4, after=after)])
+    assert desk.last_line()[2:] == "Tool Search Text failed, trying alternative approa…  0 ms"
+    desk.tell([piece("half\n"), ModelRetrying(round=1, reason="provider_unavailable")])
+    desk.narrator.tick()
+    assert desk.last_line()[2:] == "Asking the model again...  0 ms"
+    desk.tell([RoundStarted(round=2, message_count=4, tools_offered=False)])
+    assert desk.last_line()[2:] == "Formulating final response...  0 ms"
 
 
 def test_progress_takes_the_place_of_the_arguments(terminal: Terminal):
@@ -174,7 +190,7 @@ def test_cancelling_shows_in_the_live_line(terminal: Terminal):
     desk = Desk(live=terminal)
     desk.tell([ROUND, piece("half\n"), CancelRequested(reason="")])
     desk.narrator.tick()
-    assert desk.last_line()[2:] == "Cancelling…  0 ms"
+    assert desk.last_line()[2:] == "Cancelling...  0 ms"
 
 
 def test_text_is_shown_as_it_comes_and_ends_with_one_line_break():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.cli._text import Cleaner, arguments_line, cells, clean, cut, duration, escape_json, one_line, title
+from toolbus.cli._text import Cleaner, arguments_line, cells, clean, cut, duration, escape_json, one_line
 
 HOSTILE = [
     ("a\x1b[31mred\x1b[0m", "ared"),
@@ -53,22 +53,6 @@ def test_an_escape_that_never_ends_does_not_swallow_the_answer():
 
 def test_one_line_has_no_breaks_and_no_marks_that_turn_the_direction():
     assert one_line(" a\r\nb\u2028c\td\u202e \x1b[1me\x1f") == "a b c d e"
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("search_text", "Search Text"),
-        ("get-weather", "Get Weather"),
-        ("searchText", "Search Text"),
-        ("server.tool", "Server Tool"),
-        ("read_PDF", "Read PDF"),
-        ("\x1b[31mx", "X"),
-        ("__", "(no name)"),
-    ],
-)
-def test_a_tools_name_is_shown_in_title_case(name: str, shown: str):
-    assert title(name) == shown
 
 
 def test_arguments_are_shown_as_names_and_json_values():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.narration import ANALYZING, ASKING_AGAIN, display_name, round_status
 from ..events import (
     CancelRequested,
     Event,
@@ -30,7 +31,7 @@ from ..events import (
 )
 from ..messages import AssistantMessage
 from ._screen import Line, Screen
-from ._text import Cleaner, arguments_line, duration, one_line, title
+from ._text import Cleaner, arguments_line, duration, one_line
 
 __all__ = ["Narrator"]
 
@@ -86,7 +87,7 @@ class Narrator:
     def _begin(self) -> None:
         self._calls: dict[str, _Call] = {}
         self._asked: dict[str, str] = {}  # of this round, by call id: the arguments as the model wrote them
-        self._doing = "Thinking"
+        self._doing = ANALYZING
         self._since = self._clock()
         self._message = ""  # the one whose text is being shown
         self._cleaner = Cleaner()
@@ -106,7 +107,7 @@ class Narrator:
 
     def _line(self) -> Line:
         if not self._calls:
-            return Line(mark="work", name=f"{self._doing}…", tail=duration(self._clock() - self._since))
+            return Line(mark="work", name=self._doing, tail=duration(self._clock() - self._since))
         *others, newest = self._calls.values()
         more = f" +{len(others)}" if others else ""
         tail = f"{duration(self._clock() - newest.since)}{more}"
@@ -117,7 +118,7 @@ class Narrator:
     def _on_round(self, event: RoundStarted) -> None:
         if event.round == 0:
             self._begin()
-        self._doing = "Thinking" if event.round == 0 else "Reading the results"
+        self._doing = round_status(event)[1]
         self._since = self._clock()
         self._quiet = False
         self.tick()
@@ -168,7 +169,7 @@ class Narrator:
     # ----------------------------------------------------------------------------------------- the work
 
     def _on_requested(self, event: ToolCallRequested) -> None:
-        call = _Call(title(event.name), arguments_line(event.arguments), self._clock())
+        call = _Call(display_name(event.name), arguments_line(event.arguments), self._clock())
         self._calls[event.call_id] = call
         if self._screen.live:
             self.tick()
@@ -187,10 +188,13 @@ class Narrator:
 
     def _on_retry(self, event: ToolCallRetrying) -> None:
         detail = f"attempt {event.attempt} failed: {one_line(event.error)}"
-        self._note(Line(mark="retry", name=title(event.name), detail=detail))
+        self._note(Line(mark="retry", name=display_name(event.name), detail=detail))
 
     def _on_model_retry(self, event: ModelRetrying) -> None:
         self._message = ""
+        self._doing = ASKING_AGAIN
+        self._since = self._clock()
+        self._quiet = False
         self._note(Line(mark="retry", name="Asking again", detail=one_line(event.error or event.reason)))
 
     def _on_completed(self, event: ToolCallCompleted) -> None:
@@ -205,7 +209,7 @@ class Narrator:
         self._explain(f"{event.reason}: {one_line(event.error[:_LONGEST_REASON])}")
 
     def _on_cancel(self, _event: CancelRequested) -> None:
-        self._doing = "Cancelling"
+        self._doing = "Cancelling..."
         self._since = self._clock()
         self._quiet = False
 
@@ -215,7 +219,7 @@ class Narrator:
         found = self._calls.pop(event.call_id, None)
         if not self._calls:
             self._since = self._clock()
-        return found or _Call(title(event.name), arguments_line(asked), self._clock())
+        return found or _Call(display_name(event.name), arguments_line(asked), self._clock())
 
     def _note(self, line: Line) -> None:
         if self._show_calls:

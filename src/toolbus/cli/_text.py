@@ -1,7 +1,7 @@
-"""Text for terminals: without escape sequences, cut to a width, one line. Pure.
+"""Text for terminals: without escape sequences, also where a stream cuts them, and cut to a width. Pure.
 
 What a model or a file says must not steer the user's terminal: colours, titles, cursor moves and links are removed, and
-so are all other control characters but tab and line break.
+so are all other control characters but tab and line break: see `toolbus.core.plain_text`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,12 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Cleaner", "arguments_line", "cells", "clean", "cut", "duration", "escape_json", "one_line", "title"]
+from ..core.plain_text import CSI, STRING, clean, one_line
 
-# ECMA-48: CSI sequences; strings (OSC, DCS, APC, PM, SOS) up to their terminator; and the short escapes.
-_CSI = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}"
-_STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,1000}"
-_ESCAPE = re.compile(rf"{_CSI}[@-~]|{_STRING}(?:\x07|\x1b\\|\x9c)|\x1b[ -/]{{0,8}}[0-~]")
-_UNFINISHED = re.compile(rf"(?:{_CSI}|{_STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_DIRECTION = re.compile(r"[\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # they can make a line look like another one
-_SPACED = re.compile(r"[\s_\-.]+")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+__all__ = ["Cleaner", "arguments_line", "cells", "clean", "cut", "duration", "escape_json", "one_line"]
+
+_UNFINISHED = re.compile(rf"(?:{CSI}|{STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
 _LONGEST_VALUE = 400  # characters of one argument that are looked at: no terminal line shows more
-
-
-def clean(text: str) -> str:
-    """`text` without escape sequences and control characters; tabs and line breaks stay."""
-    return _CONTROL.sub("", _ESCAPE.sub("", text))
 
 
 class Cleaner:
@@ -50,11 +39,6 @@ class Cleaner:
         """What was held back and turned out to be no whole sequence."""
         held, self._held = self._held, ""
         return clean(held)
-
-
-def one_line(text: str) -> str:
-    """`text` clean and on one line, each run of white space as one space."""
-    return _CONTROL.sub("", " ".join(_DIRECTION.sub("", _ESCAPE.sub("", text)).split()))
 
 
 def cells(text: str) -> int:
@@ -82,12 +66,6 @@ def cut(text: str, width: int, mark: str = "…") -> str:
             break
         end += 1
     return text[:end].rstrip() + mark if width >= cells(mark) else ""
-
-
-def title(name: str) -> str:
-    """A tool's name for people: `search_text` and `searchText` are "Search Text"."""
-    words = _SPACED.split(_HUMP.sub(" ", one_line(name)))
-    return " ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)"
 
 
 def arguments_line(arguments: Mapping[str, Any] | str) -> str:
