@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -14,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolbus.bus import EventBus
+from toolbus.core.state import TurnState
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import StatusChanged, ToolCallRequested
 from toolbus.messages import AssistantMessage, UserMessage, user_text
 from toolbus.narrator import Narrator
 from toolbus.protocols import Emit, ModelReply, ModelRequest, ToolSpec
 from toolbus.session import RequestSession
+from toolbus.status import StatusTeller
 from toolbus.testing import (
     Harness,
     ScriptedProvider,
@@ -202,6 +205,32 @@ async def test_whatever_goes_wrong_the_template_stays_and_the_request_goes_on(pr
         result = await here.harness.sessions[0].result()
         assert (result.outcome, here.asking()) == ("completed", 0)
         await anyio.sleep(1)  # and whoever entered the narrator is not cancelled
+
+
+async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
+    bus = EventBus()
+    said: list[str] = []
+    bus.connect(StatusChanged, lambda event: said.append(event.text))
+    state = TurnState("r")
+    teller = StatusTeller(bus, state.envelope, dict)
+    mailbox = bus.open_mailbox("r", cast("Any", SimpleNamespace(status=teller, tools=SimpleNamespace(specs={}))))
+    bus.open_calls(mailbox, ["a", "b"])
+    model = ScriptedProvider(lambda request: text("Doing " + asked(request).partition("Tool: ")[2][:1]))
+    events = [
+        ToolCallRequested(**state.envelope(0), call_id=each, name=each, arguments={}, round=0, deadline=1, idempotency_key="")
+        for each in ("a", "b")
+    ]  # fmt: skip
+    async with Narrator(model).on(bus):
+        for event in events:
+            bus.announce(event)
+            teller.tell(event)
+        await settle()
+        assert said == ["Using A...", "Using B...", "Doing B"]
+        settled = events[1].completed("done")
+        bus.publish(settled)
+        teller.tell(settled)
+        assert said[3:] == ["Doing A"]
+    bus.close_mailbox(mailbox)
 
 
 # ------------------------------------------------------------------------------------- when it is not asked
