@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,18 +12,24 @@ from toolbus.core.state import TurnState
 from toolbus.events import (
     CallOutcome,
     Event,
+    MessageAppended,
+    ModelResponded,
+    ModelRetrying,
     ReceiverFailed,
     RequestCompleted,
     RequestStarted,
     RoundStarted,
     StatusChanged,
+    SteeringAdded,
     TextDelta,
     ToolArgumentsDelta,
     ToolCallCompleted,
+    ToolCallFailed,
     ToolCallProgress,
     ToolCallRequested,
     ToolCallRetrying,
 )
+from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.protocols import ToolSpec
 from toolbus.status import StatusTeller
 from toolbus.testing import advance, virtual_backends
@@ -122,6 +129,61 @@ async def test_whoever_begins_to_listen_midway_hears_the_next_change_right():
     desk.complete("b")
     assert said == [LOOKING]
     assert desk.teller.status == LOOKING
+
+
+def facts_of_a_long_request() -> list[Sequence[Event]]:
+    """Steps as a session makes them: a start, then replies with calls, their results, a retry, a steered round."""
+    user = MessageAppended(message=UserMessage(content="x"))
+    steps: list[Sequence[Event]] = [[RequestStarted(deadline=1.0), user, RoundStarted(round=0, message_count=1)]]
+    for number in range(4):
+        calls = tuple(ToolCall(name="weather", call_id=f"{number}{each}") for each in "ab")
+        steps += [
+            [ModelRetrying(round=number, reason="provider_unavailable")],
+            [
+                ModelResponded(round=number, message=AssistantMessage(tool_calls=calls)),
+                *(
+                    ToolCallRequested(
+                        call_id=call.call_id, name="weather", arguments={"city": call.call_id}, round=number, deadline=1.0, idempotency_key="k"
+                    )
+                    for call in calls
+                ),
+            ],
+            [ToolCallCompleted(call_id=calls[1].call_id, name="weather", content="")],
+            [
+                ToolCallFailed(call_id=calls[0].call_id, name="weather", reason="error", error=""),
+                RoundStarted(
+                    round=number + 1, message_count=1, after=(CallOutcome(name="weather", success=number % 2 == 0),)
+                ),
+            ],
+        ]  # fmt: skip
+    steps += [[SteeringAdded(text="and?")], [user, RoundStarted(round=5, message_count=1)]]
+    return [*steps, [RequestCompleted(outcome="stopped", reason="max_rounds=5")]]
+
+
+@pytest.mark.parametrize("since", range(len(facts_of_a_long_request()) + 1))
+async def test_whoever_begins_to_listen_at_any_step_is_told_what_the_others_are_told(since: int):
+    always, midway = Desk(), Desk()
+    everything, heard = always.listen(), []
+    steps = facts_of_a_long_request()
+    missed = 0
+    for number, step in enumerate(steps):
+        if number == since:
+            heard, missed = midway.listen(), len(everything)
+        for desk in (always, midway):
+            desk.teller.tell_all(step)
+            desk.teller.hear(ToolArgumentsDelta, "")
+        if number >= since:
+            assert heard == everything[missed:]
+    assert midway.teller.status == always.teller.status == ("error", "Unable to complete task: max_rounds=5")
+
+
+async def test_what_is_kept_while_nobody_listens_is_one_round_at_most():
+    desk = Desk()
+    steps = facts_of_a_long_request()[:17]
+    for step in steps * 100:
+        desk.teller.tell_all(step)
+        desk.teller.hear(ToolArgumentsDelta, "")
+        assert len(desk.teller._kept) <= 8  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_listener_of_this_request_alone_is_enough_and_one_of_another_is_not():
