@@ -57,7 +57,7 @@ _PATTERNS = (
     re.compile(
         rf"(?i)((?:{_SAID}|credentials?|pwd)[\w-]{{0,30}}[\"']?\s{{0,9}}(?:=>|[:=])\s{{0,9}}[\"']?)[^\s\"',;&]+"
     ),
-    re.compile(rf"(?i)(--?[\w-]{{0,30}}(?:{_SAID})[\w-]{{0,30}}\s{{1,9}})[^\s-]\S*"),  # a command's option
+    re.compile(rf"(?i)(?<![\w-])(--?[\w-]{{0,30}}(?:{_SAID})[\w-]{{0,30}}\s{{1,9}})[^\s-]\S*"),  # a command's option
     re.compile(r"(\s-u\s{0,9}[^\s:]{1,60}:)\S+"),  # curl's
     re.compile(r"(://[^/\s:@]{0,100}:)[^/\s@]+(?=@)"),  # a password in a URL
     re.compile(r"\beyJ[\w-]{5,}(?:\.[\w-]*){1,4}"),  # a JWT: RFC 7519; its header begins with {"
