@@ -12,6 +12,7 @@ import contextvars
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from .execution import (
     is_keyboard_interrupt,
 )
 from .overdue import Overdue
+from .processes import run_in_process
 from .reports import Reports
 from .results import render
 from .retries import retry_delay
@@ -53,8 +55,9 @@ _CLOSED = "The dispatcher was closed."
 class DispatcherStatistics:
     """Calls and workers now, and peaks since the start.
 
-    `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt.
-    `overdue` names the tools of handlers that were cancelled and still run, and of threads that were given up.
+    `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt,
+    `processes` the processes in which handlers run; idle ones are kept for later calls, and not counted. `overdue`
+    names the tools of handlers that were cancelled and still run, and of threads that were given up.
     """
 
     running: int
@@ -64,6 +67,8 @@ class DispatcherStatistics:
     idle_workers: int
     threads: int
     threads_peak: int
+    processes: int
+    processes_peak: int
     retrying: int
     overdue: tuple[str, ...]
 
@@ -82,6 +87,10 @@ class ToolDispatcher:
     runs `grace_seconds` later is logged at WARNING, once. Nobody waits for it, but for leaving the block: that cancels
     what runs, and waits until each handler has ended; not for threads.
 
+    `max_processes` (as many as there are cores) bounds the processes of handlers with `isolation="process"`; these are
+    killed when their call is cancelled or its deadline passes, and a process that dies is a failure of its call. A
+    process that has ended its call is kept for later ones until the event loop ends.
+
     A tool with `retries` is tried again, after waits that double from about half a second, for as long as the next
     wait ends before the call's deadline. While a call waits it keeps its places, so that a tool that is down is not
     asked by ever more calls. `ToolCallRetrying` and `ToolCallStarted` tell of each attempt.
@@ -97,18 +106,22 @@ class ToolDispatcher:
         *,
         max_concurrency: int = 1_000,
         max_threads: int = 40,
+        max_processes: int | None = None,
         grace_seconds: float = 5.0,
     ) -> None:
-        if max_concurrency < 1 or max_threads < 1:
+        if max_processes is None:
+            max_processes = os.cpu_count() or 1
+        if min(max_concurrency, max_threads, max_processes) < 1:
             raise ConfigurationError(
-                f"max_concurrency is {max_concurrency} and max_threads {max_threads}; each must be at least 1"
+                f"max_concurrency is {max_concurrency}, max_threads {max_threads} and max_processes {max_processes}; "
+                "each must be at least 1"
             )
         if not 0 <= grace_seconds < math.inf:
             raise ConfigurationError(f"grace_seconds is {grace_seconds}; it must be at least 0 and finite")
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
         self._reports = Reports(bus)
-        self._schedule = Schedule(max_concurrency, max_threads, self._call_workers)
+        self._schedule = Schedule(max_concurrency, max_threads, max_processes, self._call_workers)
         self._workers = WorkerPool[Job](self._schedule.ready, self._perform, self._give_up, self._start)
         self._overdue = Overdue(grace_seconds, self._start)
         self._retrying = 0
@@ -151,7 +164,11 @@ class ToolDispatcher:
             if is_ours:
                 self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
-        if not tool.is_async and self._overdue.threads() >= self._schedule.threads.capacity:
+        if (
+            not tool.is_async
+            and tool.isolation == "thread"
+            and self._overdue.threads() >= self._schedule.threads.capacity
+        ):
             error = "No thread is free: all are held by calls that outlived their deadline."
             self._reports.refused(request, Failure("error", error, retryable=True))
             return
@@ -208,7 +225,8 @@ class ToolDispatcher:
         job.started_at = self._bus.clock()
         self._reports.started(job)
         try:
-            rendered = render(await (self._attempts(job) if job.tool.retries else self._attempt(job)))
+            value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
+            rendered = render(value) if job.tool.isolation == "thread" else value
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
             return self._on_exception(job, worker, exc)
         finally:
@@ -221,8 +239,11 @@ class ToolDispatcher:
         return True
 
     async def _attempt(self, job: Job) -> Any:
-        """Run the handler once, with arguments of its own, and return its value."""
+        """Run the handler once, with arguments of its own, and return its value; from a process what it rendered."""
         tool = job.tool
+        if tool.isolation == "process":
+            self._workers.on_wait()
+            return await run_in_process(tool, job.request.arguments)
         call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
         running = call() if tool.is_async else self._in_thread(job, call)
         return await in_context(job.context, running, self._workers.on_wait)
@@ -315,7 +336,7 @@ class ToolDispatcher:
         )
 
     def statistics(self) -> DispatcherStatistics:
-        """Calls, workers and threads, now. Costs O(overdue calls)."""
+        """Calls, workers, threads and processes, now. Costs O(overdue calls)."""
         return DispatcherStatistics(
             running=self._schedule.everything.used,
             running_peak=self._schedule.everything.peak,
@@ -324,6 +345,8 @@ class ToolDispatcher:
             idle_workers=len(self._workers.idle),
             threads=self._schedule.threads.used,
             threads_peak=self._schedule.threads.peak,
+            processes=self._schedule.processes.used,
+            processes_peak=self._schedule.processes.peak,
             retrying=self._retrying,
             overdue=tuple(job.tool.name for job in self._overdue),
         )

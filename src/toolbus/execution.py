@@ -9,7 +9,7 @@ import contextvars
 import math
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, cast
 
 import anyio
@@ -22,12 +22,14 @@ from .results import clean
 
 __all__ = [
     "Failure",
+    "ReportedFailure",
     "ThreadRun",
     "classify",
     "in_context",
     "is_being_cancelled",
     "is_cancellation",
     "is_keyboard_interrupt",
+    "leaves_of",
 ]
 
 _NO_LIMIT = math.inf
@@ -132,6 +134,23 @@ class Failure:
         self.unknown = unknown
 
 
+class ReportedFailure(Exception):
+    """A handler failed elsewhere, and all that is known of it is this. The text is for the log."""
+
+    def __init__(self, failure: Failure, text: str) -> None:
+        super().__init__(text)
+        self.failure = failure
+
+
+def leaves_of(exc: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, of any depth; of any other exception itself."""
+    if isinstance(exc, BaseExceptionGroup):
+        for each in cast("BaseExceptionGroup[BaseException]", exc).exceptions:
+            yield from leaves_of(each)
+    else:
+        yield exc
+
+
 def classify(exc: BaseException) -> Failure:
     """What the model is told of `exc`: the text of a `ToolError`, and a generic sentence of anything else."""
     while isinstance(exc, BaseExceptionGroup):  # a handler's own task group
@@ -139,15 +158,25 @@ def classify(exc: BaseException) -> Failure:
         if len(inner) != 1:
             break
         exc = inner[0]
+    if isinstance(exc, ReportedFailure):
+        return exc.failure
     if isinstance(exc, InvalidArguments):
         return Failure("invalid_arguments", clean(str(exc)))
     if isinstance(exc, ToolRetry):
         return Failure("error", clean(str(exc)), retryable=True)
     if isinstance(exc, (ToolError, UnserialisableResult)):
         return Failure("error", clean(str(exc)))
-    if isinstance(exc, anyio.get_cancelled_exc_class()):
+    if not isinstance(exc, Exception) and isinstance(exc, _cancelled_class()):
         return Failure("error", "The tool was cancelled from within.", shown=False)
     return Failure("error", "The tool failed with an internal error.", shown=False)
+
+
+def _cancelled_class() -> tuple[type[BaseException], ...]:
+    """The event loop's class of cancellations; none where no event loop runs, as in a tool's own process."""
+    try:
+        return (anyio.get_cancelled_exc_class(),)
+    except anyio.NoEventLoopError:
+        return ()
 
 
 def is_cancellation(exc: BaseException) -> bool:

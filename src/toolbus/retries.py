@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .core.retry import backoff_seconds
 from .errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
+from .execution import leaves_of
+from .processes import Kinds, ProcessFailure
 
 if TYPE_CHECKING:
     from .scheduling import Job
@@ -39,17 +40,20 @@ def is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
 
     A `retry_on` function that raises counts as False, and is logged.
     """
-    return all(_is_retried(tool, each) for each in _leaves(exc))
+    if isinstance(exc, ProcessFailure):
+        return all(_is_retried(tool, each) for each in exc.kinds)
+    return all(_is_retried(tool, each) for each in leaves_of(exc))
 
 
-def _is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
-    if not isinstance(exc, Exception) or isinstance(exc, _FINAL):
+def _is_retried(tool: Tool[..., Any], exc: BaseException | Kinds) -> bool:
+    if not _is_a(exc, (Exception,)) or _is_a(exc, _FINAL):
         return False
     retry_on = tool.retry_on
     if retry_on is None:
-        return not isinstance(exc, ToolError)
-    if isinstance(retry_on, tuple):
-        return isinstance(exc, retry_on)
+        return not _is_a(exc, (ToolError,))
+    if not callable(retry_on):
+        return _is_a(exc, retry_on)
+    assert isinstance(exc, Exception), "tools refuse a function together with processes"
     try:
         return bool(retry_on(exc))
     except Exception:  # a fault in the rule must not hide the tool's own failure
@@ -57,9 +61,8 @@ def _is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
         return False
 
 
-def _leaves(exc: BaseException) -> Iterator[BaseException]:
-    if isinstance(exc, BaseExceptionGroup):
-        for each in cast("BaseExceptionGroup[BaseException]", exc).exceptions:
-            yield from _leaves(each)
-    else:
-        yield exc
+def _is_a(exc: BaseException | Kinds, kinds: tuple[type[BaseException], ...]) -> bool:
+    """`isinstance`; of an exception in another process by its classes' names."""
+    if isinstance(exc, BaseException):
+        return isinstance(exc, kinds)
+    return any((each.__module__, each.__qualname__) in exc for each in kinds)

@@ -79,11 +79,14 @@ class Schedule:
     are three at most.
     """
 
-    __slots__ = ("_on_ready", "_per_tool", "everything", "queued", "queued_peak", "ready", "threads")
+    __slots__ = ("_on_ready", "_per_tool", "everything", "processes", "queued", "queued_peak", "ready", "threads")
 
-    def __init__(self, max_concurrency: int, max_threads: int, on_ready: Callable[[int], None]) -> None:
+    def __init__(
+        self, max_concurrency: int, max_threads: int, max_processes: int, on_ready: Callable[[int], None]
+    ) -> None:
         self.everything = Gate(max_concurrency)
         self.threads = Gate(max_threads)
+        self.processes = Gate(max_processes)
         self._per_tool: WeakKeyDictionary[Tool[..., Any], Gate] = WeakKeyDictionary()  # a request may bring its own
         self.ready: deque[Job] = deque()
         self.queued = 0
@@ -98,7 +101,9 @@ class Schedule:
             if gate is None:
                 gate = self._per_tool[tool] = Gate(tool.max_concurrency)
             gates = (*gates, gate)
-        return gates if tool.is_async else (*gates, self.threads)
+        if tool.is_async:
+            return gates
+        return (*gates, self.processes if tool.isolation == "process" else self.threads)
 
     def admit(self, job: Job) -> None:
         """Give `job` its places, or a place in the queue of the first gate that is full."""
@@ -133,5 +138,5 @@ class Schedule:
 
     def waiting(self) -> Iterator[Job]:
         """All calls that wait, gate by gate. They may leave meanwhile."""
-        for gate in (self.everything, self.threads, *self._per_tool.values()):
+        for gate in (self.everything, self.threads, self.processes, *self._per_tool.values()):
             yield from list(gate.waiting)

@@ -156,6 +156,7 @@ class Tool(Generic[P, R]):
         "_context",
         "cache_seconds",
         "handler",
+        "has_schema",
         "is_async",
         "isolation",
         "max_concurrency",
@@ -183,6 +184,7 @@ class Tool(Generic[P, R]):
         _check_options(name, options)
         approval = options.get("approval")
         binder = _binder(name, schema, handler, validate)
+        _check_running(name, handler, options, takes_context=binder.context is not None)
         if description is None:
             description = describe(handler)[0] if handler is not None else ""
         bind = binder.bind
@@ -192,6 +194,7 @@ class Tool(Generic[P, R]):
 
         self.handler = handler
         self.__wrapped__ = handler
+        self.has_schema = schema is not None  # which was given: arguments are passed as they came
         self.is_async = handler is not None and _is_async(handler)
         self.max_concurrency = options.get("max_concurrency")
         self.retries = options.get("retries", 0)
@@ -316,6 +319,38 @@ def _check_retry_on(name: str, retry_on: Any) -> None:
         f"tool {name!r}: retry_on is {retry_on!r}; give a tuple of exception types, such as (ConnectionError,), or a "
         "function that takes the exception and returns whether to try again"
     )
+
+
+def _check_running(name: str, handler: Any, options: ToolOptions, *, takes_context: bool) -> None:
+    """Refuse ways to run that this handler cannot be run in."""
+    in_process = options.get("isolation") == "process"
+    if options.get("cache_seconds") is not None and (handler is None or takes_context):
+        raise ConfigurationError(
+            f"tool {name!r}: cache_seconds is for handlers whose result depends on their arguments alone; "
+            + ("this one is external: cache where it runs" if handler is None else "do without the ToolContext")
+        )
+    if not in_process:
+        return
+    if handler is None:
+        problem = "it is external, and has no handler here; leave isolation out"
+    elif _is_async(handler):
+        problem = "its handler is async; make it a plain function, which may block there"
+    elif takes_context:
+        problem = "its handler takes a ToolContext, which stays here; do without, or leave isolation out"
+    elif not _has_a_name(handler):
+        problem = "its handler cannot be imported there; define it as a function of a module, by def"
+    elif callable(options.get("retry_on")):
+        problem = "its retry_on is a function, and exceptions stay there; give exception types"
+    else:
+        return
+    raise ConfigurationError(f"tool {name!r} cannot run in a process: {problem}")
+
+
+def _has_a_name(handler: Any) -> bool:
+    """Whether a handler can be found by its module and name: no closure, lambda, partial, object or bound method."""
+    is_plain = inspect.isfunction(handler) or inspect.isclass(handler)
+    is_class_method = inspect.ismethod(handler) and inspect.isclass(handler.__self__)
+    return (is_plain or is_class_method) and "<" not in handler.__qualname__
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:

@@ -101,9 +101,9 @@ class Desk:
             if isinstance(event, (ToolCallCompleted, ToolCallFailed)) and event.call_id == call_id
         ]
 
-    async def ending(self, call_id: str = "c") -> Terminal:
+    async def ending(self, call_id: str = "c", *, seconds: float = 5) -> Terminal:
         """Wait for the call's terminal event."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(seconds):
             while not (found := self.endings(call_id)):
                 await self._changed.wait()
         assert len(found) == 1
@@ -114,7 +114,7 @@ class Desk:
         assert isinstance(event, ToolCallFailed), event
         return event
 
-    async def completed(self, call_id: str = "c") -> ToolCallCompleted:
-        event = await self.ending(call_id)
+    async def completed(self, call_id: str = "c", *, seconds: float = 5) -> ToolCallCompleted:
+        event = await self.ending(call_id, seconds=seconds)
         assert isinstance(event, ToolCallCompleted), event
         return event
