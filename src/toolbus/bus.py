@@ -26,6 +26,7 @@ from .errors import BusError, ConfigurationError
 from .events import (
     EVENT_TYPES,
     ApprovalDecided,
+    ApprovalRequested,
     CancelRequested,
     DeadLetter,
     Event,
@@ -77,6 +78,7 @@ class EventBus:
         self._by_request: dict[str, list[Subscription]] = {}
         self._mailboxes: dict[str, Mailbox] = {}
         self._open: dict[_Key, Mailbox] = {}
+        self._questions: set[_Key] = set()  # calls that wait for a person
         self._watched: dict[_Key, Callable[[], None]] = {}
         self._settled: set[_Key] = set()
         self._settled_order: deque[_Key] = deque()
@@ -125,9 +127,15 @@ class EventBus:
                 return False
         elif kind in _ADDRESSED:
             mailbox = self._mailboxes.get(event.request_id)
-            if mailbox is None or kind is ApprovalDecided:  # nothing asks for approval yet
-                self._dead_letter(event, "no such request runs here" if mailbox is None else "no approval is open")
+            if mailbox is None:
+                self._dead_letter(event, "no such request runs here")
                 return False
+            if isinstance(event, ApprovalDecided):
+                key = (event.request_id, event.call_id)
+                if key not in self._questions:  # nobody asked, or somebody has answered
+                    self._dead_letter(event, "no approval is open")
+                    return False
+                self._questions.remove(key)
             mailbox.put(event)
         self.announce(event)
         return True
@@ -228,6 +236,13 @@ class EventBus:
             mailbox.open_calls += 1
         self._peaks["open_calls"] = max(self._peaks["open_calls"], len(opened))
 
+    def open_approval(self, mailbox: Mailbox, question: ApprovalRequested) -> None:
+        """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes `DeadLetter`."""
+        self._questions.add((mailbox.request_id, question.call_id))
+        if not self.wants(ApprovalRequested, mailbox.request_id):
+            ids = {"request_id": mailbox.request_id, "call_id": question.call_id}
+            _logger.warning("%s waits for approval, and nobody listens for ApprovalRequested", question.name, extra=ids)
+
     def claim(self, request_id: str, call_id: str) -> bool:
         """Settle a call on behalf of its session. False when somebody was first; then their event is in the mailbox."""
         key = (request_id, call_id)
@@ -299,6 +314,8 @@ class EventBus:
         }
 
     def _remember(self, key: _Key) -> None:
+        if self._questions:
+            self._questions.discard(key)
         self._settled.add(key)
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:

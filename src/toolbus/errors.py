@@ -13,11 +13,14 @@ __all__ = [
     "ApplicationError",
     "BusError",
     "ConfigurationError",
+    "ConversationBusy",
     "DecodeError",
+    "Denied",
     "EmptyReply",
     "Fault",
     "InvalidArguments",
     "InvalidHistory",
+    "InvalidOutput",
     "LimitReached",
     "MissingExtra",
     "NotRunning",
@@ -99,6 +102,14 @@ class Overloaded(ToolbusError):
         self.retry_after_seconds = retry_after_seconds
         self.running = running
         self.queued = queued
+
+
+class ConversationBusy(ToolbusError):
+    """A turn was begun while an earlier one of its conversation runs, and `on_busy="refuse"`. Nothing was started."""
+
+    fault = "environment"
+    code = "conversation_busy"
+    retryable = True
 
 
 class InvalidHistory(ToolbusError, ValueError):
@@ -244,6 +255,20 @@ class RequestCancelledError(ToolbusError):
 
     fault = "caller"
     code = "cancelled"
+
+
+class Denied(ToolbusError):
+    """Raised by an interceptor: what it was shown may not go on. The text is told to the model, or ends the request."""
+
+    fault = "caller"
+    code = "denied"
+
+
+class InvalidOutput(ToolbusError):
+    """The model did not give the structured output that was asked for, however often it was told what was wrong."""
+
+    fault = "model"
+    code = "invalid_output"
 
 
 class ApplicationError(ToolbusError):

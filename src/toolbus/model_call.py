@@ -15,6 +15,7 @@ from .core.state import TurnState
 from .core.turn import CallModel, Elapsed, Input, ModelFailed
 from .events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from .protocols import Delta, ReasoningPiece, TextPiece
+from .status import StatusTeller
 
 __all__ = ["ModelCall"]
 
@@ -24,11 +25,29 @@ _IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has pass
 class ModelCall:
     """A call in flight inside `scope`, whose deadline it sets: the machine's, or that of a silence while it streams."""
 
-    __slots__ = ("_bus", "_clock", "_hard", "_idle_seconds", "_move_at", "_state", "command", "over", "scope")
+    __slots__ = (
+        "_bus",
+        "_clock",
+        "_hard",
+        "_idle_seconds",
+        "_move_at",
+        "_state",
+        "_status",
+        "command",
+        "over",
+        "scope",
+    )
 
     def __init__(
-        self, bus: EventBus, state: TurnState, clock: SessionClock, command: CallModel, scope: anyio.CancelScope
+        self,
+        bus: EventBus,
+        state: TurnState,
+        clock: SessionClock,
+        command: CallModel,
+        scope: anyio.CancelScope,
+        status: StatusTeller,
     ) -> None:
+        self._status = status
         self._bus = bus
         self._state = state
         self._clock = clock
@@ -44,10 +63,7 @@ class ModelCall:
         """Pass a piece on to whoever listens; move the timer for streams that stand still."""
         if self.over:  # a provider's stray task, after its reply
             return
-        now = self._clock.loop_time()
-        if now >= self._move_at:
-            self._move_at = now + self._idle_seconds * _IDLE_SLACK
-            self.scope.deadline = min(self._hard, now + self._idle_seconds)
+        self.feed(delta)
         if isinstance(delta, TextPiece):
             self._tell(TextDelta, text=delta.text)
         elif isinstance(delta, ReasoningPiece):
@@ -55,11 +71,19 @@ class ModelCall:
         else:
             self._tell(ToolArgumentsDelta, index=delta.index, name=delta.name, text=delta.text)
 
+    def feed(self, _delta: Delta) -> None:
+        """Move the timer alone: of a reply that may still change, nobody hears pieces."""
+        now = self._clock.loop_time()
+        if not self.over and now >= self._move_at:
+            self._move_at = now + self._idle_seconds * _IDLE_SLACK
+            self.scope.deadline = min(self._hard, now + self._idle_seconds)
+
     def _tell(self, kind: type[TextDelta | ReasoningDelta | ToolArgumentsDelta], **fields: Any) -> None:
         state = self._state
         if self._bus.wants(kind, state.request_id):
             fields.update(state.envelope(self._clock()), message_id=self.command.message_id, round=self.command.round)
             self._bus.announce(kind(**fields))
+        self._status.hear(kind, state.request_id)
 
     def on_put(self, event: Event) -> None:
         """Give the call up when somebody cancels the request. For `Mailbox.on_put`."""

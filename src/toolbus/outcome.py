@@ -9,10 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from .core.output import OutputType
 from .core.state import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
+    ConfigurationError,
+    Denied,
     EmptyReply,
+    InvalidOutput,
     LimitReached,
     ProviderError,
     ProviderTimeout,
@@ -65,12 +69,13 @@ class RoundRecord:
 
 @dataclass(slots=True, kw_only=True)
 class RequestResult(Generic[OutputT]):
-    """How a request ended.
+    """How a request ended. `output` is the validated value where `output=` asked for one and the model gave it.
 
     `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value), "failed" (`reason` is an error
     code, `error` the exception) or "cancelled". `text` is the answer, or the last text there was. `messages` is the
     valid transcript: the history, and this turn behind it from `messages[history_count]` on. `affected` gathers what
-    tools reported to have changed, in call order, each once. Times are seconds.
+    tools reported to have changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one)
+    are those of the request and its sub-requests. Times are seconds.
     """
 
     outcome: RequestOutcome
@@ -82,6 +87,7 @@ class RequestResult(Generic[OutputT]):
     artifacts: list[Artifact]
     affected: list[str]
     usage: Usage
+    cost: float
     rounds: int
     request_id: str
     conversation_id: str
@@ -146,9 +152,9 @@ def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
 
 def result_from(
     state: TurnState,
-    messages: Sequence[Message],
     cause: Callable[[str], BaseException | None],
     error: ToolbusError | None,
+    output: OutputType[Any] | None = None,
 ) -> RequestResult[Any]:
     """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
     ending = state.ending
@@ -160,12 +166,13 @@ def result_from(
         outcome=_outcome(ending),
         reason=ending.reason,
         text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,
-        output=None,
-        messages=list(messages),
+        output=_loaded(ending, output),
+        messages=list(state.messages),
         history_count=state.history_count,
         artifacts=[artifact for outcome in completed for artifact in outcome.artifacts],
         affected=list(dict.fromkeys(name for outcome in completed for name in outcome.affected)),
         usage=state.usage,
+        cost=state.cost,
         rounds=len(state.rounds),
         request_id=state.request_id,
         conversation_id=state.conversation_id,
@@ -174,6 +181,11 @@ def result_from(
         _rounds=state.rounds,
         _cause=cause,
     )
+
+
+def _loaded(ending: RequestCompleted | RequestFailed | RequestCancelled, output: OutputType[Any] | None) -> Any:
+    given = ending.output if isinstance(ending, RequestCompleted) else None
+    return None if given is None or output is None else output.load(given)
 
 
 def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]) -> RoundRecord:
@@ -195,6 +207,7 @@ def _outcome(ending: RequestCompleted | RequestFailed | RequestCancelled) -> Req
 
 
 _ERRORS: dict[str, type[ProviderError]] = {each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply)}
+_PLAIN_ERRORS: dict[str, type[ToolbusError]] = {each.code: each for each in (ConfigurationError, Denied, InvalidOutput)}
 
 
 def _error(
@@ -206,7 +219,9 @@ def _error(
     if raised is not None and raised.code == ending.reason:
         return raised
     kind = _ERRORS.get(ending.reason)
-    return ApplicationError(ending.error) if kind is None else kind(ending.error, retryable=ending.retryable)
+    if kind is not None:
+        return kind(ending.error, retryable=ending.retryable)
+    return _PLAIN_ERRORS.get(ending.reason, ApplicationError)(ending.error)
 
 
 def _record(state: CallState, cause: Callable[[str], BaseException | None]) -> CallRecord:

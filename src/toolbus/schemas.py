@@ -24,7 +24,15 @@ from pydantic.fields import FieldInfo
 
 from .errors import ConfigurationError, InvalidArguments, MissingExtra
 
-__all__ = ["ArgumentBinder", "binder_for", "context_parameter", "describe", "hints_of", "json_schema_validator"]
+__all__ = [
+    "ArgumentBinder",
+    "binder_for",
+    "context_parameter",
+    "describe",
+    "explain",
+    "hints_of",
+    "json_schema_validator",
+]
 
 Json: TypeAlias = dict[str, Any]
 
@@ -72,7 +80,7 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
     except Exception as exc:
         raise ConfigurationError(f"tool {where}: its signature has no JSON schema: {exc}") from exc
     return ArgumentBinder(
-        parameters=_tidy(schema), bind=_binder(adapter), context=context_parameter(where, hints, is_context)
+        parameters=tidy(schema), bind=_binder(adapter), context=context_parameter(where, hints, is_context)
     )
 
 
@@ -192,7 +200,7 @@ def _has_description(annotation: Any) -> bool:
 _VALUES = frozenset({"default", "const", "enum", "example", "examples"})  # values, not schemas
 
 
-def _tidy(schema: Json) -> Json:
+def tidy(schema: Json) -> Json:
     """Drop the titles that pydantic derives from names: they cost tokens and tell a model nothing."""
 
     def clean(node: Any, *, is_properties: bool = False) -> Any:

@@ -8,73 +8,58 @@ request's facts. It knows the bus, and no runtime, dispatcher or vendor.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import anyio
 
-from .buffers import Overflow
+from .asking import Asker
 from .bus import EventBus
+from .core.control import plan_in
 from .core.limits import Limits
+from .core.output import OutputType
 from .core.state import Messages, Phase, TurnState
 from .core.transcript import repair
-from .core.turn import (
-    AwaitCalls,
-    CallModel,
-    Elapsed,
-    Input,
-    ModelFailed,
-    ModelReplied,
-    Start,
-    apply,
-    decide,
-    pending,
-)
-from .errors import ApplicationError, ConfigurationError, ProviderError, ToolbusError
+from .core.turn import AwaitCalls, CallModel, Elapsed, Input, Start, apply, decide, pending
+from .errors import ApplicationError, ConfigurationError, Denied, ToolbusError
 from .events import (
+    ApprovalDecided,
+    ApprovalRequested,
     CancelRequested,
     Event,
     MessageAppended,
-    ModelResponded,
-    ModelRetrying,
-    RequestCancelled,
-    RequestCompleted,
     RequestFailed,
     SteeringAdded,
-    TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
     new_id,
 )
-from .inputs import Instructions, MessagesLike, ToolsLike, provider_list, read_instructions, split_messages, tool_source
+from .handle import SessionHandle
+from .inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
+from .interceptors import Interceptor
 from .logs import LEVELS, log_fact, logger
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
+from .options import SessionOptions, check_options
 from .outcome import RequestResult, result_from
-from .protocols import (
-    Journal,
-    ModelReply,
-    ModelRequest,
-    ModelSettings,
-    Provider,
-    ToolSource,
-    ToolSpec,
-)
-from .subscriptions import Subscription
-from .text_stream import TextStream
-from .tools import ToolContext
+from .protocols import Journal, Provider, ToolSource, ToolSpec
+from .status import StatusTeller
 
 __all__ = ["RequestSession"]
 
 Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 """What has to be waited for before a request begins; gives the history of its conversation."""
 
+Parent: TypeAlias = tuple[str, str]
+"""The request and the call that a sub-session works for: `request_id` and `call_id`."""
+
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
-_FROM_BUS = frozenset[type[Event]]({ToolCallCompleted, CancelRequested, SteeringAdded})
+_FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded})
+_TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
+_CLAIMED = frozenset[type[Event]]({MessageAppended, ApprovalRequested, *_TERMINAL})
 
 
-class RequestSession:
+class RequestSession(SessionHandle):
     """One request: from a prompt to its `RequestResult`, over the bus.
 
         session = RequestSession(bus, provider, "Weather in Paris?", tools=[get_weather])
@@ -84,8 +69,9 @@ class RequestSession:
     `provider` is the model, or a sequence of them: the first is asked, and the next when one stays out of reach.
     `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or OpenAI dictionaries; copied,
     never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
-    change while the request runs. `prepare` is awaited before the request begins (its clocks do not run yet) and
-    gives messages to put in front. Nothing happens before `run`, which is called once, in any task.
+    change while the request runs. `options` are those of `SessionOptions`. `prepare` is awaited before the request
+    begins (its clocks do not run yet) and gives messages to put in front. Nothing happens before `run`, which is
+    called once, in any task.
     """
 
     def __init__(
@@ -95,57 +81,64 @@ class RequestSession:
         messages: str | MessagesLike,
         *,
         tools: ToolsLike = (),
-        limits: Limits | None = None,
-        settings: ModelSettings | None = None,
-        instructions: Instructions | None = None,
-        deps: Any = None,
-        metadata: Mapping[str, Any] | None = None,
         conversation_id: str = "",
         request_id: str = "",
+        parent: Parent | None = None,
         journal: Journal | None = None,
         prepare: Prepare | None = None,
         raise_on_failure: bool = False,
+        **options: Unpack[SessionOptions],
     ) -> None:
+        check_options(options, SessionOptions, "RequestSession")
         history, prompt = split_messages(messages)
-        self.request_id = request_id or new_id()
-        self.conversation_id = conversation_id or f"c{self.request_id}"
-        self.deps = deps
-        self.metadata = metadata
+        get = options.get
+        request_id = request_id or new_id()
+        conversation_id = conversation_id or f"c{request_id}"
+        self.deps = get("deps")
+        self.metadata: Mapping[str, Any] | None = get("metadata")
         self.tools: ToolSource = tool_source(tools)
-        self._bus = bus
-        self._providers = provider_list(provider)
-        self._settings = settings or ModelSettings()
-        self._instructions = instructions
+        self.options = options
+        self.parent = parent
         self._journal = journal
         self.prepare = prepare
-        self._raise = raise_on_failure
+        self.notes: Sequence[SystemMessage] = ()  # what `prepare` found for the model to know before the prompt
         if prompt is not None and not prompt.message_id:
-            prompt = UserMessage(content=prompt.content, message_id=f"{self.request_id}_u")
+            prompt = UserMessage(content=prompt.content, message_id=f"{request_id}_u")
         self._prompt = prompt
-        self._state = TurnState(
-            request_id=self.request_id,
-            conversation_id=self.conversation_id,
+        wanted: Any = get("output")
+        self._output: OutputType[Any] | None = None if wanted is None else OutputType(wanted)
+        providers = provider_list(provider)
+        state = TurnState(
+            request_id=request_id,
+            conversation_id=conversation_id,
             parent_id=prompt.message_id if prompt else "",
-            metadata=metadata,
-            limits=limits or Limits(),
-            providers=len(self._providers),
+            metadata=self.metadata,
+            limits=get("limits") or Limits(),
+            providers=len(providers),
             messages=history,
+            approval=get("approval"),
+            prices=get("prices"),
+            output=self._output,
+            note_failures=get("note_failures", False),
         )
-        self._mailbox: Mailbox | None = None
-        self._result: RequestResult[Any] | None = None
-        self._error: ToolbusError | None = None
-        self._done: anyio.Event | None = None
-        self._accepted: anyio.Event | None = None
+        super().__init__(bus, state, raise_on_failure=raise_on_failure)
+        self._asker = Asker(state, providers, options)
+        tools_of = self.tools  # not by way of the session, which would keep itself alive
+        self.status = StatusTeller(bus, state.envelope, lambda: tools_of.specs)
+        self._error: ToolbusError | None = None  # what broke, other than the model
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
         self._earlier = 0  # how many messages `prepare` has put in front
 
-    # ---------------------------------------------------------------------------------------- for the caller
+    @property
+    def interceptors(self) -> Sequence[Interceptor]:
+        """The application's own functions around this request's calls, in order."""
+        return self._asker.interceptors
 
     @property
-    def messages(self) -> Sequence[Message]:
-        """The transcript so far: a read-only view that does not grow."""
-        return Messages(self._state.messages)
+    def granted(self) -> dict[str, bool]:
+        """Decisions on tools to be remembered, by their definition (`core.approval`): given ones and new ones."""
+        return self._state.granted
 
     def take_new_messages(self) -> list[Message]:
         """What a store does not have yet: all messages but those that `prepare` gave, and that were taken before."""
@@ -153,79 +146,6 @@ class RequestSession:
             return []  # it never began, so there was no turn
         taken, self._earlier = self._earlier, len(self._state.messages)
         return self._state.messages[taken:]
-
-    @property
-    def ended(self) -> bool:
-        """Whether the result is there."""
-        return self._result is not None
-
-    async def result(self) -> RequestResult[Any]:
-        """Wait for the end. Cancelling the wait does not cancel the request; any number of tasks may wait.
-
-        Raises the matching `ToolbusError` where the session was made with `raise_on_failure`.
-        """
-        if self._result is None:
-            if self._done is None:
-                self._done = anyio.Event()
-            await self._done.wait()
-            assert self._result is not None
-        if self._raise:
-            self._result.raise_for_outcome()
-        return self._result
-
-    async def accepted(self) -> None:
-        """Return once the request has begun and, with a journal, is durable. Also after it has ended."""
-        if self._state.facts == 0 and self._result is None:
-            if self._accepted is None:
-                self._accepted = anyio.Event()
-            await self._accepted.wait()
-
-    def cancel(self, reason: str = "") -> bool:
-        """Ask the request to end as `cancelled`; results that are there stay. False when it does not run (any more)."""
-        return self._ask(CancelRequested, reason=reason)
-
-    def steer(self, text: str) -> bool:
-        """Add a user message at the next round boundary. False when the request does not run (any more).
-
-        Like `cancel`, to be called on the event loop's thread; from another one publish the event thread-safely.
-        """
-        return self._ask(SteeringAdded, text=text)
-
-    def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
-        if self._state.ending is not None or self._result is not None:
-            return False
-        self._open_mailbox()
-        return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
-
-    def events(self, *kinds: type[Event], capacity: int = 1_000) -> Subscription:
-        """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
-
-        The subscription is made here, not at the first `anext`; it is let go by itself when the request ends.
-        """
-        return self._listen(kinds, capacity, "drop_oldest")
-
-    def text(self, *, final_only: bool = False) -> TextStream:
-        """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
-
-        With `final_only`, only the text of the last round, once it is known to be the last. Of a provider that does
-        not stream, whole texts arrive. When the model is asked again (`ModelRetrying`), its text begins anew.
-        """
-        subscription = self._listen((TextDelta, ModelResponded, ModelRetrying), 1_000, "coalesce")
-        return TextStream(subscription, final_only=final_only)
-
-    def _listen(self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow) -> Subscription:
-        subscription = self._bus.subscribe(
-            *kinds,
-            request_id=self.request_id,
-            until=_is_ending,
-            capacity=capacity,
-            overflow=overflow,
-            name=self.request_id,
-        )
-        if self.ended:
-            subscription.close()  # there is nothing to hear any more, and a reader must not wait for it
-            return subscription
-        return subscription.open()
 
     # ------------------------------------------------------------------------------------------------ the actor
 
@@ -243,7 +163,8 @@ class RequestSession:
             self._clock = self._bus.clock  # behind the mailbox, with which a bus learns its loop
             if self.prepare is not None:
                 await self._make_ready(self.prepare, mailbox)
-            await self._step([self._start(), *mailbox.drain()], self._clock())
+            start = await self._admitted()
+            await self._step([start, *mailbox.drain()], self._clock())
             if self._accepted is not None:
                 self._accepted.set()
             while self._state.ending is None:
@@ -306,13 +227,27 @@ class RequestSession:
             finally:
                 mailbox.on_put = None
 
-    def _start(self) -> Start:
-        return Start(self._prompt, history=Messages(self._state.messages))
+    def _start(self, refused: str | None = None) -> Start:
+        state = self._state
+        if any(spec.control == "plan" for spec in self.tools.specs.values()):
+            state.plan = plan_in(state.messages)
+        ids = {} if self.parent is None else {"parent_request_id": self.parent[0], "parent_call_id": self.parent[1]}
+        return Start(self._prompt, Messages(state.messages), self.notes, refused, **ids)
 
-    def _open_mailbox(self) -> Mailbox:
-        if self._mailbox is None:
-            self._mailbox = self._bus.open_mailbox(self.request_id, self)
-        return self._mailbox
+    async def _admitted(self) -> Start:
+        """The beginning, as the guardrails on the prompt allow it."""
+        if self._prompt is None or not self.interceptors:
+            return self._start()
+        try:
+            self._prompt = await self._asker.admit(self._prompt, self)
+        except Denied as exc:
+            self._error = exc
+            return self._start(refused=str(exc) or "the prompt was denied")
+        except ToolbusError:
+            raise
+        except Exception as exc:
+            raise ApplicationError(f"{type(exc).__name__}: {exc}") from exc
+        return self._start()
 
     async def _step(self, inputs: Sequence[Input], now: float) -> None:
         """One step of the machine: decide and apply; claim what is ours; write; publish."""
@@ -334,6 +269,8 @@ class RequestSession:
     def _advance(self, inputs: Sequence[Input], now: float) -> list[Event]:
         """Decide and apply until nothing follows. Synchronous, so no result can slip in between."""
         state = self._state
+        if state.waiting:  # a person's decision is for the tools as they are now
+            state.tools = self._specs()
         facts: list[Event] = []
         queue: list[Input | None] = [*inputs, None]
         for happened in queue:
@@ -341,32 +278,38 @@ class RequestSession:
             while made:
                 for fact in made:
                     apply(state, fact)
-                    kind = type(fact)
-                    if kind is MessageAppended or kind is ToolCallFailed:
+                    if type(fact) in _CLAIMED:
                         self._arbitrate(fact, inputs)
                 facts.extend(made)
                 made = () if happened is not None else decide(state, None, now)
         return facts
 
     def _arbitrate(self, fact: Event, inputs: Sequence[Input]) -> None:
-        """Open a reply's calls on the bus, and claim those that the machine has settled itself."""
+        """Open a reply's calls and questions on the bus, and claim the calls that the machine has settled itself."""
         if isinstance(fact, MessageAppended):
             message = fact.message
             if isinstance(message, AssistantMessage) and message.tool_calls and self._mailbox is not None:
                 self._bus.open_calls(self._mailbox, [call.call_id for call in message.tool_calls])
-        elif isinstance(fact, ToolCallFailed) and not any(fact is each for each in inputs):
+        elif isinstance(fact, ApprovalRequested):
+            if self._mailbox is not None:
+                self._bus.open_approval(self._mailbox, fact)
+        elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)) and not _is_in(fact, inputs):
             self._bus.claim(fact.request_id, fact.call_id)
 
     def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
-        announce = self._bus.announce
+        announce, ending = self._bus.announce, self._state.ending
         for fact in facts:
             kind = type(fact)
             level = LEVELS.get(kind)
             if level is not None and logger.isEnabledFor(level):
                 log_fact(fact, self._state.envelope(fact.at))
-            if kind in _FROM_BUS or (kind is ToolCallFailed and any(fact is each for each in inputs)):
+            if kind in _FROM_BUS or (kind in _TERMINAL and _is_in(fact, inputs)):
                 continue  # what came from the bus was published there
+            if fact is ending:  # a request's ending is the last that is heard of it
+                self.status.tell_all(facts)
             announce(fact)
+        if ending is None:
+            self.status.tell_all(facts)
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -374,8 +317,8 @@ class RequestSession:
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
         if command.not_before and not await self._pause(command, mailbox):
             return
-        tools: Mapping[str, ToolSpec] = self.tools.specs if command.offer_tools else {}
-        call = ModelCall(self._bus, self._state, self._clock, command, scope)
+        tools = self._offered(command)
+        call = ModelCall(self._bus, self._state, self._clock, command, scope, self.status)
         mailbox.on_put = call.on_put
         try:
             if asked := mailbox.drain():  # before the model was
@@ -383,7 +326,7 @@ class RequestSession:
             if self._state.phase is not Phase.MODEL:
                 return
             self._call = call
-            happened = await self._ask_model(call, tools)
+            happened = await self._asker.ask(call, tools, self)
             self._call = None
         finally:
             mailbox.on_put = None
@@ -406,48 +349,17 @@ class RequestSession:
             await self._step(asked, self._clock())
         return self._state.phase is Phase.MODEL
 
-    async def _ask_model(self, call: ModelCall, tools: Mapping[str, ToolSpec]) -> Input:
-        self._error = None
-        try:
-            messages = await self._prepared()
-            request = ModelRequest(
-                messages=messages,
-                tools=tuple(tools.values()),
-                settings=self._settings,
-                request_id=self.request_id,
-                conversation_id=self.conversation_id,
-                round=call.command.round,
-            )
-            reply = await self._providers[call.command.provider].respond(request, call.emit)
-        except ProviderError as exc:
-            self._error = exc
-            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds)
-        except ToolbusError as exc:
-            self._error = exc
-            return ModelFailed(exc.code, str(exc))
-        except Exception as exc:
-            logger.exception("the model could not be asked", extra={"request_id": self.request_id})
-            self._error = ApplicationError(f"{type(exc).__name__}: {exc}")
-            self._error.__cause__ = exc
-            return ModelFailed(self._error.code, str(self._error))
-        if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-            return ModelFailed("application_error", f"the provider gave a {type(reply).__name__}, not a ModelReply")
-        return ModelReplied(reply, tools)
+    def _specs(self) -> Mapping[str, ToolSpec]:
+        """The tools there are now, and that of the structured output."""
+        specs = self.tools.specs
+        return specs if self._output is None else {**specs, self._output.spec.name: self._output.spec}
 
-    async def _prepared(self) -> Sequence[Message]:
-        """The transcript behind the instructions. Valid by construction: the machine appends whole rounds only."""
-        messages = self._state.messages
-        if self._instructions is None:
-            return Messages(messages)
-        context = ToolContext(
-            deps=self.deps,
-            request_id=self.request_id,
-            conversation_id=self.conversation_id,
-            messages=self.messages,
-            metadata=self.metadata,
-        )
-        text = await read_instructions(self._instructions, context)
-        return Messages(messages, SystemMessage(text=text, message_id=f"{self.request_id}_i") if text else None)
+    def _offered(self, command: CallModel) -> Mapping[str, ToolSpec]:
+        """What the model may call now. In the last answer after a limit, only what gives the structured output."""
+        self._state.tools = specs = self._specs()
+        if command.offer_tools:
+            return specs
+        return {} if self._output is None else {self._output.spec.name: self._output.spec}
 
     # ------------------------------------------------------------------------------------------------- the end
 
@@ -484,17 +396,19 @@ class RequestSession:
             self._error.__cause__ = exc
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
+        self.status.tell(state.ending)
         self._bus.announce(state.ending)
 
     def _finish(self, mailbox: Mailbox) -> None:
         self._bus.close_mailbox(mailbox)
         mailbox.view = None  # else the result would keep the session alive
-        self._result = result_from(self._state, self._state.messages, mailbox.cause, self._error)
+        self._result = result_from(self._state, mailbox.cause, self._error or self._asker.error, self._output)
         if self._accepted is not None:
             self._accepted.set()
         if self._done is not None:
             self._done.set()
 
 
-def _is_ending(event: Event) -> bool:
-    return isinstance(event, _ENDINGS)
+def _is_in(fact: Event, inputs: Sequence[Input]) -> bool:
+    """Whether `fact` is itself what happened, and so was published by somebody else."""
+    return any(fact is each for each in inputs)

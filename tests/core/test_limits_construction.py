@@ -12,8 +12,9 @@ import pytest
 from toolbus.core.limits import Limits
 from toolbus.errors import ConfigurationError
 
-NUMBERS = [each.name for each in fields(Limits) if each.name != "on_limit"]
-COUNTS = [each for each in NUMBERS if each.startswith("max_")]
+WORDS = ("on_limit", "on_failure", "stop_on")
+NUMBERS = [each.name for each in fields(Limits) if each.name not in WORDS]
+COUNTS = [each for each in NUMBERS if each.startswith("max_") and each != "max_cost"]
 SECONDS = [each for each in NUMBERS if each.endswith("_seconds")]
 
 
@@ -26,15 +27,20 @@ def test_every_limit_is_finite_by_default_and_as_the_design_says() -> None:
         "max_consecutive_errors": 3,
         "max_repeats": 3,
         "max_model_attempts": 3,
+        "max_output_repairs": 2,
         "timeout_seconds": 120,
         "tool_timeout_seconds": 30,
         "model_timeout_seconds": 60,
+        "approval_timeout_seconds": 3_600,
         "stream_idle_seconds": 30,
         "max_input_tokens": 1_000_000,
         "max_output_tokens": 100_000,
+        "max_cost": None,
     }
     assert Limits().on_limit == "answer"
-    assert sorted(COUNTS + SECONDS) == sorted(NUMBERS)
+    assert Limits().on_failure == "collect"
+    assert Limits().stop_on == frozenset()
+    assert sorted([*COUNTS, *SECONDS, "max_cost"]) == sorted(NUMBERS)
 
 
 def refused(name: str, value: object) -> str:
@@ -53,9 +59,15 @@ def test_zero_negative_nan_and_infinite_are_refused_by_name(name: str, value: fl
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", [True, False, None, "3", Decimal(3)])
+@pytest.mark.parametrize("value", [True, False, "3", Decimal(3)])
 def test_what_is_no_number_is_refused_and_a_boolean_is_none(name: str, value: object) -> None:
     assert refused(name, value) == f"{name} is {value!r}; it must be a number"
+
+
+@pytest.mark.parametrize("name", COUNTS + SECONDS)
+def test_only_the_cost_may_be_without_a_limit(name: str) -> None:
+    assert refused(name, None) == f"{name} is None; it must be a number"
+    assert Limits(max_cost=0.5).max_cost == 0.5
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -74,6 +86,23 @@ def test_seconds_may_be_whole_or_not(name: str, value: float) -> None:
 @pytest.mark.parametrize("value", ["", "ask", None, True])
 def test_on_limit_knows_two_words(value: object) -> None:
     assert refused("on_limit", value) == f"on_limit is {value!r}; it must be 'answer' or 'stop'"
+
+
+@pytest.mark.parametrize("value", ["", "fail-fast", None, True])
+def test_on_failure_knows_two_words(value: object) -> None:
+    assert refused("on_failure", value) == f"on_failure is {value!r}; it must be 'collect' or 'fail_fast'"
+
+
+def test_stop_on_takes_any_collection_of_reasons_and_refuses_others_by_name() -> None:
+    options: dict[str, Any] = {"stop_on": ["unknown_tool", "timeout"]}
+    assert Limits(**options).stop_on == frozenset({"unknown_tool", "timeout"})
+    assert refused("stop_on", {"unknown"}).startswith("stop_on has 'unknown'; a call fails for one of: error, ")
+
+
+def test_the_presets_have_5_10_and_20_rounds() -> None:
+    presets = [Limits.brief(), Limits.standard(), Limits.thorough()]
+    assert [each.max_rounds for each in presets] == [5, 10, 20]
+    assert presets[1] == Limits()
 
 
 def test_limits_cannot_be_changed() -> None:

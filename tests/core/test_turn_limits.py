@@ -82,7 +82,7 @@ def test_as_many_calls_as_there_may_be_stop_nothing() -> None:
     turn.complete()
     turn.call(call("clock", numbered(2)))
     turn.complete()
-    assert turn.state.stop == ""
+    assert turn.state.stop is None
     assert not turn.last_answer_is_asked
 
 
@@ -138,7 +138,7 @@ def test_a_success_in_a_later_round_resets_the_count() -> None:
         turn.call(call("clock", numbered(number)), call("nothing"))
         turn.complete()
     assert turn.state.consecutive_errors == 1
-    assert turn.state.stop == ""
+    assert turn.state.stop is None
 
 
 def test_refusals_by_a_limit_are_nobodys_errors() -> None:
@@ -158,7 +158,7 @@ def test_what_a_tool_says_of_limits_is_an_error_of_its_own_and_stops_nothing() -
         )
     )
     assert turn.state.consecutive_errors == 1
-    assert turn.state.stop == ""
+    assert turn.state.stop is None
 
 
 # ----------------------------------------------------------------------------------------------- repeats

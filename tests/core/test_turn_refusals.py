@@ -16,8 +16,8 @@ from toolbus.protocols import ToolSpec
 
 def refusal(name: str, arguments: str, tools: Mapping[str, ToolSpec] = TOOLS) -> ToolCallFailed:
     """How the first of two calls is refused, while the second one is requested."""
-    turn = Turn()
-    facts = turn.step(replied("", call(name, arguments), call("last"), tools={**tools, "last": ToolSpec(name="last")}))
+    turn = Turn(tools={**tools, "last": ToolSpec(name="last")})
+    facts = turn.step(replied("", call(name, arguments), call("last")))
     assert [each.name for each in of(ToolCallRequested, facts)] == ["last"]
     (refused,) = of(ToolCallFailed, facts)
     assert (refused.call_id, refused.name, refused.outcome_unknown, refused.limit) == ("r_0_0", name, False, "")
@@ -48,8 +48,8 @@ def test_an_unknown_tool_is_refused_with_a_list_of_those_there_are() -> None:
 
 
 def test_where_there_are_no_tools_the_refusal_says_so() -> None:
-    turn = Turn()
-    (refused,) = of(ToolCallFailed, turn.step(replied("", call("clock"), tools={})))
+    turn = Turn(tools={})
+    (refused,) = of(ToolCallFailed, turn.step(replied("", call("clock"))))
     assert refused.error == "There is no tool 'clock'. The tools are: none."
 
 
@@ -96,7 +96,7 @@ def test_half_a_surrogate_pair_is_refused_and_every_fact_can_be_written() -> Non
     reply = turn.state.messages[1]
     assert isinstance(reply, AssistantMessage)
     assert reply.text == "text ?"
-    assert [each.arguments for each in reply.tool_calls] == ['{"a": "?"}', "{}", '{"a": "ü"}']
+    assert [each.arguments for each in reply.tool_calls] == ['{"a": "\\ud83d"}', "{}", '{"a": "ü"}']
 
 
 def test_calls_that_come_when_the_time_is_over_do_not_start() -> None:

@@ -96,7 +96,7 @@ def test_a_reply_gets_ids_of_ours_and_keeps_all_else() -> None:
     reply = ModelReply(message=message, finish_reason="tool_calls", vendor="v", model="m", usage=Usage(input_tokens=1))
     expected = turn.command
     assert isinstance(expected, CallModel)
-    facts = turn.step(ModelReplied(reply, TOOLS))
+    facts = turn.step(ModelReplied(reply))
     (responded,) = of(ModelResponded, facts)
     assert (responded.finish_reason, responded.vendor, responded.model) == ("tool_calls", "v", "m")
     ours = responded.message
@@ -178,9 +178,9 @@ def test_the_next_round_knows_what_it_processes() -> None:
 
 
 def test_a_tools_own_timeout_replaces_the_requests() -> None:
-    turn = Turn()
     slow = ToolSpec(name="slow", timeout_seconds=45)
-    turn.step(replied("", call("slow"), call(), tools={"slow": slow, "clock": TOOLS["clock"]}))
+    turn = Turn(tools={"slow": slow, "clock": TOOLS["clock"]})
+    turn.step(replied("", call("slow"), call()))
     assert [each.deadline for each in of(ToolCallRequested, turn.facts)] == [45, 30]
     assert turn.waiting.deadline == turn.now + 30
     turn.complete("r_0_1")

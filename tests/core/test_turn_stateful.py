@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,7 +34,6 @@ from toolbus.events import (
     encode,
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
-from toolbus.protocols import ToolSpec
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 HISTORIES: list[list[Message]] = [
@@ -93,9 +91,9 @@ class AnyTurn(RuleBasedStateMachine):
 
     @rule(text=texts, calls=st.lists(tool_calls, max_size=5), usage=usages, forgotten=st.booleans())
     def reply(self, text: str, calls: list[ToolCall], usage: Usage, forgotten: bool) -> None:
-        tools: Mapping[str, ToolSpec] = {} if forgotten else TOOLS
+        self.turn.offer({} if forgotten else TOOLS)
         offered = isinstance(command := self.turn.command, CallModel) and command.offer_tools
-        facts = self.turn.step(replied(text, *calls, usage=usage, tools=tools))
+        facts = self.turn.step(replied(text, *calls, usage=usage))
         if not offered:
             assert of(ToolCallRequested, facts) == []
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from toolbus.core.limits import Limits
 from toolbus.core.state import TurnState
@@ -57,11 +57,9 @@ def call(name: str = "clock", arguments: str = "{}", provider_call_id: str = "")
     return ToolCall(name=name, arguments=arguments, provider_call_id=provider_call_id)
 
 
-def replied(
-    text: str = "", *calls: ToolCall, usage: Usage | None = None, tools: Mapping[str, ToolSpec] = TOOLS
-) -> ModelReplied:
+def replied(text: str = "", *calls: ToolCall, usage: Usage | None = None) -> ModelReplied:
     reply = ModelReply(message=AssistantMessage(text=text, tool_calls=calls), usage=usage or Usage(), vendor="scripted")
-    return ModelReplied(reply, tools)
+    return ModelReplied(reply)
 
 
 def completed(call_id: str, content: str = "done", **fields: object) -> ToolCallCompleted:
@@ -83,9 +81,13 @@ class Turn:
         prompt: str | None = "What time is it?",
         steered: Sequence[str] = (),
         now: float = 1_000_000.0,
+        tools: Mapping[str, ToolSpec] = TOOLS,
+        **agreed: Any,
     ) -> None:
         self.history = list(history)
         self.limits = limits or Limits()
+        self.tools = tools
+        self.agreed = agreed
         self.state = self.fresh()
         self.facts: list[Event] = []
         self.now = now
@@ -94,7 +96,15 @@ class Turn:
 
     def fresh(self) -> TurnState:
         """The state that a replay of `facts` begins with."""
-        return TurnState("r", conversation_id="c", parent_id="r_u", limits=self.limits, messages=list(self.history))
+        return TurnState(
+            "r",
+            conversation_id="c",
+            parent_id="r_u",
+            limits=self.limits,
+            messages=list(self.history),
+            tools=self.tools,
+            **self.agreed,
+        )
 
     def step(self, *inputs: Input) -> list[Event]:
         made: list[Event] = []
@@ -119,6 +129,10 @@ class Turn:
         for fact in made:
             assert apply(self.state, fact) is self.state
         return made
+
+    def offer(self, tools: Mapping[str, ToolSpec]) -> None:
+        """These are the tools from now on."""
+        self.tools = self.state.tools = tools
 
     # What may happen, by name.
 

@@ -180,7 +180,7 @@ async def test_an_exception_leaves_the_block_as_it_is_with_the_timeline_as_a_not
             raise ValueError("mine")
     assert caught.value.args == ("mine",)
     (note,) = caught.value.__notes__
-    assert note.splitlines()[-1].split()[1] == "ToolCallRequested"
+    assert [line.split()[1] for line in note.splitlines()[-2:]] == ["ToolCallRequested", "StatusChanged"]
 
 
 async def test_a_failure_of_the_harness_tells_the_timeline_once():

@@ -14,7 +14,7 @@ import orjson
 
 from ..errors import InvalidArguments
 
-__all__ = ["MAX_DEPTH", "encodable", "parse_arguments"]
+__all__ = ["MAX_DEPTH", "encodable", "encodable_json", "parse_arguments"]
 
 MAX_DEPTH = 64
 """Levels of nesting that arguments may have: the bad-input table's bound; real schemas stay under ten."""
@@ -47,6 +47,11 @@ def parse_arguments(text: str) -> _Json:
 def encodable(text: str) -> str:
     """`text` without lone surrogates, which no JSON can carry; each becomes a question mark."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def encodable_json(text: str) -> str:
+    """JSON `text` that can be carried and says the same: a lone surrogate is escaped, and readers still refuse it."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _check_slowly(text: str) -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from ..errors import ConfigurationError
+from ..events import FailureReason
 
-__all__ = ["Limits", "OnLimit"]
+__all__ = ["Limits", "OnFailure", "OnLimit"]
 
 OnLimit: TypeAlias = Literal["answer", "stop"]
+OnFailure: TypeAlias = Literal["collect", "fail_fast"]
+_CHOICES: dict[str, tuple[str, ...]] = {"on_limit": get_args(OnLimit), "on_failure": get_args(OnFailure)}
+_REASONS: tuple[str, ...] = get_args(FailureReason)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Limits:
-    """The limits that stop a request, and their defaults. Every one is finite.
+    """The limits that stop a request, and their defaults. Every one but `max_cost` is finite.
 
     A limit is no error: the request ends `stopped`, and `RequestResult.reason` names the limit with its value.
 
@@ -25,13 +30,23 @@ class Limits:
     max_consecutive_errors: failed calls in a row, counted in call order; a success resets the count.
     max_repeats: calls in a row of the same tool with the same arguments.
     max_model_attempts: calls of one provider for one reply, while it is overloaded, out of reach or silent.
-    timeout_seconds: the whole request, from its start.
+    max_output_repairs: how often a text that is not the structured output asked for is sent back to be mended.
+    timeout_seconds: the whole request, from its start; it stands still while a person is asked for approval.
     tool_timeout_seconds: one call of a tool, from its request, waiting for a free worker included.
     model_timeout_seconds: one call of the model, from its start to the reply's end.
+    approval_timeout_seconds: a person's decision on one call, from its question; then the call is `denied`.
     stream_idle_seconds: a stream that has begun and stands still (kept within a tenth).
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
+    max_cost: over all calls of the model, in the currency of the price table that it needs (`prices=`).
     on_limit: "answer" asks the model once more with no tools offered, so that the user gets the best answer there
-        is (not after `timeout_seconds` and the token limits); "stop" ends at once, with the last text.
+        is (not after `timeout_seconds`, the token limits and `max_cost`); "stop" ends at once, with the last text.
+    on_failure: "collect" sends failures to the model beside the results; "fail_fast" ends the request `stopped` at
+        the first failed call: calls that still run are cancelled, completed ones stay.
+    stop_on: the reasons of failed calls that end the request like that whatever `on_failure` is, such as
+        {"unknown_tool"}.
+
+    `Limits.brief()`, `Limits.standard()` and `Limits.thorough()` have 5, 10 and 20 rounds: the habits of assistants
+    that look one thing up, of those that carry a task out, and of those that work through many files.
 
     Raises `ConfigurationError`, which is a `ValueError`, for what is zero, negative, NaN or infinite.
     """
@@ -42,23 +57,55 @@ class Limits:
     max_consecutive_errors: int = 3
     max_repeats: int = 3
     max_model_attempts: int = 3
+    max_output_repairs: int = 2
     timeout_seconds: float = 120.0
     tool_timeout_seconds: float = 30.0
     model_timeout_seconds: float = 60.0
+    approval_timeout_seconds: float = 3_600.0
     stream_idle_seconds: float = 30.0
     max_input_tokens: int = 1_000_000
     max_output_tokens: int = 100_000
+    max_cost: float | None = None
     on_limit: OnLimit = "answer"
+    on_failure: OnFailure = "collect"
+    stop_on: frozenset[FailureReason] = frozenset()
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name == "on_limit":
-                if value not in ("answer", "stop"):
-                    raise ConfigurationError(f"on_limit is {value!r}; it must be 'answer' or 'stop'")
+            if each.name in _CHOICES:
+                choices = _CHOICES[each.name]
+                if value not in choices:
+                    raise ConfigurationError(f"{each.name} is {value!r}; it must be {' or '.join(map(repr, choices))}")
+            elif each.name == "stop_on":
+                object.__setattr__(self, "stop_on", _read_reasons(value))
+            elif value is None and each.name == "max_cost":
+                continue
             elif isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ConfigurationError(f"{each.name} is {value!r}; it must be a number")
             elif not 0 < value < math.inf:  # false for NaN too
                 raise ConfigurationError(f"{each.name} is {value!r}; it must be above zero and finite")
-            elif each.name.startswith("max_") and not isinstance(value, int):
+            elif each.name.startswith("max_") and each.name != "max_cost" and not isinstance(value, int):
                 raise ConfigurationError(f"{each.name} is {value!r}; it must be a whole number")
+
+    @classmethod
+    def brief(cls) -> Limits:
+        """5 rounds."""
+        return cls(max_rounds=5)
+
+    @classmethod
+    def standard(cls) -> Limits:
+        """10 rounds: the defaults."""
+        return cls()
+
+    @classmethod
+    def thorough(cls) -> Limits:
+        """20 rounds, and the time for them: 600 seconds."""
+        return cls(max_rounds=20, timeout_seconds=600.0)
+
+
+def _read_reasons(given: object) -> frozenset[FailureReason]:
+    reasons: frozenset[Any] = frozenset((given,) if isinstance(given, str) else cast("Iterable[Any]", given))
+    if unknown := sorted(map(repr, reasons - set(_REASONS))):
+        raise ConfigurationError(f"stop_on has {', '.join(unknown)}; a call fails for one of: {', '.join(_REASONS)}")
+    return reasons

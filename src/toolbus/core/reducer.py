@@ -12,11 +12,14 @@ from typing import Any, TypeAlias
 
 from ..errors import ProtocolViolation
 from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
     CancelRequested,
     Event,
     MessageAppended,
     ModelResponded,
     ModelRetrying,
+    PlanChanged,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -27,11 +30,11 @@ from ..events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from ..messages import AssistantMessage, ToolMessage, Usage
+from ..messages import AssistantMessage, ToolMessage, Usage, UserMessage
 from .limits import Limits
-from .state import CallState, Phase, RoundState, TurnState
+from .state import CallState, CallStatus, Phase, RoundState, Stop, TurnState
 
-__all__ = ["apply", "over_tokens"]
+__all__ = ["apply", "ends_at_once", "over_budget", "repair_id"]
 
 
 def apply(state: TurnState, fact: Event) -> TurnState:
@@ -67,12 +70,15 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
         state.last_text = message.text or state.last_text
         state.calls = [CallState(call, state.round) for call in message.tool_calls]
         state.open_calls = {each.call.call_id: each for each in state.calls}
+        state.unjudged = len(state.calls)
         state.rounds[-1].calls = state.calls
         state.appended = 0
     else:
         if state.phase is not Phase.READY:
             raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
-        if state.steering:  # the prompt comes before anybody can steer, so this is what was said first
+        if message.message_id == repair_id(state):
+            state.repairs += 1
+        elif state.steering and isinstance(message, UserMessage):  # the prompt comes before anybody can steer
             state.steering.pop(0)
             state.steered += 1
     state.messages.append(message)
@@ -89,7 +95,7 @@ def _apply_result(state: TurnState, message: ToolMessage) -> None:
         state.consecutive_errors = state.consecutive_errors + 1 if message.is_error else 0
     most = state.limits.max_consecutive_errors
     if state.consecutive_errors >= most:
-        state.stop = state.stop or f"max_consecutive_errors={most}"
+        _stop(state, f"max_consecutive_errors={most}")
     if state.appended == len(state.calls):
         state.phase = Phase.READY
 
@@ -119,6 +125,8 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     if not isinstance(message, AssistantMessage) or fact.round != state.round:
         raise ProtocolViolation(f"a {message.role} message of round {fact.round} is no reply of round {state.round}")
     limits = state.limits
+    state.vendor = fact.vendor
+    state.cost += fact.cost or 0.0
     current = state.rounds[-1]
     current.seconds = fact.at - current.started_at
     current.finish_reason = fact.finish_reason
@@ -135,43 +143,114 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     if not message.tool_calls and not state.steering:
         return  # it is the answer, whatever it took
     if state.replies >= limits.max_rounds:
-        state.stop = state.stop or f"max_rounds={limits.max_rounds}"
-    state.stop = over_tokens(limits, state.usage) or state.stop
+        _stop(state, f"max_rounds={limits.max_rounds}")
+    state.stop = over_budget(limits, state.usage, state.cost) or state.stop
 
 
-def over_tokens(limits: Limits, usage: Usage) -> str:
-    """The limit of tokens that `usage` is over, with its value, or an empty text."""
+def _stop(state: TurnState, reason: str) -> None:
+    """A count limit was reached: the first one is the reason, and a last answer may follow."""
+    state.stop = state.stop or Stop(reason, last_answer=state.limits.on_limit == "answer")
+
+
+def over_budget(limits: Limits, usage: Usage, cost: float) -> Stop | None:
+    """The limit of tokens or money that was passed: no further call of the model may be made."""
     if usage.output_tokens > limits.max_output_tokens:
-        return f"max_output_tokens={limits.max_output_tokens}"
+        return Stop(f"max_output_tokens={limits.max_output_tokens}")
     if usage.input_tokens > limits.max_input_tokens:
-        return f"max_input_tokens={limits.max_input_tokens}"
-    return ""
+        return Stop(f"max_input_tokens={limits.max_input_tokens}")
+    if limits.max_cost is not None and cost > limits.max_cost:
+        return Stop(f"max_cost={limits.max_cost:g}")
+    return None
+
+
+def ends_at_once(limits: Limits, reason: str) -> bool:
+    """Whether a call that failed for `reason` ends the request, by `on_failure` or `stop_on`."""
+    return reason in limits.stop_on or (limits.on_failure == "fail_fast" and reason not in _NO_FAILURES)
+
+
+_NO_FAILURES = ("limit", "cancelled")  # the machine's own doing, and no failure of the call
+
+
+def repair_id(state: TurnState) -> str:
+    """The `message_id` of the next request to mend a structured output."""
+    return f"{state.request_id}_o{state.repairs}"
+
+
+def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> CallState:
+    """The call of `fact`, which has not been requested yet; it counts from now on, and its arguments are known."""
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.status is CallStatus.REQUESTED:
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
+    if each.status is CallStatus.OPEN:
+        state.unjudged -= 1
+        state.tool_calls += 1
+        this = (fact.name, fact.arguments)
+        state.repeats = state.repeats + 1 if this == state.last_call else 1
+        state.last_call = this
+    each.arguments = fact.arguments
+    each.deadline = fact.at + fact.deadline
+    return each
+
+
+def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
+    each = _judged(state, fact)
+    if each.status is CallStatus.OPEN:
+        if not state.waiting:
+            state.paused_at = fact.at
+        state.waiting += 1
+    each.status = CallStatus.WAITING
+    each.definition = fact.definition
+
+
+def _apply_decided(state: TurnState, fact: ApprovalDecided) -> None:
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.status is not CallStatus.WAITING:
+        raise ProtocolViolation(f"call {fact.call_id!r} does not wait for an approval")
+    if fact.remember:
+        state.granted[each.definition] = fact.approved
+
+
+def _end_waiting(state: TurnState, at: float) -> None:
+    state.waiting -= 1
+    if not state.waiting:
+        state.deadline += at - state.paused_at
 
 
 def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
-    each = state.open_calls.get(fact.call_id)
-    if each is None or each.requested_at is not None:
-        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
-    each.arguments = fact.arguments
+    each = _judged(state, fact)
+    if each.status is CallStatus.WAITING:
+        _end_waiting(state, fact.at)
+    each.status = CallStatus.REQUESTED
     each.requested_at = fact.at
-    each.deadline = fact.at + fact.deadline
-    state.tool_calls += 1
-    this = (fact.name, fact.arguments)
-    state.repeats = state.repeats + 1 if this == state.last_call else 1
-    state.last_call = this
 
 
 def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
     each = state.open_calls.pop(fact.call_id, None)
     if each is None:
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
+    before, each.status = each.status, CallStatus.SETTLED
     each.outcome = fact
-    if each.requested_at is not None or not isinstance(fact, ToolCallFailed):
-        return
-    if not fact.limit:
-        state.tool_calls += 1
-    elif not fact.limit.startswith("max_calls_per_round"):
-        state.stop = state.stop or fact.limit
+    failed = isinstance(fact, ToolCallFailed)
+    if fact.spent is not None:
+        state.usage = state.usage + fact.spent.usage
+        state.tool_calls += fact.spent.tool_calls
+        state.cost += fact.spent.cost
+        state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
+    if before is CallStatus.WAITING:
+        _end_waiting(state, fact.at)
+    elif before is CallStatus.OPEN:
+        state.unjudged -= 1
+        limit = fact.limit if failed else ""
+        if not limit:
+            state.tool_calls += 1
+        elif not limit.startswith("max_calls_per_round"):
+            _stop(state, limit)
+        if isinstance(fact, ToolCallCompleted):  # answered by the machine: its data is what it was called with
+            data: Any = fact.data
+            each.arguments = data if isinstance(data, dict) else None
+    if failed and ends_at_once(state.limits, fact.reason):
+        told = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
+        state.stop = Stop(told, at_once=True)
 
 
 def _refused_by_limit(each: CallState) -> bool:
@@ -185,6 +264,10 @@ def _apply_steering(state: TurnState, fact: SteeringAdded) -> None:
 
 def _apply_cancel(state: TurnState, fact: CancelRequested) -> None:
     state.cancel = fact.reason
+
+
+def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
+    state.plan = fact.steps
 
 
 def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | RequestCancelled) -> None:
@@ -205,6 +288,9 @@ _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RoundStarted: ((Phase.READY,), _apply_round),
     ModelResponded: ((Phase.MODEL,), _apply_responded),
     ModelRetrying: ((Phase.MODEL,), _apply_retrying),
+    ApprovalRequested: ((Phase.TOOLS,), _apply_asked),
+    ApprovalDecided: ((Phase.TOOLS,), _apply_decided),
+    PlanChanged: ((Phase.TOOLS,), _apply_plan),
     ToolCallRequested: ((Phase.TOOLS,), _apply_requested),
     ToolCallCompleted: ((Phase.TOOLS,), _apply_settled),
     ToolCallFailed: ((Phase.TOOLS,), _apply_settled),

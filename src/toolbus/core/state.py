@@ -11,11 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from ..events import RequestEnding, TerminalEvent
+from ..events import PlanStep, RequestEnding, TerminalEvent
 from ..messages import Message, SystemMessage, ToolCall, Usage
+from ..protocols import ToolSpec
+from .approval import ApprovalPolicy
 from .limits import Limits
+from .output import OutputType
+from .prices import Price
 
-__all__ = ["CallState", "Messages", "Phase", "RoundState", "TurnState"]
+__all__ = ["CallState", "CallStatus", "Messages", "Phase", "RoundState", "Stop", "TurnState"]
 
 
 class Phase(enum.Enum):
@@ -64,19 +68,44 @@ class Messages(Sequence[Message]):
             yield messages[index]
 
 
+class CallStatus(enum.Enum):
+    """Where a call stands."""
+
+    OPEN = "open"  # not judged yet: its reply is new, or an earlier sequential call has to end first
+    WAITING = "waiting"  # for a person's approval
+    REQUESTED = "requested"  # on the bus; it may run
+    SETTLED = "settled"
+
+
 @dataclass(slots=True)
 class CallState:
     """One call of a reply. `arguments` is set once it was requested; `outcome` once it is settled.
 
-    `deadline` is a moment on the session's clock; infinite for a call that was refused before it could run.
+    `deadline` is a moment on the session's clock: of the person's decision while the call waits for one, then of its
+    result; infinite before. `definition` is what an approval is for: see `core.approval`.
     """
 
     call: ToolCall
     round: int
+    status: CallStatus = CallStatus.OPEN
     arguments: dict[str, Any] | None = None
     requested_at: float | None = None
     deadline: float = float("inf")
+    definition: str = ""
     outcome: TerminalEvent | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Stop:
+    """Why no more work is begun. `reason` names the limit with its value.
+
+    `last_answer` is whether the model may be asked once more, without tools; `at_once`, whether calls that run are
+    given up.
+    """
+
+    reason: str
+    last_answer: bool = False
+    at_once: bool = False
 
 
 @dataclass(slots=True)
@@ -100,8 +129,14 @@ class TurnState:
     conversation_id: str = ""
     parent_id: str = ""
     metadata: Mapping[str, Any] | None = None
+    # What was agreed for the request; `tools` as the session last saw them. No facts change these.
     limits: Limits = field(default_factory=Limits)
     providers: int = 1  # how many there are to turn to, one after the other
+    tools: Mapping[str, ToolSpec] = field(default_factory=dict[str, ToolSpec])
+    approval: ApprovalPolicy | None = None
+    prices: Mapping[str, Price] | None = None
+    output: OutputType[Any] | None = None
+    note_failures: bool = False
 
     phase: Phase = Phase.NEW
     messages: list[Message] = field(default_factory=list[Message])
@@ -110,6 +145,9 @@ class TurnState:
     rounds: list[RoundState] = field(default_factory=list[RoundState])
     calls: list[CallState] = field(default_factory=list[CallState])  # of the current round, in call order
     open_calls: dict[str, CallState] = field(default_factory=dict[str, CallState])  # of these, not settled yet
+    unjudged: int = 0  # how many of these are still to be judged
+    waiting: int = 0  # how many of these wait for a person; the request's own clock stands still meanwhile
+    paused_at: float = 0.0  # since when
     appended: int = 0  # how many results of the current round are in the transcript
     tools_offered: bool = True
     started_at: float = 0.0
@@ -129,8 +167,13 @@ class TurnState:
     steering: list[str] = field(default_factory=list[str])
     steered: int = 0
     usage: Usage = field(default_factory=Usage)
+    cost: float = 0.0
+    vendor: str = ""  # of the newest reply
+    repairs: int = 0  # texts that were sent back because they were not the structured output
+    plan: tuple[PlanStep, ...] = ()
+    granted: dict[str, bool] = field(default_factory=dict[str, bool])  # decisions to be remembered, by definition
 
-    stop: str = ""  # the limit that was reached, with its value
+    stop: Stop | None = None
     cancel: str | None = None  # the reason, once somebody asked
     last_text: str = ""
     ending: RequestEnding | None = None

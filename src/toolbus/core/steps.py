@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..events import CancelRequested, SteeringAdded, ToolCallCompleted, ToolCallFailed
-from ..messages import Message, UserMessage
-from ..protocols import ModelReply, ToolSpec
+from ..events import ApprovalDecided, CancelRequested, SteeringAdded, ToolCallCompleted, ToolCallFailed
+from ..messages import Message, SystemMessage, UserMessage
+from ..protocols import ModelReply
 from .state import CallState
 
 __all__ = [
@@ -27,20 +27,26 @@ __all__ = [
 
 @dataclass(slots=True)
 class Start:
-    """The request begins: `history` is a valid transcript, `prompt` the user's message behind it, if there is one."""
+    """The request begins: `history` is a valid transcript, `prompt` the user's message behind it, if there is one.
+
+    `notes` come between the two. With `refused`, a guardrail's reason, the request ends at once, and the prompt does
+    not join the transcript.
+    """
 
     prompt: UserMessage | None
     history: Sequence[Message] = ()
+    notes: Sequence[SystemMessage] = ()
+    refused: str | None = None
     parent_request_id: str = ""
     parent_call_id: str = ""
 
 
 @dataclass(slots=True)
 class ModelReplied:
-    """The model's whole reply, and the tools that were offered for it."""
+    """The model's whole reply. `denied` are the reasons of interceptors, by the call's place in it."""
 
     reply: ModelReply
-    tools: Mapping[str, ToolSpec] = field(default_factory=dict[str, ToolSpec])
+    denied: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 @dataclass(slots=True)
@@ -59,7 +65,15 @@ class Elapsed:
 
 
 Input: TypeAlias = (
-    Start | ModelReplied | ModelFailed | Elapsed | ToolCallCompleted | ToolCallFailed | CancelRequested | SteeringAdded
+    Start
+    | ModelReplied
+    | ModelFailed
+    | Elapsed
+    | ToolCallCompleted
+    | ToolCallFailed
+    | ApprovalDecided
+    | CancelRequested
+    | SteeringAdded
 )
 
 

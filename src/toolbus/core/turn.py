@@ -16,15 +16,15 @@ every round's start and at every ending (G08).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidArguments, ProtocolViolation
 from ..events import (
+    ApprovalDecided,
     CallOutcome,
     CancelRequested,
     Event,
-    MessageAppended,
     ModelResponded,
     ModelRetrying,
     RequestCancelled,
@@ -35,15 +35,16 @@ from ..events import (
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
-    ToolCallRequested,
 )
-from ..messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, user_text
-from ..protocols import ToolSpec
+from ..messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage, user_text
 from ..results import failure_content
-from .arguments import encodable, parse_arguments
-from .reducer import apply, over_tokens
+from .arguments import encodable, encodable_json
+from .facts import Facts
+from .judging import AT_ONCE, decide_approval, is_time_over, judge
+from .prices import cost_of
+from .reducer import apply, over_budget, repair_id
 from .retry import backoff_seconds
-from .state import CallState, Phase, TurnState
+from .state import CallState, CallStatus, Phase, Stop, TurnState
 from .steps import (
     AwaitCalls,
     CallModel,
@@ -76,62 +77,6 @@ __all__ = [
 # ------------------------------------------------------------------------------------------------- decide
 
 
-class _Facts:
-    """The facts of one decision, each stamped with the request's ids and its future place."""
-
-    __slots__ = ("_envelope", "_now", "_state", "made")
-
-    def __init__(self, state: TurnState, now: float) -> None:
-        self._state = state
-        self._now = now
-        self._envelope: dict[str, Any] | None = None
-        self.made: list[Event] = []
-
-    def add(self, kind: Callable[..., Event], **fields: Any) -> None:
-        state, made = self._state, self.made
-        if self._envelope is None:
-            self._envelope = state.envelope(self._now)
-        event_id = f"{state.request_id}_f{state.facts + len(made)}"
-        made.append(kind(event_id=event_id, **self._envelope, **fields))
-
-    def append(self, message: Message) -> None:
-        """`add(MessageAppended, message=message)`, written out: every third fact is one."""
-        state, made = self._state, self.made
-        made.append(
-            MessageAppended(
-                event_id=f"{state.request_id}_f{state.facts + len(made)}",
-                request_id=state.request_id,
-                conversation_id=state.conversation_id,
-                parent_id=state.parent_id,
-                at=self._now,
-                metadata=state.metadata,
-                message=message,
-            )
-        )
-
-    @property
-    def place(self) -> str:
-        """The name of the next fact: a seed for what has to look like chance and be the same at each replay."""
-        return f"{self._state.request_id}_f{self._state.facts + len(self.made)}"
-
-    def refuse(self, call: ToolCall, reason: str, error: str, *, limit: str = "") -> None:
-        """Settle a call that was not requested, and never will be."""
-        self.add(ToolCallFailed, call_id=call.call_id, name=call.name, reason=reason, error=error, limit=limit)
-
-    def give_up(self, each: CallState, reason: str, error: str) -> None:
-        """Settle a call that may run, and may have had its effect."""
-        requested_at = self._now if each.requested_at is None else each.requested_at
-        self.add(
-            ToolCallFailed,
-            call_id=each.call.call_id,
-            name=each.call.name,
-            reason=reason,
-            error=error,
-            outcome_unknown=True,
-            duration_seconds=self._now - requested_at,
-        )
-
-
 def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Event]:
     """The facts that `happened` means in `state`; for None, those that follow from the state itself.
 
@@ -139,7 +84,7 @@ def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Eve
     """
     if happened is None and _is_waiting(state):
         return ()
-    facts = _Facts(state, now)
+    facts = Facts(state, now)
     if happened is None:
         _follow(state, facts, now)
     elif state.phase is not Phase.ENDED:
@@ -151,10 +96,12 @@ def _is_waiting(state: TurnState) -> bool:
     """Whether the state asks for nothing but what is pending already."""
     if state.cancel is not None:
         return False
-    return state.phase is Phase.MODEL or (state.phase is Phase.TOOLS and bool(state.open_calls))
+    if state.phase is Phase.TOOLS:
+        return bool(state.open_calls) and not state.unjudged and not (state.stop is not None and state.stop.at_once)
+    return state.phase is Phase.MODEL
 
 
-def _on_start(state: TurnState, start: Start, facts: _Facts, _now: float) -> None:
+def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None:
     if state.phase is not Phase.NEW:
         raise ProtocolViolation("the request has begun already")
     facts.add(
@@ -165,15 +112,22 @@ def _on_start(state: TurnState, start: Start, facts: _Facts, _now: float) -> Non
         parent_request_id=start.parent_request_id,
         parent_call_id=start.parent_call_id,
     )
+    if start.refused is not None:
+        facts.add(RequestFailed, reason="denied", error=start.refused)
+        return
+    for note in start.notes:
+        facts.append(note)
     if start.prompt is not None:
         facts.append(start.prompt)
 
 
-def _on_reply(state: TurnState, replied: ModelReplied, facts: _Facts, now: float) -> None:
+def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, _now: float) -> None:
     if state.phase is not Phase.MODEL:
         return
     reply = replied.reply
     message = _identified(state, reply.message)
+    usage = state.usage + reply.usage
+    cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
     facts.add(
         ModelResponded,
         round=state.round,
@@ -182,29 +136,29 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: _Facts, now: float
         usage=reply.usage,
         vendor=reply.vendor,
         model=reply.model,
+        cost=cost,
     )
+    if cost is None and state.limits.max_cost is not None:  # it could cost anything
+        model = f"{reply.vendor}:{reply.model}"
+        error = f"max_cost is set, and there is no price for {model!r}: give prices={{{model!r}: Price(...)}}"
+        facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
+        return
     if not message.tool_calls and not message.text.strip():
-        if stop := state.stop or over_tokens(state.limits, state.usage + reply.usage):
-            _complete(state, facts, stop)
-        elif state.empty_replies:
-            facts.add(
-                RequestFailed,
-                reason="empty_reply",
-                error="the model answered with neither text nor tool calls, twice",
-                usage=state.usage + reply.usage,
-            )
-        else:
-            facts.add(
-                ModelRetrying,
-                round=state.round,
-                reason="empty_reply",
-                error="the model answered with neither text nor tool calls",
-                provider=state.provider,
-            )
+        _on_empty_reply(state, facts, over_budget(state.limits, usage, state.cost + (cost or 0.0)))
         return
     facts.append(message)
-    if message.tool_calls:
-        _judge(state, message.tool_calls, replied, facts, now)
+    for place, reason in replied.denied.items():
+        facts.refuse(message.tool_calls[place], "denied", reason)
+
+
+def _on_empty_reply(state: TurnState, facts: Facts, over: Stop | None) -> None:
+    error = "the model answered with neither text nor tool calls"
+    if stop := state.stop or over:
+        _complete(state, facts, stop.reason)
+    elif state.empty_replies:
+        facts.add(RequestFailed, reason="empty_reply", error=f"{error}, twice", usage=_usage(state, facts))
+    else:
+        facts.add(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
 
 
 def _identified(state: TurnState, message: AssistantMessage) -> AssistantMessage:
@@ -216,7 +170,7 @@ def _identified(state: TurnState, message: AssistantMessage) -> AssistantMessage
             [
                 ToolCall(
                     name=encodable(call.name),
-                    arguments=encodable(call.arguments),
+                    arguments=encodable_json(call.arguments),
                     call_id=f"{state.request_id}_{number}_{index}",
                     provider_call_id=encodable(call.provider_call_id),
                 )
@@ -229,91 +183,16 @@ def _identified(state: TurnState, message: AssistantMessage) -> AssistantMessage
     )
 
 
-def _judge(state: TurnState, calls: tuple[ToolCall, ...], replied: ModelReplied, facts: _Facts, now: float) -> None:
-    """Request each call that may run, refuse each that may not, in call order."""
-    limits = state.limits
-    made = state.tool_calls
-    last, repeats = state.last_call, state.repeats
-    for index, (call, written) in enumerate(zip(calls, replied.reply.message.tool_calls, strict=True)):
-        if barred := _barred(state, index, made, now):
-            limit, error = barred
-            facts.refuse(call, "limit", f"{error} ({limit})." if error else _NO_TOOLS, limit=limit)
-            continue
-        arguments = _checked(call, written.arguments, replied.tools, facts)
-        if arguments is None:
-            made += 1
-            continue
-        this = (call.name, arguments)
-        if this != last:
-            last, repeats = this, 0
-        elif repeats >= limits.max_repeats:
-            limit = f"max_repeats={limits.max_repeats}"
-            error = f"{call.name} was called with the same arguments {repeats} times in a row already ({limit})."
-            facts.refuse(call, "limit", error, limit=limit)
-            continue
-        repeats += 1
-        made += 1
-        spec = replied.tools[call.name]
-        seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
-        facts.add(
-            ToolCallRequested,
-            call_id=call.call_id,
-            provider_call_id=call.provider_call_id,
-            vendor=replied.reply.vendor,
-            name=call.name,
-            arguments=arguments,
-            round=state.round,
-            deadline=min(seconds, state.deadline - now),
-            idempotency_key=call.call_id,
-        )
-
-
-_NO_TOOLS = "No tool may be called any more; answer with what is known."
-
-
-def _barred(state: TurnState, index: int, made: int, now: float) -> tuple[str, str] | None:
-    """The limit, with its value, that call number `index` of a reply may not pass, and why; None where it may run."""
-    limits = state.limits
-    if not state.tools_offered:
-        return state.stop, ""
-    if now >= state.deadline:  # it would be cancelled at once, after it may have had its effect
-        return f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over"
-    if index >= limits.max_calls_per_round:
-        return f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply"
-    if made >= limits.max_tool_calls:
-        return f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up"
-    return None
-
-
-def _checked(call: ToolCall, written: str, tools: Mapping[str, ToolSpec], facts: _Facts) -> dict[str, Any] | None:
-    """The arguments that the model has `written`, or None where they, or the call's name, let no tool run."""
-    spec = tools.get(call.name)
-    if spec is None:
-        there_are = ", ".join(tools) or "none"
-        facts.refuse(call, "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}.")
-        return None
-    try:
-        arguments = parse_arguments(written)
-        spec.validate(arguments)
-    except InvalidArguments as exc:
-        facts.refuse(call, "invalid_arguments", str(exc))
-        return None
-    except Exception as exc:  # the application's code; what a model sends must not end the request, siblings and all
-        facts.refuse(call, "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}.")
-        return None
-    return arguments
-
-
-def _on_model_failed(state: TurnState, failed: ModelFailed, facts: _Facts, now: float) -> None:
+def _on_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> None:
     if state.phase is not Phase.MODEL or _ask_again(state, failed, facts, now):
         return
-    if state.stop:  # the last answer was a courtesy; the limit is why the request ends
-        _complete(state, facts, state.stop)
+    if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
+        _complete(state, facts, state.stop.reason)
         return
     facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=failed.retryable, usage=state.usage)
 
 
-def _ask_again(state: TurnState, failed: ModelFailed, facts: _Facts, now: float) -> bool:
+def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
     """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it."""
     if not failed.retryable:
         return False
@@ -334,102 +213,195 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: _Facts, now: float)
     return True
 
 
-def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: _Facts, _now: float) -> None:
+def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: Facts, _now: float) -> None:
     if event.call_id in state.open_calls:
         facts.made.append(event)
 
 
-def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: _Facts, now: float) -> None:
+def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
     if state.phase is Phase.TOOLS:
         for each in state.open_calls.values():
             if each.deadline <= now:
-                # Seconds since the epoch are kept to a quarter of a microsecond: finer digits are noise.
-                seconds = round(each.deadline - (now if each.requested_at is None else each.requested_at), 6)
-                facts.give_up(each, "timeout", f"{each.call.name} did not answer in {seconds:g} s.")
+                _on_overdue(state, each, facts, now)
     elif state.phase is Phase.MODEL:
-        if now >= state.deadline:
-            _complete(state, facts, state.stop or f"timeout_seconds={state.limits.timeout_seconds:g}")
+        if is_time_over(state, now):
+            _complete(state, facts, _reason(state) or _timeout(state))
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
             error = f"the model did not answer in time ({limit})"
             _on_model_failed(state, ModelFailed("provider_timeout", error, retryable=True), facts, now)
 
 
-def _on_cancel(_state: TurnState, event: CancelRequested, facts: _Facts, _now: float) -> None:
+def _on_overdue(state: TurnState, each: CallState, facts: Facts, now: float) -> None:
+    if each.status is CallStatus.WAITING:
+        limit = f"approval_timeout_seconds={state.limits.approval_timeout_seconds:g}"
+        facts.refuse(each.call, "denied", f"Nobody decided on the call in time ({limit}).")
+        return
+    # Seconds since the epoch are kept to a quarter of a microsecond: finer digits are noise.
+    seconds = round(each.deadline - (now if each.requested_at is None else each.requested_at), 6)
+    facts.give_up(each, "timeout", f"{each.call.name} did not answer in {seconds:g} s.")
+
+
+def _timeout(state: TurnState) -> str:
+    return f"timeout_seconds={state.limits.timeout_seconds:g}"
+
+
+def _reason(state: TurnState) -> str:
+    return "" if state.stop is None else state.stop.reason
+
+
+def _on_cancel(_state: TurnState, event: CancelRequested, facts: Facts, _now: float) -> None:
     facts.made.append(event)
 
 
-def _on_steering(_state: TurnState, event: SteeringAdded, facts: _Facts, _now: float) -> None:
+def _on_steering(_state: TurnState, event: SteeringAdded, facts: Facts, _now: float) -> None:
     if event.text.strip():  # no vendor takes an empty message
         facts.made.append(event)
 
 
-_ON_INPUT: dict[type[Any], Callable[[TurnState, Any, _Facts, float], None]] = {
+_ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
     Start: _on_start,
     ModelReplied: _on_reply,
     ModelFailed: _on_model_failed,
     Elapsed: _on_elapsed,
     ToolCallCompleted: _on_settled,
     ToolCallFailed: _on_settled,
+    ApprovalDecided: decide_approval,
     CancelRequested: _on_cancel,
     SteeringAdded: _on_steering,
 }
 
 
-def _follow(state: TurnState, facts: _Facts, now: float) -> None:
-    """What the state itself asks for: results to append, the next round, the ending."""
+def _follow(state: TurnState, facts: Facts, now: float) -> None:
+    """What the state itself asks for: calls to judge, results to append, the next round, the ending."""
     if state.phase is Phase.TOOLS:
-        if state.cancel is not None and state.open_calls:
-            for each in state.open_calls.values():
-                facts.give_up(each, "cancelled", "The request was cancelled.")
-        elif not state.open_calls:
+        if not state.open_calls:
             for each in state.calls[state.appended :]:
                 facts.append(_result_message(each))
+        elif state.cancel is not None:
+            _give_up_open(state, facts, "The request was cancelled.")
+        elif state.stop is not None and state.stop.at_once:
+            _give_up_open(state, facts, AT_ONCE)
+        elif state.unjudged:
+            judge(state, facts, now)
     elif state.cancel is not None and state.phase in (Phase.READY, Phase.MODEL):
         facts.add(RequestCancelled, reason=state.cancel, usage=state.usage)
     elif state.phase is Phase.READY:
         _next_round(state, facts, now)
 
 
-def _next_round(state: TurnState, facts: _Facts, now: float) -> None:
+def _give_up_open(state: TurnState, facts: Facts, error: str) -> None:
+    for each in state.open_calls.values():
+        facts.give_up(each, "cancelled", error)
+
+
+def _next_round(state: TurnState, facts: Facts, now: float) -> None:
     newest = state.messages[-1] if state.messages else None
-    answered = bool(state.rounds) and isinstance(newest, AssistantMessage) and not state.steering
-    if answered or (state.rounds and not state.tools_offered):
-        _complete(state, facts, state.stop)
-    elif now >= state.deadline:
-        _complete(state, facts, f"timeout_seconds={state.limits.timeout_seconds:g}")
-    elif state.stop and (state.limits.on_limit == "stop" or state.stop.startswith(_NO_LAST_ANSWER)):
-        _complete(state, facts, state.stop)
+    stop = state.stop
+    if state.rounds:
+        if isinstance(newest, ToolMessage):
+            if state.note_failures and (note := _failure_note(state)):
+                facts.append(note)
+                return
+            if _complete_by_call(state, facts):
+                return
+        if isinstance(newest, AssistantMessage) and not state.steering:
+            _on_answer(state, newest, facts, now)
+            return
+        if not state.tools_offered:
+            _complete(state, facts, _reason(state))
+            return
+    if is_time_over(state, now):
+        _complete(state, facts, _timeout(state))
+    elif stop is not None and not stop.last_answer:
+        _complete(state, facts, stop.reason)
     elif state.steering:
         for number, text in enumerate(state.steering, state.steered):
             message_id = f"{state.request_id}_s{number}"
             facts.append(UserMessage(content=text, message_id=message_id))
     else:
         outcomes = tuple(
-            CallOutcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
-            for each in state.calls
+            [
+                CallOutcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
+                for each in state.calls
+            ]
         )
         facts.add(
             RoundStarted,
             round=state.round + 1,
             message_count=len(state.messages),
             after=outcomes,
-            tools_offered=not state.stop,
+            tools_offered=stop is None,
         )
 
 
-_NO_LAST_ANSWER = ("max_input_tokens", "max_output_tokens")
+def _failure_note(state: TurnState) -> SystemMessage | None:
+    """A word on the round's failures, behind all of its results; refusals by a limit say enough themselves."""
+    lines = [
+        f"{each.call.name} failed ({outcome.reason}): {outcome.error}"
+        for each in state.calls
+        if isinstance(outcome := each.outcome, ToolCallFailed) and outcome.reason != "limit"
+    ]
+    if not lines:
+        return None
+    told = "\n".join([*lines, "Try another way, or say what could not be done and why."])
+    return SystemMessage(text=told, message_id=f"{state.request_id}_{state.round}_n")
 
 
-def _complete(state: TurnState, facts: _Facts, reason: str) -> None:
+def _complete_by_call(state: TurnState, facts: Facts) -> bool:
+    """End the request if the model has called a tool that does; the first such call counts."""
+    for each in state.calls:
+        spec = state.tools.get(each.call.name)
+        if spec is None or not spec.control or not isinstance(each.outcome, ToolCallCompleted):
+            continue
+        arguments = each.arguments or {}
+        if spec.control == "complete":
+            _complete(state, facts, "", text=arguments["answer"])
+        elif spec.control == "give_up":
+            _complete(state, facts, arguments["reason"])
+        elif spec.control == "output":
+            _complete(state, facts, _reason(state), output=arguments)
+        else:
+            continue
+        return True
+    return False
+
+
+def _on_answer(state: TurnState, answer: AssistantMessage, facts: Facts, now: float) -> None:
+    """The model has answered with text: the end, unless it has to be a structured output and is none."""
+    if state.output is None:
+        _complete(state, facts, _reason(state))
+        return
+    try:
+        output = state.output.read(answer.text)
+    except InvalidArguments as exc:
+        if state.stop is not None or is_time_over(state, now):
+            _complete(state, facts, _reason(state) or _timeout(state))
+        elif state.repairs >= state.limits.max_output_repairs:
+            limit = f"max_output_repairs={state.limits.max_output_repairs}"
+            error = f"the model gave no valid output: {exc} ({limit})"
+            facts.add(RequestFailed, reason="invalid_output", error=error, usage=state.usage)
+        else:
+            told = f"This is not the answer that was asked for: {exc}. Call {state.output.spec.name} with it."
+            facts.append(UserMessage(content=told, message_id=repair_id(state)))
+    else:
+        _complete(state, facts, _reason(state), output=output)
+
+
+def _usage(state: TurnState, facts: Facts) -> Usage:
+    """What the request has used, with a reply that is only about to be applied."""
     last = facts.made[-1] if facts.made else None
-    usage = state.usage + last.usage if isinstance(last, ModelResponded) else state.usage
+    return state.usage + last.usage if isinstance(last, ModelResponded) else state.usage
+
+
+def _complete(state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None) -> None:
     facts.add(
         RequestCompleted,
         outcome="stopped" if reason else "completed",
         reason=reason,
-        text=state.last_text,
-        usage=usage,
+        text=text or state.last_text,
+        output=output,
+        usage=_usage(state, facts),
     )
 
 

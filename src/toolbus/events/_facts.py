@@ -48,6 +48,15 @@ class PlanStep:
     status: Literal["pending", "active", "done", "dropped"] = "pending"
 
 
+@dataclass(slots=True, kw_only=True)
+class Spent:
+    """What the sub-sessions of one call have used up; it counts towards the limits of the request that called."""
+
+    usage: Usage = field(default_factory=Usage)
+    tool_calls: int = 0
+    cost: float = 0.0
+
+
 @event
 class RequestStarted(Event):
     """A request was accepted and its session runs.
@@ -91,7 +100,10 @@ class RoundStarted(Event):
 
 @event
 class ModelResponded(Event):
-    """The model's whole reply. `finish_reason` is the provider's word for why it ended."""
+    """The model's whole reply. `finish_reason` is the provider's word for why it ended.
+
+    `cost` is what it cost by the request's price table; None where there is none, or no price in it.
+    """
 
     type: Literal["model_responded"] = "model_responded"
     round: int
@@ -100,6 +112,7 @@ class ModelResponded(Event):
     usage: Usage = field(default_factory=Usage)
     vendor: str = ""
     model: str = ""
+    cost: float | None = None
     is_fact: ClassVar[bool] = True
 
 
@@ -206,7 +219,10 @@ class ToolCallRequested(Event):
 
 @event
 class ToolCallCompleted(Event):
-    """The call's one terminal event, on success. `content` is the exact text for the model."""
+    """The call's one terminal event, on success. `content` is the exact text for the model.
+
+    `spent` is what requests that the tool made itself have used up.
+    """
 
     type: Literal["tool_call_completed"] = "tool_call_completed"
     call_id: str
@@ -216,6 +232,7 @@ class ToolCallCompleted(Event):
     artifacts: tuple[Artifact, ...] = ()
     affected: tuple[str, ...] = ()
     duration_seconds: float = 0.0
+    spent: Spent | None = None
     is_fact: ClassVar[bool] = True
 
 
@@ -236,30 +253,65 @@ class ToolCallFailed(Event):
     outcome_unknown: bool = False
     limit: str = ""
     duration_seconds: float = 0.0
+    spent: Spent | None = None
     is_fact: ClassVar[bool] = True
 
 
 @event
 class ApprovalRequested(Event):
-    """A call waits for a person. `deadline` is seconds from `at`; then it is denied."""
+    """A call waits for a person. `deadline` is seconds from `at`; then it is denied.
+
+    To decide, from anywhere: `bus.publish(event.decided(approved=True))`. The first decision counts, and once. It is
+    for this call, these arguments and the tool as it was when it was asked: `definition` is a digest of its name,
+    description and schema; of a tool that has changed meanwhile, the question is asked again.
+    """
 
     type: Literal["approval_requested"] = "approval_requested"
     call_id: str
     name: str
     arguments: dict[str, Any]
     deadline: float
+    definition: str = ""
     is_fact: ClassVar[bool] = True
+
+    def decided(
+        self,
+        *,
+        approved: bool,
+        arguments: dict[str, Any] | None = None,
+        by: str = "",
+        reason: str = "",
+        remember: bool = False,
+    ) -> ApprovalDecided:
+        """The decision on this call, to be published: see `ApprovalDecided`."""
+        return ApprovalDecided(
+            request_id=self.request_id,
+            conversation_id=self.conversation_id,
+            parent_id=self.parent_id,
+            metadata=self.metadata,
+            call_id=self.call_id,
+            approved=approved,
+            arguments=arguments,
+            by=by,
+            reason=reason,
+            remember=remember,
+        )
 
 
 @event
 class ApprovalDecided(Event):
-    """A person decided on one call. `arguments`, where given, replace the call's and are validated again."""
+    """A person decided on one call. `arguments`, where given, replace the call's and are validated again.
+
+    `by` says who, for the record; `reason` is told to the model with a denial. With `remember`, later calls of the
+    same tool (by its definition, whatever the arguments) in this conversation are decided likewise.
+    """
 
     type: Literal["approval_decided"] = "approval_decided"
     call_id: str
     approved: bool
     arguments: dict[str, Any] | None = None
     by: str = ""
+    reason: str = ""
     remember: bool = False
     is_fact: ClassVar[bool] = True
 
@@ -305,13 +357,15 @@ class HistoryCompressed(Event):
 class RequestCompleted(Event):
     """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
 
-    `reason` is empty for `completed`, else it names the limit with its value.
+    `reason` is empty for `completed`, else it names the limit with its value, or is the model's own word. `output` is
+    the structured output, as JSON values, where one was asked for and given.
     """
 
     type: Literal["request_completed"] = "request_completed"
     outcome: Outcome = "completed"
     reason: str = ""
     text: str = ""
+    output: Any = None
     usage: Usage = field(default_factory=Usage)
     is_fact: ClassVar[bool] = True
 

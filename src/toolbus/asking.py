@@ -1,0 +1,185 @@
+"""How a session asks its model: with what messages and tools, which provider, through which interceptors.
+
+Belongs to `toolbus.session`. It decides nothing about the request: what came of a call is an input of the turn machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from .core.arguments import parse_arguments
+from .core.control import plan_text
+from .core.guidance import guidance_text
+from .core.state import Messages, TurnState
+from .core.turn import CallModel, Input, ModelFailed, ModelReplied
+from .errors import ApplicationError, ConfigurationError, Denied, InvalidArguments, ProviderError, ToolbusError
+from .inputs import Instructions, provider_list, read_instructions
+from .interceptors import Ask, Interceptor, edits_replies
+from .logs import logger
+from .messages import AssistantMessage, Message, SystemMessage, ToolCall, UserMessage
+from .protocols import ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSpec
+from .tools import ToolContext
+
+if TYPE_CHECKING:
+    from .model_call import ModelCall
+    from .options import ProviderForRound, SessionOptions
+
+__all__ = ["Asker", "context_of"]
+
+
+def context_of(view: RequestView) -> ToolContext[Any]:
+    """What the application's functions may know of a request, outside of any call."""
+    return ToolContext(
+        deps=view.deps,
+        request_id=view.request_id,
+        conversation_id=view.conversation_id,
+        messages=view.messages,
+        metadata=view.metadata,
+    )
+
+
+class Asker:
+    """The model's side of one session. `error` is the exception behind the newest `ModelFailed`."""
+
+    __slots__ = (
+        "_for_round",
+        "_guidance",
+        "_instructions",
+        "_settings",
+        "_state",
+        "error",
+        "interceptors",
+        "providers",
+    )
+
+    def __init__(self, state: TurnState, providers: Sequence[Provider], options: SessionOptions) -> None:
+        self._state = state
+        self.providers = providers
+        self._settings: ModelSettings = options.get("settings") or ModelSettings()
+        self._instructions: Instructions | None = options.get("instructions")
+        self._guidance: bool = options.get("guidance", False)
+        self._for_round: ProviderForRound | None = options.get("provider_for_round")
+        self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
+        for each in self.interceptors:
+            if not isinstance(each, Interceptor):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+                raise ConfigurationError(f"{each!r} is no interceptor; derive a class from toolbus.Interceptor")
+        self.error: ToolbusError | None = None
+
+    async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage:
+        """The prompt as the interceptors leave it. Raises `Denied`, and what they raise."""
+        for each in self.interceptors:
+            prompt = await each.on_prompt(prompt, context_of(view))
+        return prompt
+
+    async def ask(self, call: ModelCall, tools: Mapping[str, ToolSpec], view: RequestView) -> Input:
+        """Ask once. Raises nothing but cancellation."""
+        self.error = None
+        try:
+            request = ModelRequest(
+                messages=await self._messages(tools, view),
+                tools=tuple(tools.values()),
+                settings=self._settings,
+                request_id=view.request_id,
+                conversation_id=view.conversation_id,
+                round=call.command.round,
+            )
+            if not self.interceptors:
+                reply = await self._provider(call.command).respond(request, call.emit)
+            else:
+                reply = await self._through(self._innermost(call), request, view)
+            _check_reply(reply)
+            return await self._screened(reply, view) if self.interceptors else ModelReplied(reply)
+        except ProviderError as exc:
+            self.error = exc
+            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds)
+        except ToolbusError as exc:
+            self.error = exc
+            return ModelFailed(exc.code, str(exc))
+        except Exception as exc:
+            logger.exception("the model could not be asked", extra={"request_id": view.request_id})
+            self.error = ApplicationError(f"{type(exc).__name__}: {exc}")
+            self.error.__cause__ = exc
+            return ModelFailed(self.error.code, str(self.error))
+
+    def _provider(self, command: CallModel) -> Provider:
+        if self._for_round is not None and command.provider == 0:
+            chosen = self._for_round(command.round)
+            if chosen is not None:
+                return provider_list(chosen)[0]  # pyright: ignore[reportArgumentType] -- refuses a name, and says why
+        return self.providers[command.provider]
+
+    async def _messages(self, tools: Mapping[str, ToolSpec], view: RequestView) -> Sequence[Message]:
+        """The transcript behind the instructions. Valid by construction: the machine appends whole rounds only."""
+        state = self._state
+        parts: list[str] = []
+        if self._instructions is not None:
+            parts.append(await read_instructions(self._instructions, context_of(view)))
+        if self._guidance:
+            parts.append(guidance_text(tools, state.limits.max_rounds))
+        if state.plan:
+            parts.append(plan_text(state.plan))
+        text = "\n\n".join(part for part in parts if part)
+        if not text:
+            return Messages(state.messages)
+        return Messages(state.messages, SystemMessage(text=text, message_id=f"{state.request_id}_i"))
+
+    def _innermost(self, call: ModelCall) -> Ask:
+        emit = call.feed if edits_replies(self.interceptors) else call.emit
+
+        async def ask(request: ModelRequest) -> ModelReply:
+            return await self._provider(call.command).respond(request, emit)
+
+        return ask
+
+    async def _through(self, ask: Ask, request: ModelRequest, view: RequestView) -> ModelReply:
+        for each in reversed(self.interceptors):
+            ask = _wrapped(each, context_of(view), ask)
+        return await ask(request)
+
+    async def _screened(self, reply: ModelReply, view: RequestView) -> ModelReplied:
+        """The reply as the interceptors leave it: its text where it is an answer, its calls where it has any."""
+        message = reply.message
+        denied: dict[int, str] = {}
+        if not message.tool_calls:
+            text = message.text
+            for each in self.interceptors:
+                text = await each.on_answer(text, context_of(view))
+            if text != message.text:
+                reply = replace(reply, message=AssistantMessage(text=text, reasoning=message.reasoning))
+            return ModelReplied(reply)
+        calls = [await self._screened_call(call, place, denied, view) for place, call in enumerate(message.tool_calls)]
+        if any(after is not before for after, before in zip(calls, message.tool_calls, strict=True)):
+            # What the vendor keeps beside the message tells of the calls as they were.
+            edited = AssistantMessage(text=message.text, tool_calls=tuple(calls), reasoning=message.reasoning)
+            reply = replace(reply, message=edited)
+        return ModelReplied(reply, denied)
+
+    async def _screened_call(self, call: ToolCall, place: int, denied: dict[int, str], view: RequestView) -> ToolCall:
+        try:
+            written = parse_arguments(call.arguments)
+        except InvalidArguments:
+            return call  # the turn machine refuses it
+        arguments = written
+        try:
+            for each in self.interceptors:
+                arguments = await each.before_tool(call.name, dict(arguments), context_of(view))
+        except Denied as exc:
+            denied[place] = str(exc) or "The call was denied."
+            return call
+        return call if arguments == written else replace(call, arguments=orjson.dumps(arguments).decode())
+
+
+def _check_reply(reply: object) -> None:
+    if not isinstance(reply, ModelReply):
+        raise ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
+
+
+def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> Ask:
+    async def asked(request: ModelRequest) -> ModelReply:
+        return await interceptor.around_model(request, context, ask)
+
+    return asked

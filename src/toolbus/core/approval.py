@@ -1,0 +1,34 @@
+"""Which calls a person has to approve, and what an approval is for. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import orjson
+
+from ..protocols import ToolSpec
+
+__all__ = ["ApprovalPolicy", "definition_of", "needs_approval"]
+
+ApprovalPolicy: TypeAlias = bool | Callable[[ToolSpec, Mapping[str, Any]], bool]
+"""Which calls of a request have to be approved: all, none, or those for which a function of the tool and the call's
+validated arguments says so. It stands in the place of the tools' own marks, and may ask them: `spec.approval`."""
+
+
+def definition_of(spec: ToolSpec) -> str:
+    """A digest of what a person was told of the tool: its name, description and schema."""
+    told = orjson.dumps([spec.name, spec.description, spec.parameters], default=dict, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(told).hexdigest()[:32]
+
+
+def needs_approval(policy: ApprovalPolicy | None, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+    """Whether the call has to wait for a person. A policy or rule that raises means yes: nothing may slip through."""
+    try:
+        if policy is not None:
+            return policy if isinstance(policy, bool) else bool(policy(spec, arguments))
+        rule = spec.approval
+        return rule if isinstance(rule, bool) else bool(rule(arguments))
+    except Exception:  # the application's code, in the middle of a decision
+        return True

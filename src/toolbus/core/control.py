@@ -1,0 +1,56 @@
+"""Calls that the turn machine answers itself: the end of the task, and the plan. Pure.
+
+A control tool is offered like any other and never reaches the bus as a request. Its specs are made by
+`toolbus.toolsets.control` and `toolbus.core.output`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ..events import PlanChanged, PlanStep, ToolCallCompleted
+from ..messages import AssistantMessage, Message, ToolCall
+from .arguments import parse_arguments
+from .facts import Facts
+
+__all__ = ["UPDATE_PLAN", "answer_control", "plan_in", "plan_text", "read_plan"]
+
+UPDATE_PLAN = "update_plan"
+_OK = '{"ok":true}'
+_MARKS = {"pending": " ", "active": ">", "done": "x", "dropped": "-"}
+
+
+def answer_control(call: ToolCall, control: str, arguments: dict[str, Any], facts: Facts) -> None:
+    """Settle a call of a control tool. `arguments` are valid; they ride on the event as its data."""
+    if control == "plan":
+        facts.add(PlanChanged, steps=read_plan(arguments))
+    facts.add(ToolCallCompleted, call_id=call.call_id, name=call.name, content=_OK, data=arguments)
+
+
+def read_plan(arguments: dict[str, Any]) -> tuple[PlanStep, ...]:
+    """The steps in valid arguments of `update_plan`."""
+    steps = cast("list[dict[str, Any]]", arguments["steps"])
+    return tuple(PlanStep(text=each["text"], status=each.get("status", "pending")) for each in steps)
+
+
+def plan_in(messages: list[Message]) -> tuple[PlanStep, ...]:
+    """The newest plan in a transcript: that of the conversation's earlier turns. Empty where there is none."""
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage):
+            for call in reversed(message.tool_calls):
+                if call.name == UPDATE_PLAN and (plan := _plan_of(call)):
+                    return plan
+    return ()
+
+
+def _plan_of(call: ToolCall) -> tuple[PlanStep, ...]:
+    try:
+        return read_plan(parse_arguments(call.arguments))
+    except (ValueError, TypeError, KeyError, AttributeError):  # it was refused then, and is no plan now
+        return ()
+
+
+def plan_text(plan: tuple[PlanStep, ...]) -> str:
+    """The plan as the model is reminded of it, behind the instructions."""
+    lines = [f"[{_MARKS.get(step.status, ' ')}] {step.text}" for step in plan]
+    return "Your plan (x is done, > is under way, - was dropped):\n" + "\n".join(lines)

@@ -1,0 +1,71 @@
+"""The facts of one decision, stamped with their request's ids and places. Pure; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..events import Event, MessageAppended, ToolCallFailed
+from ..messages import Message, ToolCall
+from .state import CallState, TurnState
+
+__all__ = ["Facts"]
+
+
+class Facts:
+    """The facts of one decision, each stamped with the request's ids and its future place."""
+
+    __slots__ = ("_envelope", "_now", "_state", "made")
+
+    def __init__(self, state: TurnState, now: float) -> None:
+        self._state = state
+        self._now = now
+        self._envelope: dict[str, Any] | None = None
+        self.made: list[Event] = []
+
+    def add(self, kind: Callable[..., Event], **fields: Any) -> None:
+        """One more fact, of `kind`."""
+        state, made = self._state, self.made
+        if self._envelope is None:
+            self._envelope = state.envelope(self._now)
+        event_id = f"{state.request_id}_f{state.facts + len(made)}"
+        made.append(kind(event_id=event_id, **self._envelope, **fields))
+
+    def append(self, message: Message) -> None:
+        """`add(MessageAppended, message=message)`, written out: every third fact is one."""
+        state, made = self._state, self.made
+        made.append(
+            MessageAppended(
+                event_id=f"{state.request_id}_f{state.facts + len(made)}",
+                request_id=state.request_id,
+                conversation_id=state.conversation_id,
+                parent_id=state.parent_id,
+                at=self._now,
+                metadata=state.metadata,
+                message=message,
+            )
+        )
+
+    @property
+    def place(self) -> str:
+        """The name of the next fact: a seed for what has to look like chance and be the same at each replay."""
+        return f"{self._state.request_id}_f{self._state.facts + len(self.made)}"
+
+    def refuse(self, call: ToolCall, reason: str, error: str, *, limit: str = "") -> None:
+        """Settle a call that was not requested, and never will be."""
+        self.add(ToolCallFailed, call_id=call.call_id, name=call.name, reason=reason, error=error, limit=limit)
+
+    def give_up(self, each: CallState, reason: str, error: str) -> None:
+        """Settle an open call: one that was requested may run, and may have had its effect."""
+        if each.requested_at is None:
+            self.refuse(each.call, reason, error)
+            return
+        self.add(
+            ToolCallFailed,
+            call_id=each.call.call_id,
+            name=each.call.name,
+            reason=reason,
+            error=error,
+            outcome_unknown=True,
+            duration_seconds=self._now - each.requested_at,
+        )

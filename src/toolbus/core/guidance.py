@@ -1,0 +1,31 @@
+"""What a model is told about tool use, behind the application's own instructions. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..protocols import ToolSpec
+
+__all__ = ["guidance_text"]
+
+_RULES = """\
+- Call tools one after another where one needs another's result, and together where none does.
+- When a call fails, read the error, then try other arguments or another tool; do not repeat a call unchanged.
+- When you know enough to answer, stop calling tools and answer.
+- When it cannot be done, say so, and why."""
+
+
+def guidance_text(tools: Mapping[str, ToolSpec], rounds: int) -> str:
+    """A paragraph that lists `tools` with the first line of each description, and the rules for stopping.
+
+    `rounds` is how many replies with tool calls are allowed. Empty where there are no tools.
+    """
+    if not tools:
+        return ""
+    lines = [f"- {spec.name}: {_first_line(spec.description)}".rstrip(": ") for spec in tools.values()]
+    listed = "\n".join(lines)
+    return f"You can use these tools, in at most {rounds} rounds:\n{listed}\n{_RULES}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

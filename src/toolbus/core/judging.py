@@ -1,0 +1,210 @@
+"""What becomes of the calls in a reply: refused, answered by the machine, put to a person, or requested. Pure.
+
+A call that cannot run is refused here, by a `ToolCallFailed` without a `ToolCallRequested`: what is on the bus may run.
+All verdicts of a reply are reached before the first is told, so that a call which ends the request at once keeps
+its siblings from beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidArguments
+from ..events import ApprovalDecided, ApprovalRequested, ToolCallRequested
+from ..messages import ToolCall
+from ..protocols import ToolSpec
+from .approval import definition_of, needs_approval
+from .arguments import parse_arguments
+from .control import answer_control
+from .facts import Facts
+from .reducer import ends_at_once
+from .state import CallState, CallStatus, TurnState
+
+__all__ = ["AT_ONCE", "decide_approval", "is_time_over", "judge"]
+
+AT_ONCE = "Another call failed, and that ended the request."
+_NO_TOOLS = "No tool may be called any more; answer with what is known."
+
+
+def is_time_over(state: TurnState, now: float) -> bool:
+    """Whether `timeout_seconds` has passed; that clock stands still while a person is asked."""
+    return not state.waiting and now >= state.deadline
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """On one call: a refusal where `reason` is set, else the arguments and the tool that they are for."""
+
+    each: CallState
+    reason: str = ""
+    error: str = ""
+    limit: str = ""
+    arguments: dict[str, Any] | None = None
+    spec: ToolSpec | None = None
+
+
+class _Tally:
+    """What counts towards limits, with the calls of this judgement that the state does not know yet."""
+
+    __slots__ = ("last", "made", "repeats")
+
+    def __init__(self, state: TurnState) -> None:
+        self.made = state.tool_calls
+        self.last = state.last_call
+        self.repeats = state.repeats
+
+
+def judge(state: TurnState, facts: Facts, now: float) -> None:
+    """Judge the calls of the current reply whose turn has come, in call order.
+
+    Of sequential ones only the first that is not settled; the others stay `OPEN`.
+    """
+    tally = _Tally(state)
+    sequential = False
+    verdicts: list[_Verdict] = []
+    for index, each in enumerate(state.calls):
+        spec = state.tools.get(each.call.name)
+        in_order = spec is not None and spec.sequential
+        if each.status is not CallStatus.OPEN:
+            sequential = sequential or (in_order and each.status is not CallStatus.SETTLED)
+        elif not (in_order and sequential):
+            verdict = _verdict(state, index, each, tally, now)
+            verdicts.append(verdict)
+            sequential = sequential or (in_order and not verdict.reason)
+    ends = any(each.reason and ends_at_once(state.limits, each.reason) for each in verdicts)
+    for verdict in verdicts:
+        if verdict.reason:
+            facts.refuse(verdict.each.call, verdict.reason, verdict.error, limit=verdict.limit)
+        elif ends:
+            facts.refuse(verdict.each.call, "cancelled", AT_ONCE)
+        else:
+            _admit(state, verdict, facts, now)
+
+
+def _verdict(state: TurnState, index: int, each: CallState, tally: _Tally, now: float) -> _Verdict:
+    limits = state.limits
+    call = each.call
+    if barred := _barred(state, index, call, tally.made, now):
+        limit, error = barred
+        return _Verdict(each, "limit", f"{error} ({limit})." if error else _NO_TOOLS, limit)
+    checked = _checked(call, state)
+    if isinstance(checked, tuple):
+        tally.made += 1
+        return _Verdict(each, *checked)
+    this = (call.name, checked)
+    if this != tally.last:
+        tally.last, tally.repeats = this, 0
+    elif tally.repeats >= limits.max_repeats:
+        limit = f"max_repeats={limits.max_repeats}"
+        error = f"{call.name} was called with the same arguments {tally.repeats} times in a row already ({limit})."
+        return _Verdict(each, "limit", error, limit)
+    tally.repeats += 1
+    tally.made += 1
+    spec = state.tools[call.name]
+    if state.granted and state.granted.get(definition_of(spec)) is False:
+        return _Verdict(each, "denied", f"{call.name} was denied, and that was to be remembered.")
+    return _Verdict(each, arguments=checked, spec=spec)
+
+
+def _barred(state: TurnState, index: int, call: ToolCall, made: int, now: float) -> tuple[str, str] | None:
+    """The limit, with its value, that call number `index` of a reply may not pass, and why; None where it may run."""
+    limits = state.limits
+    if not state.tools_offered and not (state.output is not None and call.name == state.output.spec.name):
+        return state.stop.reason if state.stop else "", ""
+    if is_time_over(state, now):  # it would be cancelled at once, after it may have had its effect
+        return f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over"
+    if index >= limits.max_calls_per_round:
+        return f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply"
+    if made >= limits.max_tool_calls:
+        return f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up"
+    return None
+
+
+def _checked(call: ToolCall, state: TurnState) -> dict[str, Any] | tuple[str, str]:
+    """The arguments that the model has written, or the reason and the error for which no tool runs."""
+    spec = state.tools.get(call.name)
+    if spec is None:
+        there_are = ", ".join(state.tools) or "none"
+        return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}."
+    try:
+        arguments = parse_arguments(call.arguments)
+        spec.validate(arguments)
+    except InvalidArguments as exc:
+        return "invalid_arguments", str(exc)
+    except Exception as exc:  # the application's code; what a model sends must not end the request, siblings and all
+        return "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}."
+    return arguments
+
+
+def _admit(state: TurnState, verdict: _Verdict, facts: Facts, now: float) -> None:
+    spec, arguments, call = verdict.spec, verdict.arguments, verdict.each.call
+    assert spec is not None
+    assert arguments is not None
+    if spec.control:
+        answer_control(call, spec.control, arguments, facts)
+    elif _must_ask(state, spec, arguments):
+        _ask(state, call, spec, arguments, facts)
+    else:
+        _request(state, call, spec, arguments, facts, now)
+
+
+def _must_ask(state: TurnState, spec: ToolSpec, arguments: dict[str, Any]) -> bool:
+    if state.approval is None and spec.approval is False:
+        return False
+    return needs_approval(state.approval, spec, arguments) and not state.granted.get(definition_of(spec))
+
+
+def _request(
+    state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts, now: float
+) -> None:
+    limits = state.limits
+    seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
+    left = state.deadline - (state.paused_at if state.waiting else now)
+    facts.add(
+        ToolCallRequested,
+        call_id=call.call_id,
+        provider_call_id=call.provider_call_id,
+        vendor=state.vendor,
+        name=call.name,
+        arguments=arguments,
+        round=state.round,
+        deadline=min(seconds, left),
+        idempotency_key=call.call_id,
+    )
+
+
+def _ask(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts) -> None:
+    facts.add(
+        ApprovalRequested,
+        call_id=call.call_id,
+        name=call.name,
+        arguments=arguments,
+        deadline=state.limits.approval_timeout_seconds,
+        definition=definition_of(spec),
+    )
+
+
+def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, now: float) -> None:
+    """What follows from a person's decision on a call that waits for it. For any other call, nothing."""
+    each = state.open_calls.get(decided.call_id)
+    if each is None or each.status is not CallStatus.WAITING:
+        return
+    facts.made.append(decided)
+    call = each.call
+    spec = state.tools.get(call.name)
+    if not decided.approved:
+        who = decided.by or "A person"
+        facts.refuse(call, "denied", f"{who} denied the call{f': {decided.reason}' if decided.reason else '.'}")
+    elif spec is None:
+        facts.refuse(call, "unknown_tool", f"The tool {call.name!r} was removed before the call was approved.")
+    elif definition_of(spec) != each.definition:  # not what the person was shown
+        _ask(state, call, spec, each.arguments or {}, facts)
+    else:
+        arguments = each.arguments or {} if decided.arguments is None else decided.arguments
+        try:
+            spec.validate(arguments)
+        except Exception as exc:  # a person's slip, or the application's code: either way the tool does not run
+            facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
+        else:
+            _request(state, call, spec, arguments, facts, now)

@@ -1,0 +1,83 @@
+"""Structured output: a type as a tool that the model calls with its answer, and texts read as such an answer. Pure.
+
+The answer is an object; a type that is none (a list, a number) is wrapped as `{"value": ...}`. The model may call
+the tool, or write the JSON as its text: both are validated by pydantic in its mode for JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar, cast
+
+import orjson
+from pydantic import (
+    BaseModel,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+
+from ..errors import ConfigurationError, InvalidArguments
+from ..protocols import ToolSpec
+from ..schemas import explain, tidy
+from .arguments import parse_arguments
+
+__all__ = ["FINAL_ANSWER", "OutputType"]
+
+T = TypeVar("T")
+FINAL_ANSWER = "final_answer"
+_FENCED = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
+
+
+class OutputType(Generic[T]):
+    """What a request has to give in the end. Raises `ConfigurationError` for what pydantic has no JSON schema of."""
+
+    __slots__ = ("_adapter", "_wrapped", "spec")
+
+    def __init__(self, wanted: type[T]) -> None:
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+            schema = self._adapter.json_schema()
+            self._wrapped = schema.get("type") != "object"
+            if self._wrapped:
+                self._adapter = TypeAdapter(create_model("Answer", value=(wanted, ...)))
+                schema = self._adapter.json_schema()
+        except (PydanticSchemaGenerationError, PydanticUserError) as exc:
+            raise ConfigurationError(f"output={wanted!r} has no JSON schema: {exc}") from exc
+        self.spec = ToolSpec(
+            name=FINAL_ANSWER,
+            description="Give the final answer. Call this once, alone, when you know it: the arguments are the answer.",
+            parameters=tidy(schema),
+            validate=self._check,
+            control="output",
+        )
+
+    def load(self, arguments: Mapping[str, Any]) -> T:
+        """The value that the arguments are. Raises `InvalidArguments`, worded for the model."""
+        try:
+            # By way of JSON, so that strict types take what JSON has for them: dates as text, tuples as arrays.
+            value = self._adapter.validate_json(orjson.dumps(arguments, default=dict))
+        except ValidationError as exc:
+            raise InvalidArguments(explain(exc)) from None
+        return cast("T", cast("Any", value).value if self._wrapped and isinstance(value, BaseModel) else value)
+
+    def read(self, text: str) -> dict[str, Any]:
+        """The arguments that a model has written as text: JSON, alone or in a fenced block.
+
+        Raises `InvalidArguments`.
+        """
+        fenced = _FENCED.findall(text)
+        written = (fenced[-1] if fenced else text).strip()
+        if not written:
+            raise InvalidArguments("the answer is empty")
+        if self._wrapped and not written.startswith("{"):
+            written = f'{{"value": {written}}}'
+        arguments = parse_arguments(written)
+        self._check(arguments)
+        return arguments
+
+    def _check(self, arguments: Mapping[str, Any]) -> None:
+        self.load(arguments)

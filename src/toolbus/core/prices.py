@@ -1,0 +1,43 @@
+"""What calls of models cost, by a table that the application passes in. Data and one multiplication."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from ..errors import ConfigurationError
+from ..messages import Usage
+
+__all__ = ["Price", "cost_of"]
+
+_TOKENS = 1_000_000
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Price:
+    """What a million tokens of one model cost, in the currency of the whole table.
+
+    `cached` is the price of input that the provider had kept; None where it costs what other input costs. Reasoning
+    is counted as output, as vendors do. Raises `ConfigurationError` for what is negative or no number.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ConfigurationError(f"the price of {each.name} is {value!r}; it must be a number, 0 or more")
+
+
+def cost_of(usage: Usage, vendor: str, model: str, prices: Mapping[str, Price]) -> float | None:
+    """What `usage` costs; None where the table has neither "vendor:model" nor the model's name nor "*"."""
+    price = prices.get(f"{vendor}:{model}") or prices.get(model) or prices.get("*")
+    if price is None:
+        return None
+    cached = min(usage.cached_tokens, usage.input_tokens)
+    kept = price.input if price.cached is None else price.cached
+    return ((usage.input_tokens - cached) * price.input + cached * kept + usage.output_tokens * price.output) / _TOKENS

@@ -1,0 +1,139 @@
+"""What a caller holds of a request that runs: its result, its events, and ways to speak to it.
+
+The actor behind it is `toolbus.session`. Knows the bus and the turn's state, and performs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import anyio
+
+from .buffers import Overflow
+from .bus import EventBus
+from .core.state import Messages, TurnState
+from .events import (
+    CancelRequested,
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    SteeringAdded,
+    TextDelta,
+)
+from .mailbox import Mailbox
+from .messages import Message
+from .outcome import RequestResult
+from .protocols import RequestView
+from .subscriptions import Subscription
+from .text_stream import TextStream
+
+__all__ = ["SessionHandle"]
+
+_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
+
+
+class SessionHandle:
+    """The caller's side of a `RequestSession`."""
+
+    def __init__(self, bus: EventBus, state: TurnState, *, raise_on_failure: bool) -> None:
+        self.request_id = state.request_id
+        self.conversation_id = state.conversation_id
+        self._bus = bus
+        self._state = state
+        self._raise = raise_on_failure
+        self._mailbox: Mailbox | None = None
+        self._result: RequestResult[Any] | None = None
+        self._done: anyio.Event | None = None
+        self._accepted: anyio.Event | None = None
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The transcript so far: a read-only view that does not grow."""
+        return Messages(self._state.messages)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the result is there."""
+        return self._result is not None
+
+    async def result(self) -> RequestResult[Any]:
+        """Wait for the end. Cancelling the wait does not cancel the request; any number of tasks may wait.
+
+        Raises the matching `ToolbusError` where the session was made with `raise_on_failure`.
+        """
+        if self._result is None:
+            if self._done is None:
+                self._done = anyio.Event()
+            await self._done.wait()
+            assert self._result is not None
+        if self._raise:
+            self._result.raise_for_outcome()
+        return self._result
+
+    async def accepted(self) -> None:
+        """Return once the request has begun and, with a journal, is durable. Also after it has ended."""
+        if self._state.facts == 0 and self._result is None:
+            if self._accepted is None:
+                self._accepted = anyio.Event()
+            await self._accepted.wait()
+
+    def cancel(self, reason: str = "") -> bool:
+        """Ask the request to end as `cancelled`; results that are there stay. False when it does not run (any more)."""
+        return self._ask(CancelRequested, reason=reason)
+
+    def steer(self, text: str) -> bool:
+        """Add a user message at the next round boundary. False when the request does not run (any more).
+
+        Like `cancel`, to be called on the event loop's thread; from another one publish the event thread-safely.
+        """
+        return self._ask(SteeringAdded, text=text)
+
+    def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
+        if self._state.ending is not None or self._result is not None:
+            return False
+        self._open_mailbox()
+        return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
+
+    def events(self, *kinds: type[Event], capacity: int = 1_000) -> Subscription:
+        """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
+
+        The subscription is made here, not at the first `anext`; it is let go by itself when the request ends.
+        """
+        return self._listen(kinds, capacity, "drop_oldest")
+
+    def text(self, *, final_only: bool = False) -> TextStream:
+        """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
+
+        With `final_only`, only the text of the last round, once it is known to be the last. Of a provider that does
+        not stream, whole texts arrive. When the model is asked again (`ModelRetrying`), its text begins anew.
+        """
+        subscription = self._listen((TextDelta, ModelResponded, ModelRetrying), 1_000, "coalesce")
+        return TextStream(subscription, final_only=final_only)
+
+    def _listen(self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow) -> Subscription:
+        subscription = self._bus.subscribe(
+            *kinds,
+            request_id=self.request_id,
+            until=_is_ending,
+            capacity=capacity,
+            overflow=overflow,
+            name=self.request_id,
+        )
+        if self.ended:
+            subscription.close()  # there is nothing to hear any more, and a reader must not wait for it
+            return subscription
+        return subscription.open()
+
+    def _open_mailbox(self) -> Mailbox:
+        if self._mailbox is None:
+            view = cast("RequestView", self)  # every handle is an actor's
+            self._mailbox = self._bus.open_mailbox(self.request_id, view)
+        return self._mailbox
+
+
+def _is_ending(event: Event) -> bool:
+    return isinstance(event, _ENDINGS)
