@@ -2,71 +2,51 @@
 
     Runtime(..., tools=[search, task_complete, give_up, update_plan])
 
-The turn machine answers them itself (`core.control`), so no dispatcher and no listener has to.
+The turn machine answers them itself (`core.control`), so no dispatcher and no listener has to: the functions below are
+what the model is told, and never called.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NotRequired
 
-from ..core.control import UPDATE_PLAN
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+
 from ..protocols import Control
 from ..tools import Tool
 
 __all__ = ["give_up", "task_complete", "update_plan"]
 
-_TEXT = {"type": "string", "minLength": 1}
+_Text = Annotated[str, Field(min_length=1)]
 
 
-def _control(control: Control, name: str, description: str, properties: dict[str, Any]) -> Tool[..., Any]:
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    made: Tool[..., Any] = Tool(name, description, schema, external=True)
-    made.spec = dataclasses.replace(made.spec, control=control)
-    return made
+class _Step(TypedDict):
+    text: Annotated[_Text, Field(description="What is done in this step.")]
+    status: NotRequired[Literal["pending", "active", "done", "dropped"]]
 
 
-task_complete = _control(
-    "complete",
-    "task_complete",
-    "Say that the task is done. Call it alone, in the end; the request ends with this answer.",
-    {"answer": {**_TEXT, "description": "The answer for the user."}},
-)
-"""Ends the request `completed`, with `answer` as its text, when the other calls of the reply have ended."""
+def _control(control: Control) -> Callable[[Callable[..., None]], Tool[..., None]]:
+    def decorate(function: Callable[..., None]) -> Tool[..., None]:
+        made: Tool[..., Any] = Tool(handler=function)
+        made.spec = dataclasses.replace(made.spec, control=control)
+        return made
 
-give_up = _control(
-    "give_up",
-    "give_up",
-    "Say that the task cannot be done. Call it alone, when every way that you know has failed.",
-    {"reason": {**_TEXT, "description": "Why it cannot be done, for the user."}},
-)
-"""Ends the request `stopped`, with the model's `reason`."""
+    return decorate
 
-update_plan = _control(
-    "plan",
-    UPDATE_PLAN,
-    "Write down the plan for a task of several steps, or change it: always the whole plan, with each step's status.",
-    {
-        "steps": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 50,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "text": {**_TEXT, "description": "What is done in this step."},
-                    "status": {"enum": ["pending", "active", "done", "dropped"]},
-                },
-                "required": ["text"],
-                "additionalProperties": False,
-            },
-        }
-    },
-)
-"""Keeps a plan. Each change is a `PlanChanged`; the plan stands behind the instructions in every round, also of the
-conversation's later turns, whatever is cut from the history."""
+
+@_control("complete")
+def task_complete(answer: Annotated[_Text, Field(description="The answer for the user.")]) -> None:
+    """Say that the task is done. Call it alone, in the end: the request ends with this answer."""
+
+
+@_control("give_up")
+def give_up(reason: Annotated[_Text, Field(description="Why it cannot be done, for the user.")]) -> None:
+    """Say that the task cannot be done. Call it alone, when every way that you know has failed."""
+
+
+@_control("plan")
+def update_plan(steps: Annotated[list[_Step], Field(min_length=1, max_length=50)]) -> None:
+    """Write down the plan for a task of several steps, or change it: the whole plan, with the status of each step."""
