@@ -12,19 +12,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .bus import EventBus
     from .core.limits import Limits
+    from .core.prices import Price
     from .dispatcher import ToolDispatcher
-    from .errors import ToolError, ToolRetry
+    from .errors import Denied, ToolError, ToolRetry
+    from .interceptors import Interceptor
     from .outcome import RequestResult
     from .protocols import ModelSettings
     from .results import ToolResult
     from .runtime import Runtime
     from .session import RequestSession
+    from .subrequest import subrequest_tool
     from .tools import Tool, ToolContext, ToolRegistry, tool
 
 __all__ = [
+    "Denied",
     "EventBus",
+    "Interceptor",
     "Limits",
     "ModelSettings",
+    "Price",
     "RequestResult",
     "RequestSession",
     "Runtime",
@@ -35,10 +41,15 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "ToolRetry",
+    "subrequest_tool",
     "tool",
 ]
 
 _HOMES = {
+    "Denied": "errors",
+    "Interceptor": "interceptors",
+    "Price": "core.prices",
+    "subrequest_tool": "subrequest",
     "EventBus": "bus",
     "Limits": "core.limits",
     "ModelSettings": "protocols",

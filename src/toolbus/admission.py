@@ -10,7 +10,7 @@ from collections import deque
 
 import anyio
 
-from .errors import ConfigurationError, Overloaded
+from .errors import ConfigurationError, ConversationBusy, Overloaded
 
 __all__ = ["Admission", "Ticket"]
 
@@ -75,8 +75,15 @@ class Admission:
         """Requests that wait for a place or for their conversation."""
         return self._held - self._running
 
-    def take(self, conversation_id: str) -> Ticket:
-        """A ticket, at once. Raises `Overloaded` when places and queue are full."""
+    def take(self, conversation_id: str, *, queue: bool = True) -> Ticket:
+        """A ticket, at once. Raises `Overloaded` when places and queue are full.
+
+        Without `queue`, raises `ConversationBusy` while another ticket of the conversation is out.
+        """
+        if not queue and conversation_id in self._turns:
+            raise ConversationBusy(
+                f"conversation {conversation_id!r} has a turn that has not ended yet; try again then"
+            )
         if self._held >= self._max_running + self._max_queued:
             seconds = min(max(1.0, math.ceil(self._mean_gap)), _LONGEST_WAIT_SECONDS)
             raise Overloaded(seconds, self._running, self.queued)

@@ -24,7 +24,6 @@ from .buffers import EventBuffer, Overflow
 from .clock import SessionClock
 from .errors import BusError, ConfigurationError
 from .events import (
-    EVENT_TYPES,
     ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
@@ -37,10 +36,10 @@ from .events import (
     ToolCallLate,
 )
 from .mailbox import Mailbox
-from .subscriptions import BusStatistics, Receivers, Subscription
+from .subscriptions import BusStatistics, Receivers, Subscription, expand_kinds, words_of
 
 if TYPE_CHECKING:
-    from .protocols import RequestView
+    from .protocols import LateResults, RequestView
 
 __all__ = ["BusStatistics", "EventBus"]
 
@@ -76,11 +75,13 @@ class EventBus:
         self._receivers = self._connections.by_type
         self._by_type: dict[type[Event], list[Subscription]] = {}
         self._by_request: dict[str, list[Subscription]] = {}
+        self._by_family: dict[str, list[Subscription]] = {}  # those that hear sub-requests too, by the topmost one
+        self._parents: dict[str, str] = {}  # sub-requests that run
         self._mailboxes: dict[str, Mailbox] = {}
         self._open: dict[_Key, Mailbox] = {}
         self._questions: set[_Key] = set()  # calls that wait for a person
         self._watched: dict[_Key, Callable[[], None]] = {}
-        self._settled: set[_Key] = set()
+        self._settled: dict[_Key, LateResults] = {}
         self._settled_order: deque[_Key] = deque()
         self._queue: deque[tuple[Event, int]] = deque()
         self._delivering = False
@@ -194,23 +195,42 @@ class EventBus:
             if subscriptions:
                 for each in tuple(subscriptions):
                     each.offer(position, event)
+            if self._by_family and self._parents:
+                for each in self._listening_above(event.request_id):
+                    each.offer(position, event)
+
+    def _listening_above(self, request_id: str) -> list[Subscription]:
+        """The subscriptions to requests above this one that hear their sub-requests."""
+        found: list[Subscription] = []
+        above = self._parents.get(request_id)
+        while above is not None:
+            found += self._by_family.get(above, ())
+            above = self._parents.get(above)
+        return found
 
     def wants(self, kind: type[Event], request_id: str = "") -> bool:
         """Whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
         if kind in self._receivers or kind in self._by_type:
             return True
         mine = self._by_request.get(request_id)
-        return mine is not None and any(each.wants(kind) for each in mine)
+        if mine is not None and any(each.wants(kind) for each in mine):
+            return True
+        return bool(self._by_family) and any(each.wants(kind) for each in self._listening_above(request_id))
 
     # ------------------------------------------------------------------------------------------- arbitration
 
-    def open_mailbox(self, request_id: str, view: RequestView | None = None) -> Mailbox:
-        """The mailbox of a request that begins. `view` is what handlers may see of it."""
+    def open_mailbox(self, request_id: str, view: RequestView | None = None, *, parent_id: str = "") -> Mailbox:
+        """The mailbox of a request that begins. `view` is what handlers may see of it.
+
+        `parent_id` is the request for one of whose calls it works; who listens to that one's sub-requests hears it.
+        """
         if request_id in self._mailboxes:
             raise BusError(f"request {request_id!r} has a mailbox already")
         if not self._mailboxes:  # a bus moves to another loop only when it is idle
             self.bind()
         mailbox = self._mailboxes[request_id] = Mailbox(request_id, view)
+        if parent_id:
+            self._parents[request_id] = parent_id
         self._peaks["mailboxes"] = max(self._peaks["mailboxes"], len(self._mailboxes))
         return mailbox
 
@@ -218,6 +238,7 @@ class EventBus:
         """Forget a request that has ended. Calls that it leaves open count as settled: a result comes too late now."""
         if self._mailboxes.get(mailbox.request_id) is mailbox:
             del self._mailboxes[mailbox.request_id]
+            self._parents.pop(mailbox.request_id, None)
         if mailbox.open_calls:
             for key in [key for key, owner in self._open.items() if owner is mailbox]:
                 self.claim(*key)
@@ -250,7 +271,7 @@ class EventBus:
         if mailbox is None:
             return False
         mailbox.open_calls -= 1
-        self._remember(key)
+        self._remember(key, mailbox.late)
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
@@ -280,12 +301,15 @@ class EventBus:
         if mailbox is not None:
             mailbox.open_calls -= 1
             mailbox.put(event, cause)
-            self._remember(key)
+            self._remember(key, mailbox.late)
             return True
-        if key not in self._settled:
+        late = self._settled.get(key)
+        if late is None:
             self._dead_letter(event, "no such call is open")
             return False
         self._late += 1
+        if late == "drop":
+            return False
         completed = isinstance(event, ToolCallCompleted)
         self.announce(
             ToolCallLate(
@@ -295,6 +319,7 @@ class EventBus:
                 late=event.type,
                 content=event.content if completed else "",
                 error="" if completed else event.error,
+                for_next_turn=late == "next_turn",
             )
         )
         return False
@@ -313,13 +338,13 @@ class EventBus:
             "metadata": event.metadata,
         }
 
-    def _remember(self, key: _Key) -> None:
+    def _remember(self, key: _Key, late: LateResults) -> None:
         if self._questions:
             self._questions.discard(key)
-        self._settled.add(key)
+        self._settled[key] = late
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
-            self._settled.discard(self._settled_order.popleft())
+            self._settled.pop(self._settled_order.popleft(), None)
         settled = self._watched.pop(key, None)
         if settled is not None:
             try:
@@ -351,7 +376,7 @@ class EventBus:
         a `ReceiverFailed` and breaks nobody. An `async def` is refused with `TypeError`: subscribe instead. One that is
         connected while an event is delivered hears the next one; one that is disconnected then is not called any more.
         """
-        return self._connections.connect(_expand(kinds if isinstance(kinds, tuple) else (kinds,)), receiver)
+        return self._connections.connect(expand_kinds(kinds if isinstance(kinds, tuple) else (kinds,)), receiver)
 
     def _listener_failed(self, name: str, event: Event, exc: BaseException) -> None:
         self._failures += 1
@@ -366,7 +391,7 @@ class EventBus:
                     receiver=name,
                     event_type=event.type,
                     failed_event_id=event.event_id,
-                    error=_words_of(exc),
+                    error=words_of(exc),
                 )
             )
 
@@ -374,6 +399,7 @@ class EventBus:
         self,
         *kinds: type[Event],
         request_id: str | None = None,
+        sub_requests: bool = False,
         where: Callable[[Event], bool] | None = None,
         until: Callable[[Event], bool] | None = None,
         capacity: int = 1_000,
@@ -383,16 +409,19 @@ class EventBus:
         """Events through a bounded buffer, for a listener that awaits: see `Subscription`.
 
         `kinds` are the types wanted (all, when none is given), `request_id` restricts it to one request, which makes
-        it free for all others; `where` filters further and must be quick; after an event for which `until` is true
+        it free for all others, or with `sub_requests` to that one and those that its tools make; `where` filters
+        further and must be quick; after an event for which `until` is true
         (of those types, or with `request_id` of any type) it ends. `capacity` is in events. `overflow` says what a full
         buffer does with signals: facts are never dropped, and a buffer full of facts ends the subscription with
         `SubscriptionOverflow`.
         """
-        wanted = _expand(kinds or (Event,))
+        wanted = expand_kinds(kinds or (Event,))
 
         def lists() -> Iterator[tuple[dict[Any, list[Subscription]], Any]]:
             if request_id is not None:
                 yield self._by_request, request_id
+                if sub_requests:
+                    yield self._by_family, request_id
             else:
                 for kind in wanted:
                     yield self._by_type, kind
@@ -447,26 +476,6 @@ class EventBus:
             dead_letters=self._dead,
             subscriptions=tuple(each.statistics() for each in subscriptions.values()),
         )
-
-
-def _expand(kinds: Iterable[type[Event]]) -> tuple[type[Event], ...]:
-    """The concrete event types that `kinds` mean."""
-    wanted: dict[type[Event], None] = {}
-    for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, Event)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{kind!r} is no event type; see toolbus.events")
-        found = dict.fromkeys(each for each in EVENT_TYPES if issubclass(each, kind))
-        if not found:  # a class of one's own, which nobody can publish
-            raise TypeError(f"{kind.__name__} is no event type of toolbus.events")
-        wanted.update(found)
-    return tuple(wanted)
-
-
-def _words_of(exc: BaseException) -> str:
-    try:
-        return f"{type(exc).__name__}: {exc}"
-    except Exception:  # its __str__ is broken as well
-        return type(exc).__name__
 
 
 def _is_cancellation(exc: BaseException) -> bool:

@@ -27,7 +27,7 @@ from .events import (
 from .mailbox import Mailbox
 from .messages import Message
 from .outcome import RequestResult
-from .protocols import RequestView
+from .protocols import LateResults, RequestView
 from .subscriptions import Subscription
 from .text_stream import TextStream
 
@@ -39,12 +39,22 @@ _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 class SessionHandle:
     """The caller's side of a `RequestSession`."""
 
-    def __init__(self, bus: EventBus, state: TurnState, *, raise_on_failure: bool) -> None:
+    def __init__(
+        self,
+        bus: EventBus,
+        state: TurnState,
+        *,
+        raise_on_failure: bool,
+        late_results: LateResults = "event",
+        parent_id: str = "",
+    ) -> None:
         self.request_id = state.request_id
         self.conversation_id = state.conversation_id
         self._bus = bus
         self._state = state
         self._raise = raise_on_failure
+        self._late: LateResults = late_results
+        self._parent_id = parent_id  # of the request whose tool made this one
         self._mailbox: Mailbox | None = None
         self._result: RequestResult[Any] | None = None
         self._done: anyio.Event | None = None
@@ -98,12 +108,14 @@ class SessionHandle:
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
-    def events(self, *kinds: type[Event], capacity: int = 1_000) -> Subscription:
+    def events(self, *kinds: type[Event], capacity: int = 1_000, sub_requests: bool = False) -> Subscription:
         """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
 
-        The subscription is made here, not at the first `anext`; it is let go by itself when the request ends.
+        With `sub_requests`, those of the requests that its tools make as well: each has a `request_id` of its own, and
+        its `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription is made here, not at the
+        first `anext`; it is let go by itself when the request ends.
         """
-        return self._listen(kinds, capacity, "drop_oldest")
+        return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests)
 
     def text(self, *, final_only: bool = False) -> TextStream:
         """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
@@ -111,17 +123,25 @@ class SessionHandle:
         With `final_only`, only the text of the last round, once it is known to be the last. Of a provider that does
         not stream, whole texts arrive. When the model is asked again (`ModelRetrying`), its text begins anew.
         """
-        subscription = self._listen((TextDelta, ModelResponded, ModelRetrying), 1_000, "coalesce")
+        subscription = self._listen((TextDelta, ModelResponded, ModelRetrying, RequestCompleted), 1_000, "coalesce")
         return TextStream(subscription, final_only=final_only)
 
-    def _listen(self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow) -> Subscription:
+    def _listen(
+        self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow, *, sub_requests: bool = False
+    ) -> Subscription:
+        request_id = self.request_id
+
+        def is_over(event: Event) -> bool:
+            return isinstance(event, _ENDINGS) and event.request_id == request_id
+
         subscription = self._bus.subscribe(
             *kinds,
-            request_id=self.request_id,
-            until=_is_ending,
+            request_id=request_id,
+            sub_requests=sub_requests,
+            until=is_over,
             capacity=capacity,
             overflow=overflow,
-            name=self.request_id,
+            name=request_id,
         )
         if self.ended:
             subscription.close()  # there is nothing to hear any more, and a reader must not wait for it
@@ -131,9 +151,6 @@ class SessionHandle:
     def _open_mailbox(self) -> Mailbox:
         if self._mailbox is None:
             view = cast("RequestView", self)  # every handle is an actor's
-            self._mailbox = self._bus.open_mailbox(self.request_id, view)
+            self._mailbox = self._bus.open_mailbox(self.request_id, view, parent_id=self._parent_id)
+            self._mailbox.late = self._late
         return self._mailbox
-
-
-def _is_ending(event: Event) -> bool:
-    return isinstance(event, _ENDINGS)

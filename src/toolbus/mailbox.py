@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from .events import Event, ToolCallCompleted, ToolCallFailed
-from .protocols import RequestView
+from .protocols import LateResults, RequestView
 
 __all__ = ["Mailbox"]
 
@@ -19,15 +19,16 @@ class Mailbox:
 
     Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
     each event that comes in, at once and in the publisher's stack: it must only wake its session. `open_calls` is how
-    many calls wait for their terminal event; the bus counts them.
+    many calls wait for their terminal event; the bus counts them. `late` says what becomes of second results.
     """
 
-    __slots__ = ("_causes", "_items", "_woken", "on_put", "open_calls", "request_id", "view")
+    __slots__ = ("_causes", "_items", "_woken", "late", "on_put", "open_calls", "request_id", "view")
 
     def __init__(self, request_id: str, view: RequestView | None) -> None:
         self.request_id = request_id
         self.view = view
         self.open_calls = 0
+        self.late: LateResults = "event"
         self.on_put: Callable[[Event], object] | None = None
         self._items: deque[Any] = deque()
         self._woken: anyio.Event | None = None

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from .core.approval import ApprovalPolicy
 from .core.limits import Limits
 from .core.prices import Price
 from .inputs import Instructions
 from .interceptors import Interceptor
-from .protocols import ModelSettings, Provider
+from .protocols import LateResults, ModelSettings, Provider
 
-__all__ = ["LateResults", "ProviderForRound", "SessionOptions", "check_options"]
+__all__ = ["ProviderForRound", "SessionOptions", "check_options"]
 
-LateResults: TypeAlias = Literal["drop", "event", "next_turn"]
 ProviderForRound: TypeAlias = Callable[[int], Provider | str | None]
 """The model to ask in a round, by its number from 0; None for the usual one."""
 
@@ -37,8 +36,6 @@ class SessionOptions(TypedDict, total=False):
     those of tools that are marked `approval` or `destructive`."""
     interceptors: Sequence[Interceptor]
     """The application's own functions around model and tool calls, in order: see `Interceptor`."""
-    output: Any
-    """A type for the answer, such as a pydantic model: `RequestResult.output` is then a validated value of it."""
     prices: Mapping[str, Price] | None
     """What models cost, by "vendor:model", the model's name, or "*": for `RequestResult.cost` and `max_cost`."""
     note_failures: bool

@@ -20,6 +20,7 @@ __all__ = [
     "Delta",
     "Emit",
     "Journal",
+    "LateResults",
     "ModelReply",
     "ModelRequest",
     "ModelSettings",
@@ -86,6 +87,11 @@ class ToolSource(Protocol):
         ...
 
 
+LateResults: TypeAlias = Literal["drop", "event", "next_turn"]
+"""What becomes of a result that comes after its call was settled: nothing, a `ToolCallLate`, or that and a note in
+front of the conversation's next turn."""
+
+
 class RequestView(Protocol):
     """What a handler may see of the request that it works for. Read-only; valid while the request runs."""
 
@@ -103,6 +109,7 @@ class RequestView(Protocol):
     def tools(self) -> ToolSource: ...
     @property
     def interceptors(self) -> Sequence[Any]: ...
+    def child(self, call_id: str, prompt: Any, **options: Any) -> Any: ...
 
 
 class ToolExecutor(Protocol):

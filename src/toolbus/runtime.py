@@ -9,8 +9,10 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 import anyio
 
@@ -19,13 +21,18 @@ from .bus import EventBus
 from .core.limits import Limits
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
-from .inputs import Instructions, MessagesLike, read_messages, tool_registry
+from .events import ToolCallLate
+from .inputs import MessagesLike, read_messages, tool_registry
+from .late import LateShelf
 from .messages import Message, UserMessage
-from .protocols import ModelSettings, Provider, Store
+from .narrator import Narrator
+from .options import ProviderForRound, SessionOptions, check_options
+from .protocols import Provider, Store
 from .providers import missing_provider_message, resolve
 from .session import RequestSession
 from .stores.memory import MemoryStore
-from .tools import Toolish, ToolRegistry
+from .subrequest import subrequest_tool
+from .tools import Tool, Toolish, ToolRegistry
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -38,7 +45,13 @@ _logger = logging.getLogger("toolbus.runtime")
 _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
 
 
-class RequestOptions(TypedDict, total=False):
+OutputT = TypeVar("OutputT")
+OnBusy: TypeAlias = Literal["queue", "refuse"]
+_SESSION_OPTIONS = tuple(SessionOptions.__annotations__)
+_MOST_GRANTS = 10_000  # conversations whose remembered approvals are kept
+
+
+class RequestOptions(SessionOptions, total=False):
     """What a request may be given, in the place of the runtime's own."""
 
     provider: Provider | str | None
@@ -47,23 +60,14 @@ class RequestOptions(TypedDict, total=False):
     """The model and those to turn to when it stays overloaded, silent or out of reach; instead of `provider`."""
     tools: Iterable[Toolish] | ToolRegistry | None
     """The tools, instead of the runtime's."""
-    limits: Limits | None
-    settings: ModelSettings | None
-    instructions: Instructions | None
-    """The system prompt, or a function of the context that gives it."""
-    deps: Any
-    """What handlers get as `ToolContext.deps`."""
-    metadata: Mapping[str, Any] | None
-    """Rides on every event and log record of the request; merged over the runtime's."""
     conversation_id: str | None
     """Makes the request this conversation's next turn: one at a time, in the order of `start`, with what was said."""
     history: MessagesLike | None
     """Begins a conversation that the application kept itself (toolbus messages or OpenAI dictionaries; copied)."""
     raise_on_failure: bool
     """Raise the matching `ToolbusError` where the outcome is not `completed`."""
-
-
-_OPTIONS = tuple(RequestOptions.__annotations__)
+    on_busy: OnBusy
+    """While an earlier turn of the conversation runs: "queue" behind it, or "refuse" with `ConversationBusy`."""
 
 
 class Runtime:
@@ -72,10 +76,12 @@ class Runtime:
     `provider` is a `Provider` or a name such as "openai:MODEL", "ollama:MODEL" or "extractive"; without one the
     variable TOOLBUS_PROVIDER is read, and without that `ConfigurationError` names what was looked at. With
     `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
-    functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `instructions` is the system prompt.
-    `limits`, `settings`, `deps` and `metadata` are defaults of the requests. `store` keeps conversations (in memory,
-    when none is given). At most `max_sessions` requests run at once and `max_queued` wait; then `Overloaded` is
-    raised. `max_concurrency` and `max_threads` bound the handlers and threads of tools.
+    functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words
+    the status line while tools run: see `toolbus.narrator.Narrator`. `defaults` are the requests' `SessionOptions`,
+    such as `instructions`, the system prompt, and `limits`. `store` keeps conversations (in memory, when none is
+    given). At most `max_sessions` requests run at once and `max_queued` wait; then `Overloaded` is raised. A turn of
+    a conversation that is busy waits, or with `on_busy="refuse"` is refused. `max_concurrency` and `max_threads` bound
+    the handlers and threads of tools; of one that is cancelled and still runs `grace_seconds` later the log tells.
 
     Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled. An
     exception cancels at once. The store is closed then, given or not; a provider only if it was made from a name. May
@@ -88,11 +94,7 @@ class Runtime:
         *,
         providers: Sequence[Provider | str] | None = None,
         tools: Iterable[Toolish] | ToolRegistry = (),
-        instructions: Instructions | None = None,
-        limits: Limits | None = None,
-        settings: ModelSettings | None = None,
-        deps: Any = None,
-        metadata: Mapping[str, Any] | None = None,
+        narrator: Narrator | Provider | str | None = None,
         store: Store | None = None,
         bus: EventBus | None = None,
         max_sessions: int = 10_000,
@@ -100,7 +102,12 @@ class Runtime:
         max_concurrency: int = 1_000,
         max_threads: int = 40,
         drain_seconds: float = 10.0,
+        grace_seconds: float = 5.0,
+        on_busy: OnBusy = "queue",
+        **defaults: Unpack[SessionOptions],
     ) -> None:
+        check_options(defaults, SessionOptions, "Runtime")
+        _check_limits(defaults.get("limits"))
         self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
         given = self._given(provider, providers)
         if given is None:
@@ -112,12 +119,15 @@ class Runtime:
         self.tools = tool_registry(tools)
         self.bus = bus if bus is not None else EventBus()
         self.store: Store = store if store is not None else MemoryStore()
-        self.dispatcher = ToolDispatcher(self.bus, self.tools, max_concurrency=max_concurrency, max_threads=max_threads)
-        self._instructions = instructions
-        self._limits = limits or Limits()
-        self._settings = settings or ModelSettings()
-        self._deps = deps
-        self._metadata = metadata
+        self.dispatcher = ToolDispatcher(
+            self.bus, self.tools, max_concurrency=max_concurrency, max_threads=max_threads, grace_seconds=grace_seconds
+        )
+        self._defaults = defaults
+        _check_word("on_busy", on_busy, ("queue", "refuse"))
+        self._on_busy: OnBusy = on_busy
+        self._narrator = self._narrator_of(narrator)
+        self._late = LateShelf()
+        self._granted: OrderedDict[str, dict[str, bool]] = OrderedDict()
         self._admission = Admission(max_sessions, max_queued)
         if not 0 <= drain_seconds < math.inf:
             raise ConfigurationError(f"drain_seconds is {drain_seconds}; it must be finite and not negative")
@@ -134,7 +144,12 @@ class Runtime:
             raise NotRunning("the runtime runs already; one `async with` at a time")
         self._closing = False
         self._thread = threading.get_ident()
-        await self.dispatcher.__aenter__()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.dispatcher)
+            if self._narrator is not None:
+                await stack.enter_async_context(self._narrator.on(self.bus))
+            stack.callback(self.bus.connect(ToolCallLate, self._late))
+            self._parts = stack.pop_all()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         return self
@@ -155,7 +170,7 @@ class Runtime:
                 await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
             finally:
                 self._group = None
-                await self.dispatcher.__aexit__(*exc_info)
+                await self._parts.aclose()
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._close_parts()
 
@@ -186,39 +201,70 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    def start(self, prompt: str | UserMessage, **options: Unpack[RequestOptions]) -> RequestSession:
+    def start(
+        self, prompt: str | UserMessage, *, output: Any = None, **options: Unpack[RequestOptions]
+    ) -> RequestSession:
         """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
 
-        Raises `Overloaded` when places and queue are full, `NotRunning` outside the `async with` block and while it
-        closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
+        Raises `Overloaded` when places and queue are full, `ConversationBusy` where that is asked for, `NotRunning`
+        outside the `async with` block and while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was
+        started then.
         """
-        session, ticket = self._prepare(prompt, options)
+        session, ticket = self._prepare(prompt, output, options)
         assert self._group is not None
         self._group.start_soon(self._carry_out, session, ticket)
         return session
 
-    async def run(self, prompt: str | UserMessage, **options: Unpack[RequestOptions]) -> RequestResult[None]:
+    @overload
+    async def run(self, prompt: str | UserMessage, **options: Unpack[RequestOptions]) -> RequestResult[None]: ...
+    @overload
+    async def run(
+        self, prompt: str | UserMessage, *, output: type[OutputT], **options: Unpack[RequestOptions]
+    ) -> RequestResult[OutputT]: ...
+    async def run(
+        self, prompt: str | UserMessage, *, output: Any = None, **options: Unpack[RequestOptions]
+    ) -> RequestResult[Any]:
         """`start`, in this task, and wait for the result. Cancelling it cancels the request.
 
-        A limit or a failure is no exception unless `raise_on_failure`: see `RequestResult.outcome`.
+        `output` is a type for the answer, such as a pydantic model: `result.output` is a validated value of it, where
+        the outcome is `completed`. A limit or a failure is no exception unless `raise_on_failure`: see
+        `RequestResult.outcome`.
         """
-        session, ticket = self._prepare(prompt, options)
-        result: RequestResult[None] = await self._carry_out(session, ticket)
+        session, ticket = self._prepare(prompt, output, options)
+        result: RequestResult[Any] = await self._carry_out(session, ticket)
         if options.get("raise_on_failure"):
             result.raise_for_outcome()
         return result
 
+    @overload
     def run_sync(
         self, prompt: str | UserMessage, *, backend: str = "asyncio", **options: Unpack[RequestOptions]
-    ) -> RequestResult[None]:
+    ) -> RequestResult[None]: ...
+    @overload
+    def run_sync(
+        self,
+        prompt: str | UserMessage,
+        *,
+        output: type[OutputT],
+        backend: str = "asyncio",
+        **options: Unpack[RequestOptions],
+    ) -> RequestResult[OutputT]: ...
+    def run_sync(
+        self,
+        prompt: str | UserMessage,
+        *,
+        output: Any = None,
+        backend: str = "asyncio",
+        **options: Unpack[RequestOptions],
+    ) -> RequestResult[Any]:
         """`run` for scripts: enters the runtime, runs one request, leaves. Takes the options of `run`.
 
         Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
         """
 
-        async def once() -> RequestResult[None]:
+        async def once() -> RequestResult[Any]:
             async with self:
-                return await self.run(prompt, **options)
+                return await self.run(prompt, output=output, **options)
 
         try:
             anyio.get_current_task()
@@ -228,6 +274,13 @@ class Runtime:
             raise NotRunning("run_sync() was called inside an event loop; use `await runtime.run(...)` there")
         return anyio.run(once, backend=backend)
 
+    def as_tool(self, name: str, description: str) -> Tool[..., Any]:
+        """A tool that hands a task to a request with this runtime's model, tools and defaults: see `subrequest_tool`.
+
+        The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them.
+        """
+        return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._defaults)
+
     def session(self, request_id: str) -> RequestSession | None:
         """The session of a request that runs or waits; None for any other."""
         return self._sessions.get(request_id)
@@ -235,8 +288,7 @@ class Runtime:
     # ------------------------------------------------------------------------------------------------- internals
 
     def _check_usable(self, options: RequestOptions) -> None:
-        if unknown := options.keys() - _OPTIONS:
-            raise TypeError(f"there is no option {', '.join(sorted(unknown))}; the options are {', '.join(_OPTIONS)}")
+        check_options(options, RequestOptions, "a request")
         if self._group is None or self._closing:
             state = "is closing" if self._closing and self._group is not None else "is not running"
             raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
@@ -245,51 +297,68 @@ class Runtime:
                 "a request was begun in another thread than the runtime's; "
                 "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
             )
-        limits = options.get("limits")
-        if limits is not None and not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"limits is a {type(limits).__name__}; give Limits(max_rounds=3), say")
+        _check_limits(options.get("limits"))
 
-    def _prepare(self, prompt: str | UserMessage, options: RequestOptions) -> tuple[RequestSession, Ticket]:
+    def _prepare(
+        self, prompt: str | UserMessage, output: Any, options: RequestOptions
+    ) -> tuple[RequestSession, Ticket]:
         self._check_usable(options)
         get = options.get
-        conversation_id, history, metadata, tools = (
-            get("conversation_id"),
-            get("history"),
-            get("metadata"),
-            get("tools"),
-        )
+        conversation_id, history, tools = get("conversation_id"), get("history"), get("tools")
         given = [] if history is None else read_messages(history)
         session = RequestSession(
             self.bus,
             self._given(get("provider"), get("providers")) or self.providers,
             [*given, prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)],
             tools=self.tools if tools is None else tool_registry(tools),
-            limits=get("limits") or self._limits,
-            settings=get("settings") or self._settings,
-            instructions=_first_given(get("instructions"), self._instructions),
-            deps=_first_given(get("deps"), self._deps),
-            metadata={**(self._metadata or {}), **metadata} if metadata else self._metadata,
             conversation_id=conversation_id or "",
             journal=self.store.journal,
+            output=output,
             raise_on_failure=get("raise_on_failure", False),
+            **self._merged(options),
         )
-        ticket = self._admission.take(session.conversation_id)
+        on_busy = get("on_busy", self._on_busy)
+        _check_word("on_busy", on_busy, ("queue", "refuse"))
+        ticket = self._admission.take(session.conversation_id, queue=on_busy == "queue")
         if conversation_id is not None or not ticket.try_ready():
 
             async def prepare() -> Sequence[Message]:
                 await ticket.ready()
-                return await self._earlier(session.conversation_id, begins=bool(given))
+                return await self._earlier(session, begins=bool(given))
 
             session.prepare = prepare
         self._sessions[session.request_id] = session
         return session, ticket
 
-    async def _earlier(self, conversation_id: str, *, begins: bool) -> Sequence[Message]:
+    def _merged(self, options: RequestOptions) -> SessionOptions:
+        """The options of one session: those that the request was given, over the runtime's own."""
+        merged: dict[str, Any] = dict(self._defaults)
+        for name in _SESSION_OPTIONS:
+            value = options.get(name)
+            if value is not None:
+                merged[name] = {**(merged.get(name) or {}), **value} if name == "metadata" else value
+        for_round: ProviderForRound | None = merged.get("provider_for_round")
+        if for_round is not None:
+            merged["provider_for_round"] = self._resolving(for_round)
+        return SessionOptions(**merged)
+
+    def _resolving(self, for_round: ProviderForRound) -> ProviderForRound:
+        def chosen(number: int) -> Provider | None:
+            named = for_round(number)
+            return None if named is None else self._resolve(named)
+
+        return chosen
+
+    async def _earlier(self, session: RequestSession, *, begins: bool) -> Sequence[Message]:
+        """The conversation so far; what else it remembers goes to the session."""
+        conversation_id = session.conversation_id
         earlier = await self.store.history(conversation_id)
         if earlier and begins:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
             )
+        session.notes = self._late.take(conversation_id, earlier)
+        session.granted.update(self._granted.get(conversation_id, {}))
         return earlier
 
     async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
@@ -308,6 +377,11 @@ class Runtime:
 
     async def _remember(self, session: RequestSession) -> None:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
+        if session.granted:
+            self._granted[session.conversation_id] = session.granted
+            self._granted.move_to_end(session.conversation_id)
+            if len(self._granted) > _MOST_GRANTS:
+                self._granted.popitem(last=False)
         messages = session.take_new_messages()
         try:
             if messages:
@@ -315,6 +389,11 @@ class Runtime:
         except Exception:
             ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
             _logger.exception("the store failed; this turn is not remembered", extra=ids)
+
+    def _narrator_of(self, given: Narrator | Provider | str | None) -> Narrator | None:
+        if given is None or isinstance(given, Narrator):
+            return given
+        return Narrator(self._resolve(given))
 
     def _given(
         self, provider: Provider | str | None, providers: Sequence[Provider | str] | None
@@ -332,5 +411,11 @@ class Runtime:
         return self._made[provider]
 
 
-def _first_given(mine: Any, default: Any) -> Any:
-    return default if mine is None else mine
+def _check_word(name: str, given: object, words: tuple[str, ...]) -> None:
+    if given not in words:
+        raise ConfigurationError(f"{name} is {given!r}; it must be {' or '.join(map(repr, words))}")
+
+
+def _check_limits(limits: object) -> None:
+    if limits is not None and not isinstance(limits, Limits):
+        raise ConfigurationError(f"limits is a {type(limits).__name__}; give Limits(max_rounds=3), say")

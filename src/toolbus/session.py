@@ -15,12 +15,13 @@ import anyio
 from .asking import Asker
 from .bus import EventBus
 from .core.control import plan_in
+from .core.inherit import limits_left
 from .core.limits import Limits
 from .core.output import OutputType
 from .core.state import Messages, Phase, TurnState
 from .core.transcript import repair
 from .core.turn import AwaitCalls, CallModel, Elapsed, Input, Start, apply, decide, pending
-from .errors import ApplicationError, ConfigurationError, Denied, ToolbusError
+from .errors import ApplicationError, ConfigurationError, Denied, LimitReached, ToolbusError
 from .events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -53,6 +54,8 @@ Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 Parent: TypeAlias = tuple[str, str]
 """The request and the call that a sub-session works for: `request_id` and `call_id`."""
 
+_DEEPEST = 8  # requests within requests: each level holds a session, and a model that calls itself has to end
+_INHERITED = ("deps", "metadata", "approval", "interceptors", "prices")
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
 _FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded})
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
@@ -69,9 +72,10 @@ class RequestSession(SessionHandle):
     `provider` is the model, or a sequence of them: the first is asked, and the next when one stays out of reach.
     `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or OpenAI dictionaries; copied,
     never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
-    change while the request runs. `options` are those of `SessionOptions`. `prepare` is awaited before the request
-    begins (its clocks do not run yet) and gives messages to put in front. Nothing happens before `run`, which is
-    called once, in any task.
+    change while the request runs. `output` is a type for the answer, such as a pydantic model: then
+    `RequestResult.output` is a validated value of it. `options` are those of `SessionOptions`. `prepare` is awaited
+    before the request begins (its clocks do not run yet) and gives messages to put in front. Nothing happens before
+    `run`, which is called once, in any task.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class RequestSession(SessionHandle):
         parent: Parent | None = None,
         journal: Journal | None = None,
         prepare: Prepare | None = None,
+        output: Any = None,
         raise_on_failure: bool = False,
         **options: Unpack[SessionOptions],
     ) -> None:
@@ -105,8 +110,7 @@ class RequestSession(SessionHandle):
         if prompt is not None and not prompt.message_id:
             prompt = UserMessage(content=prompt.content, message_id=f"{request_id}_u")
         self._prompt = prompt
-        wanted: Any = get("output")
-        self._output: OutputType[Any] | None = None if wanted is None else OutputType(wanted)
+        self._output: OutputType[Any] | None = None if output is None else OutputType(output)
         providers = provider_list(provider)
         state = TurnState(
             request_id=request_id,
@@ -121,13 +125,20 @@ class RequestSession(SessionHandle):
             output=self._output,
             note_failures=get("note_failures", False),
         )
-        super().__init__(bus, state, raise_on_failure=raise_on_failure)
+        super().__init__(
+            bus,
+            state,
+            raise_on_failure=raise_on_failure,
+            late_results=get("late_results", "event"),
+            parent_id=parent[0] if parent else "",
+        )
         self._asker = Asker(state, providers, options)
         tools_of = self.tools  # not by way of the session, which would keep itself alive
         self.status = StatusTeller(bus, state.envelope, lambda: tools_of.specs)
         self._error: ToolbusError | None = None  # what broke, other than the model
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
+        self._depth = 0  # how many requests are above this one
         self._earlier = 0  # how many messages `prepare` has put in front
 
     @property
@@ -146,6 +157,43 @@ class RequestSession(SessionHandle):
             return []  # it never began, so there was no turn
         taken, self._earlier = self._earlier, len(self._state.messages)
         return self._state.messages[taken:]
+
+    def child(
+        self,
+        call_id: str,
+        prompt: str | UserMessage,
+        *,
+        provider: Provider | Sequence[Provider] | None = None,
+        tools: ToolsLike = (),
+        output: Any = None,
+        **options: Unpack[SessionOptions],
+    ) -> RequestSession:
+        """A request that works for call `call_id` of this one, on the same bus; to be run in the call's own task.
+
+        It gets this one's provider, deps, metadata, approvals, prices and interceptors where nothing else is given,
+        and of the limits no more than is left. Raises `LimitReached` where nothing is left, and for the depth.
+        """
+        depth = self._depth + 1
+        if depth > _DEEPEST:
+            raise LimitReached(f"requests are nested {_DEEPEST} deep")
+        limits = limits_left(self._state, call_id, self._bus.clock(), options.get("limits"))
+        if limits is None:
+            raise LimitReached("the request that asks has used up its limits")
+        inherited: SessionOptions = {key: self.options[key] for key in _INHERITED if key in self.options}  # type: ignore[assignment]
+        if self._state.tool_calls >= self._state.limits.max_tool_calls:
+            tools = ()
+        child = RequestSession(
+            self._bus,
+            provider or self._asker.providers,
+            [prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)],
+            tools=tools,
+            parent=(self.request_id, call_id),
+            output=output,
+            **{**inherited, **options, "limits": limits},
+        )
+        child.granted.update(self.granted)
+        child._depth = depth
+        return child
 
     # ------------------------------------------------------------------------------------------------ the actor
 

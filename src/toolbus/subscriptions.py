@@ -18,13 +18,12 @@ from blinker import ANY, Signal
 
 from .buffers import EventBuffer
 from .errors import BusError, SubscriptionOverflow
+from .events import EVENT_TYPES, Event
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from .events import Event
-
-__all__ = ["BusStatistics", "Receivers", "Subscription", "SubscriptionStatistics"]
+__all__ = ["BusStatistics", "Receivers", "Subscription", "SubscriptionStatistics", "expand_kinds", "words_of"]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
 
@@ -338,3 +337,24 @@ def _refusal(name: str) -> str:
 
 def _name_of(receiver: Any) -> str:
     return f"{getattr(receiver, '__module__', '')}.{getattr(receiver, '__qualname__', repr(receiver))}".lstrip(".")
+
+
+def expand_kinds(kinds: Iterable[type[Event]]) -> tuple[type[Event], ...]:
+    """The concrete event types that `kinds` mean."""
+    wanted: dict[type[Event], None] = {}
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Event)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{kind!r} is no event type; see toolbus.events")
+        found = dict.fromkeys(each for each in EVENT_TYPES if issubclass(each, kind))
+        if not found:  # a class of one's own, which nobody can publish
+            raise TypeError(f"{kind.__name__} is no event type of toolbus.events")
+        wanted.update(found)
+    return tuple(wanted)
+
+
+def words_of(exc: BaseException) -> str:
+    """An exception for people, whatever is wrong with it."""
+    try:
+        return f"{type(exc).__name__}: {exc}"
+    except Exception:  # its __str__ is broken as well
+        return type(exc).__name__

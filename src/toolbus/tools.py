@@ -15,7 +15,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
-from .errors import ConfigurationError, InvalidArguments
+from .errors import ConfigurationError, InvalidArguments, NotRunning
 from .messages import Message, UserMessage, user_text
 from .protocols import ApprovalRule, ToolSpec
 from .results import ToolResult
@@ -38,6 +38,7 @@ class ToolContext(Generic[DepsT]):
     """
 
     __slots__ = (
+        "_ask",
         "_progress",
         "attempt",
         "call_id",
@@ -63,6 +64,7 @@ class ToolContext(Generic[DepsT]):
         messages: Sequence[Message] = (),
         metadata: Mapping[str, Any] | None = None,
         progress: Callable[[str, float | None, float | None], Awaitable[None]] | None = None,
+        ask: Callable[..., Awaitable[Any]] | None = None,
     ) -> None:
         self.deps = deps
         self.name = name
@@ -74,6 +76,7 @@ class ToolContext(Generic[DepsT]):
         self.messages = messages
         self.metadata = metadata
         self._progress = progress
+        self._ask = ask
 
     @property
     def last_user_message(self) -> str:
@@ -90,6 +93,18 @@ class ToolContext(Generic[DepsT]):
         """
         if self._progress is not None:
             await self._progress(message, done, total)
+
+    async def ask(self, prompt: str | UserMessage, **options: Any) -> Any:
+        """Make a request of its own for this call, and wait for its `RequestResult`.
+
+        `options` are `provider` (without it, the one that called), `tools` (without them, none), `output`, and those of
+        `SessionOptions`. The sub-request runs in this task and is cancelled with it; its limits are what is left of the
+        calling request's, its deadline is this call's, and what it spends counts there. While it runs, the call holds
+        no place of the dispatcher. Raises `LimitReached` where nothing is left, and `NotRunning` outside a dispatcher.
+        """
+        if self._ask is None:
+            raise NotRunning("a sub-request is made in a call that a dispatcher runs; this context has none")
+        return await self._ask(prompt, **options)
 
 
 def _is_context(annotation: Any) -> bool:

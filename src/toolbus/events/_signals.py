@@ -86,7 +86,10 @@ class StatusChanged(Event):
 
 @event
 class ToolCallLate(Event):
-    """A second terminal event for a call that was settled already. It never enters the transcript."""
+    """A second terminal event for a call that was settled already. It never enters its request's transcript.
+
+    `for_next_turn` is whether the request wants it to be told at the beginning of the conversation's next turn.
+    """
 
     type: Literal["tool_call_late"] = "tool_call_late"
     call_id: str
@@ -94,6 +97,7 @@ class ToolCallLate(Event):
     late: Literal["tool_call_completed", "tool_call_failed"]
     content: str = ""
     error: str = ""
+    for_next_turn: bool = False
 
 
 @event
