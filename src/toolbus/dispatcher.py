@@ -21,6 +21,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from .caching import ResultCache
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallRequested
 from .execution import (
@@ -35,7 +36,7 @@ from .execution import (
 from .overdue import Overdue
 from .processes import run_in_process
 from .reports import Reports
-from .results import render
+from .results import Rendered, render
 from .retries import retry_delay
 from .scheduling import Job, Schedule
 from .tools import Tool, ToolContext, ToolRegistry
@@ -56,7 +57,8 @@ class DispatcherStatistics:
     """Calls and workers now, and peaks since the start.
 
     `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt,
-    `processes` the processes in which handlers run; idle ones are kept for later calls, and not counted. `overdue`
+    `processes` the processes in which handlers run; idle ones are kept for later calls, and not counted. `cached` is
+    how many results are kept, `cache_hits` how many calls were answered with another call's result. `overdue`
     names the tools of handlers that were cancelled and still run, and of threads that were given up.
     """
 
@@ -70,6 +72,8 @@ class DispatcherStatistics:
     processes: int
     processes_peak: int
     retrying: int
+    cached: int
+    cache_hits: int
     overdue: tuple[str, ...]
 
 
@@ -94,6 +98,10 @@ class ToolDispatcher:
     A tool with `retries` is tried again, after waits that double from about half a second, for as long as the next
     wait ends before the call's deadline. While a call waits it keeps its places, so that a tool that is down is not
     asked by ever more calls. `ToolCallRetrying` and `ToolCallStarted` tell of each attempt.
+
+    The results of tools with `cache_seconds` are kept, at most 1,000, and shared: a call whose tool and arguments are
+    those of a kept result is answered at once, and one that equals a call under way waits for that one, takes no place,
+    and has its result or its failure. When that one is cancelled or times out, the next in line runs instead.
 
     A handler runs in the context (`contextvars`) of the session that asked. Whatever it raises, `SystemExit` included,
     becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass.
@@ -121,6 +129,7 @@ class ToolDispatcher:
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
         self._reports = Reports(bus)
+        self._cache = ResultCache(self._reports, self._now)
         self._schedule = Schedule(max_concurrency, max_threads, max_processes, self._call_workers)
         self._workers = WorkerPool[Job](self._schedule.ready, self._perform, self._give_up, self._start)
         self._overdue = Overdue(grace_seconds, self._start)
@@ -147,7 +156,7 @@ class ToolDispatcher:
         self._disconnect()
         for job in self._schedule.waiting():
             self._schedule.unqueue(job)
-            self._reports.failed(job, Failure("cancelled", _CLOSED))
+            self._fail(job, Failure("cancelled", _CLOSED))
         self._overdue.close(self._workers.running())
         group.cancel_scope.cancel()
         try:
@@ -164,17 +173,20 @@ class ToolDispatcher:
             if is_ours:
                 self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
+        job = Job(request, tool, self._schedule.gates_of(tool))
+        if not self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
+            return  # somebody else runs it, or has answered already
+        if tool.cache_seconds is not None and not self._cache.enter(job):
+            return
         if (
             not tool.is_async
             and tool.isolation == "thread"
             and self._overdue.threads() >= self._schedule.threads.capacity
         ):
             error = "No thread is free: all are held by calls that outlived their deadline."
-            self._reports.refused(request, Failure("error", error, retryable=True))
-            return
-        job = Job(request, tool, self._schedule.gates_of(tool))
-        if self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
-            self._schedule.admit(job)  # else somebody else runs it, or has answered already
+            self._fail(job, Failure("error", error, retryable=True))
+        else:
+            self._schedule.admit(job)
 
     def _find(self, request: ToolCallRequested) -> tuple[Tool[..., Any] | None, bool]:
         """The tool to run, if it is ours to run; and whether it is ours to say that there is none."""
@@ -192,11 +204,17 @@ class ToolDispatcher:
     def _on_settled(self, job: Job) -> None:
         """Somebody else settled a call of ours: a session's deadline, a cancel, another answer. Stop the handler."""
         job.settled = True
+        heir = None if job.flight is None else self._cache.leave(job)
         if job.worker is None:
             self._schedule.unqueue(job)
         else:
             self._overdue.add(job)
             job.worker.scope.cancel()
+        if heir is not None:
+            self._schedule.admit(heir)
+
+    def _now(self) -> float:
+        return self._bus.clock()  # another one when the bus has moved to another loop
 
     # --------------------------------------------------------------------------------------------------- running
 
@@ -213,7 +231,7 @@ class ToolDispatcher:
         """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
         self._overdue.discard(job)
         if not job.settled:
-            self._reports.failed(job, Failure("cancelled", _CLOSED))
+            self._fail(job, Failure("cancelled", _CLOSED))
         self._schedule.release(job.gates)
 
     async def _perform(self, job: Job, worker: Worker) -> bool:
@@ -235,7 +253,7 @@ class ToolDispatcher:
                 self._schedule.release(job.gates)
             else:  # a thread that was given up keeps its place, and its tool's
                 self._schedule.release(job.gates[:1])
-        self._reports.completed(job, rendered)
+        self._complete(job, rendered)
         return True
 
     async def _attempt(self, job: Job) -> Any:
@@ -254,7 +272,7 @@ class ToolDispatcher:
             try:
                 return await self._attempt(job)
             except Exception as exc:
-                delay = None if is_being_cancelled() else retry_delay(job, exc, self._bus.clock())
+                delay = None if is_being_cancelled() else retry_delay(job, exc, self._now())
                 if delay is None:
                     raise
                 self._reports.retrying(job, classify(exc), exc, delay)
@@ -293,11 +311,11 @@ class ToolDispatcher:
             value.close()  # nobody awaits it any more
         if error is None:
             try:
-                self._reports.completed(job, render(value))
+                self._complete(job, render(value))
             except Exception as exc:  # this runs for the thread, so nobody else would tell
                 error = exc
         if error is not None:
-            self._reports.failed(job, classify(error), error)
+            self._fail(job, classify(error), error)
 
     def _on_exception(self, job: Job, worker: Worker, exc: BaseException) -> bool:
         """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
@@ -306,9 +324,9 @@ class ToolDispatcher:
             if worker.scope.cancel_called and job.settled:
                 raise exc  # as asked; the worker's scope takes it
             if is_being_cancelled():
-                self._reports.failed(job, Failure("cancelled", _CLOSED, unknown=True), exc)
+                self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
                 raise exc
-        self._reports.failed(job, classify(exc), exc)
+        self._fail(job, classify(exc), exc)
         if is_keyboard_interrupt(exc):
             raise exc
         # A stray cancellation cannot be told from one of the loop that shuts down: either way this task ends.
@@ -335,6 +353,19 @@ class ToolDispatcher:
             progress=progress,
         )
 
+    def _complete(self, job: Job, rendered: Rendered) -> None:
+        """Answer a call; and those that wait for its result."""
+        if job.flight is None:
+            self._reports.completed(job, rendered)
+        else:
+            self._cache.completed(job, rendered)
+
+    def _fail(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
+        if job.flight is None:
+            self._reports.failed(job, failure, cause)
+        else:
+            self._cache.failed(job, failure, cause)
+
     def statistics(self) -> DispatcherStatistics:
         """Calls, workers, threads and processes, now. Costs O(overdue calls)."""
         return DispatcherStatistics(
@@ -348,6 +379,8 @@ class ToolDispatcher:
             processes=self._schedule.processes.used,
             processes_peak=self._schedule.processes.peak,
             retrying=self._retrying,
+            cached=len(self._cache),
+            cache_hits=self._cache.hits,
             overdue=tuple(job.tool.name for job in self._overdue),
         )
 

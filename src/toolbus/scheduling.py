@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .tools import Tool
     from .workers import Worker
 
-__all__ = ["Gate", "Job", "Key", "Schedule"]
+__all__ = ["Flight", "Gate", "Job", "Key", "Schedule"]
 
 Key: TypeAlias = tuple[str, str]
 """A call among all of the bus: its request's id and its own."""
@@ -46,6 +46,7 @@ class Job:
     __slots__ = (
         "attempt",
         "context",
+        "flight",
         "gates",
         "key",
         "request",
@@ -67,8 +68,20 @@ class Job:
         self.started_at = 0.0
         self.settled = False  # it has its terminal event, ours or somebody else's
         self.run: ThreadRun | None = None  # a thread that was given up and still runs
+        self.flight: Flight | None = None  # the equal calls that share one run
         self.waits_at: Gate | None = None
         self.worker: Worker | None = None
+
+
+class Flight:
+    """Equal calls: one that runs, and those that wait for its result, in order. Each job knows the flight it is in."""
+
+    __slots__ = ("followers", "key", "leader")
+
+    def __init__(self, key: Any, leader: Job) -> None:
+        self.key = key
+        self.leader = leader
+        self.followers: OrderedDict[Job, None] = OrderedDict()
 
 
 class Schedule:

@@ -103,8 +103,8 @@ class WorkerPool(Generic[T]):
         while not is_being_cancelled():
             self._arrive(worker)
             while self._ready:
-                worker.job = job = self._ready.popleft()
-                if not await self._perform(job, worker) or worker.scope.cancel_called:
+                worker.job = self._ready.popleft()  # in no variable, which would keep the last one alive
+                if not await self._perform(worker.job, worker) or worker.scope.cancel_called:
                     return
                 worker.job = None
             if len(self.idle) >= _MAX_IDLE:
