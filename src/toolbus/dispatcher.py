@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +56,11 @@ _CLOSED = "The dispatcher was closed."
 class DispatcherStatistics:
     """Calls and workers now, and peaks since the start.
 
-    `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt,
-    `processes` the processes in which handlers run; idle ones are kept for later calls, and not counted. `cached` is
-    how many results are kept, `cache_hits` how many calls were answered with another call's result. `overdue`
-    names the tools of handlers that were cancelled and still run, and of threads that were given up.
+    `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt, and
+    `outside` those that hold none while they wait for a child request. `processes` are those in which handlers run;
+    idle ones are kept for later calls, and not counted. `cached` is how many results are kept, `cache_hits` how many
+    calls were answered with another call's result. `overdue` names the tools of handlers that were cancelled and still
+    run, and of threads that were given up.
     """
 
     running: int
@@ -71,6 +72,7 @@ class DispatcherStatistics:
     threads_peak: int
     processes: int
     processes_peak: int
+    outside: int
     retrying: int
     cached: int
     cache_hits: int
@@ -155,8 +157,9 @@ class ToolDispatcher:
         assert group is not None
         self._disconnect()
         for job in self._schedule.waiting():
-            self._schedule.unqueue(job)
-            self._fail(job, Failure("cancelled", _CLOSED))
+            if job.worker is None:  # else its handler waits to come in, and is cancelled with the others
+                self._schedule.unqueue(job)
+                self._fail(job, Failure("cancelled", _CLOSED))
         self._overdue.close(self._workers.running())
         group.cancel_scope.cancel()
         try:
@@ -232,7 +235,7 @@ class ToolDispatcher:
         self._overdue.discard(job)
         if not job.settled:
             self._fail(job, Failure("cancelled", _CLOSED))
-        self._schedule.release(job.gates)
+        self._schedule.leave(job)
 
     async def _perform(self, job: Job, worker: Worker) -> bool:
         """Run one call and publish its end. False when the worker has to end, too."""
@@ -250,9 +253,7 @@ class ToolDispatcher:
         finally:
             if job.run is None:
                 self._overdue.discard(job)
-                self._schedule.release(job.gates)
-            else:  # a thread that was given up keeps its place, and its tool's
-                self._schedule.release(job.gates[:1])
+            self._schedule.leave(job, thread_goes_on=job.run is not None)
         self._complete(job, rendered)
         return True
 
@@ -306,7 +307,7 @@ class ToolDispatcher:
         """A thread that was given up has ended. On the loop."""
         job.run = None
         self._overdue.discard(job)
-        self._schedule.release(job.gates[1:])
+        self._schedule.leave(job)
         if inspect.iscoroutine(value):
             value.close()  # nobody awaits it any more
         if error is None:
@@ -331,6 +332,19 @@ class ToolDispatcher:
             raise exc
         # A stray cancellation cannot be told from one of the loop that shuts down: either way this task ends.
         return not cancelled
+
+    @contextlib.asynccontextmanager
+    async def _outside(self, job: Job) -> AsyncGenerator[None]:
+        """Let a handler wait in this block for calls that may need its places, as those of a child request.
+
+        Otherwise as many handlers as there are places could wait for ever for what has no place to run. The handler
+        goes on behind those who wait for a place already. Cancelled as the handler is; see `Schedule.step_in`.
+        """
+        self._schedule.step_out(job)
+        try:
+            yield
+        finally:
+            await self._schedule.step_in(job)
 
     def _tool_context(self, job: Job) -> ToolContext[Any]:
         request = job.request
@@ -378,6 +392,7 @@ class ToolDispatcher:
             threads_peak=self._schedule.threads.peak,
             processes=self._schedule.processes.used,
             processes_peak=self._schedule.processes.peak,
+            outside=self._schedule.outside,
             retrying=self._retrying,
             cached=len(self._cache),
             cache_hits=self._cache.hits,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+import anyio
+
 if TYPE_CHECKING:
     from .events import ToolCallRequested
     from .execution import ThreadRun
@@ -45,10 +47,13 @@ class Job:
 
     __slots__ = (
         "attempt",
+        "back",
         "context",
         "flight",
         "gates",
+        "held",
         "key",
+        "outside",
         "request",
         "run",
         "settled",
@@ -62,6 +67,9 @@ class Job:
         self.request = request
         self.tool = tool
         self.gates = gates
+        self.held: tuple[Gate, ...] = ()  # where it has its places: in all of its gates, or in none
+        self.outside = 0  # how many of its handler's tasks have stepped out
+        self.back: anyio.Event | None = None  # set when it has its places again
         self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
         self.key: Key = (request.request_id, request.call_id)
         self.attempt = 1
@@ -88,11 +96,22 @@ class Schedule:
     """The gates of one dispatcher. A call takes a place in each of its gates, or waits at the first full one.
 
     `ready` are the calls that have their places, in order; `on_ready(1)` is called for each that joins them. `queued`
-    counts those that wait. Nothing here suspends or raises, and each step costs O(gates of a call), of which there
-    are three at most.
+    counts those that wait. A call whose handler waits for other calls steps out meanwhile, so that they can have its
+    places; `outside` counts those. Nothing here suspends or raises, but for `step_in`, and each step costs O(gates of a
+    call), of which there are three at most.
     """
 
-    __slots__ = ("_on_ready", "_per_tool", "everything", "processes", "queued", "queued_peak", "ready", "threads")
+    __slots__ = (
+        "_on_ready",
+        "_per_tool",
+        "everything",
+        "outside",
+        "processes",
+        "queued",
+        "queued_peak",
+        "ready",
+        "threads",
+    )
 
     def __init__(
         self, max_concurrency: int, max_threads: int, max_processes: int, on_ready: Callable[[int], None]
@@ -104,6 +123,7 @@ class Schedule:
         self.ready: deque[Job] = deque()
         self.queued = 0
         self.queued_peak = 0
+        self.outside = 0
         self._on_ready = on_ready
 
     def gates_of(self, tool: Tool[..., Any]) -> tuple[Gate, ...]:
@@ -127,13 +147,74 @@ class Schedule:
                 self.queued += 1
                 self.queued_peak = max(self.queued_peak, self.queued)
                 return
+        self._enter(job)
+
+    def _enter(self, job: Job) -> None:
         for gate in job.gates:
             gate.enter()
-        self.ready.append(job)
-        self._on_ready(1)
+        job.held = job.gates
+        if job.back is None:
+            self.ready.append(job)
+            self._on_ready(1)
+        else:
+            self._come_back(job)
 
-    def release(self, gates: tuple[Gate, ...]) -> None:
-        """Give the places of a call back, and admit who waited for them."""
+    def _come_back(self, job: Job) -> None:
+        assert job.back is not None
+        job.back.set()
+        job.back = None
+        self.outside -= 1
+
+    def leave(self, job: Job, *, thread_goes_on: bool = False) -> None:
+        """The call has ended: give its places back, and admit who waited for them.
+
+        One whose thread goes on keeps those of the thread and of its tool; it leaves again when that has ended.
+        """
+        kept = job.gates[1:] if thread_goes_on else ()
+        freed, job.held = job.held, job.held and kept
+        job.gates = kept
+        self._release(freed[:1] if kept else freed)
+        if job.back is not None:  # a task that its handler has left behind waits to come in
+            self.unqueue(job)
+            self.admit(job)
+
+    def step_out(self, job: Job) -> None:
+        """Give the places of a call back while its handler waits, and admit who waited for them.
+
+        Several tasks of a handler may step out: the call is in again when the last one has come back.
+        """
+        job.outside += 1
+        if job.outside > 1:
+            return
+        if job.back is not None:  # another task waits to come in, and need not any more
+            self.unqueue(job)
+            self._come_back(job)
+        self.outside += 1
+        held, job.held = job.held, ()
+        self._release(held)
+
+    async def step_in(self, job: Job) -> None:
+        """Take the places of a call again that has stepped out, behind those who wait for them already.
+
+        When this is cancelled, a call that is settled stays out: its handler is to end. One that is not settled goes
+        on with a time-out of its handler's own: it has its places then, though others may have them as well.
+        """
+        job.outside -= 1
+        if job.outside:
+            return
+        job.back = back = anyio.Event()
+        self.admit(job)
+        try:
+            await back.wait()
+        finally:
+            if job.back is back:
+                self.unqueue(job)
+                if job.settled:
+                    self._come_back(job)
+                else:
+                    self._enter(job)
+
+    def _release(self, gates: tuple[Gate, ...]) -> None:
         for gate in gates:
             gate.used -= 1
         for gate in gates:
