@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Asker", "context_of"]
 
+_DEFAULT_SETTINGS = ModelSettings()
+
 
 def context_of(view: RequestView) -> ToolContext[Any]:
     """What the application's functions may know of a request, outside of any call."""
@@ -59,7 +61,7 @@ class Asker:
     def __init__(self, state: TurnState, providers: Sequence[Provider], options: SessionOptions) -> None:
         self._state = state
         self.providers = providers
-        self._settings: ModelSettings = options.get("settings") or ModelSettings()
+        self._settings: ModelSettings = options.get("settings") or _DEFAULT_SETTINGS
         self._instructions: Instructions | None = options.get("instructions")
         self._guidance: bool = options.get("guidance", False)
         self._for_round: ProviderForRound | None = options.get("provider_for_round")

@@ -47,7 +47,7 @@ _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a stor
 
 OutputT = TypeVar("OutputT")
 OnBusy: TypeAlias = Literal["queue", "refuse"]
-_SESSION_OPTIONS = tuple(SessionOptions.__annotations__)
+_SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
 _MOST_GRANTS = 10_000  # conversations whose remembered approvals are kept
 
 
@@ -333,9 +333,9 @@ class Runtime:
     def _merged(self, options: RequestOptions) -> SessionOptions:
         """The options of one session: those that the request was given, over the runtime's own."""
         merged: dict[str, Any] = dict(self._defaults)
-        for name in _SESSION_OPTIONS:
-            value = options.get(name)
-            if value is not None:
+        given: dict[str, Any] = dict(options)
+        for name, value in given.items():
+            if value is not None and name in _SESSION_OPTIONS:
                 merged[name] = {**(merged.get(name) or {}), **value} if name == "metadata" else value
         for_round: ProviderForRound | None = merged.get("provider_for_round")
         if for_round is not None:

@@ -14,7 +14,7 @@ import anyio
 
 from .asking import Asker
 from .bus import EventBus
-from .core.control import plan_in
+from .core.control import UPDATE_PLAN, plan_in
 from .core.inherit import limits_left
 from .core.limits import Limits
 from .core.output import OutputType
@@ -54,6 +54,7 @@ Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 Parent: TypeAlias = tuple[str, str]
 """The request and the call that a sub-session works for: `request_id` and `call_id`."""
 
+_DEFAULT_LIMITS = Limits()
 _DEEPEST = 8  # requests within requests: each level holds a session, and a model that calls itself has to end
 _INHERITED = ("deps", "metadata", "approval", "interceptors", "prices")
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
@@ -117,7 +118,7 @@ class RequestSession(SessionHandle):
             conversation_id=conversation_id,
             parent_id=prompt.message_id if prompt else "",
             metadata=self.metadata,
-            limits=get("limits") or Limits(),
+            limits=get("limits") or _DEFAULT_LIMITS,
             providers=len(providers),
             messages=history,
             approval=get("approval"),
@@ -277,7 +278,8 @@ class RequestSession(SessionHandle):
 
     def _start(self, refused: str | None = None) -> Start:
         state = self._state
-        if any(spec.control == "plan" for spec in self.tools.specs.values()):
+        plan = self.tools.specs.get(UPDATE_PLAN)
+        if plan is not None and plan.control == "plan":
             state.plan = plan_in(state.messages)
         ids = {} if self.parent is None else {"parent_request_id": self.parent[0], "parent_call_id": self.parent[1]}
         return Start(self._prompt, Messages(state.messages), self.notes, refused, **ids)
@@ -326,13 +328,13 @@ class RequestSession(SessionHandle):
             while made:
                 for fact in made:
                     apply(state, fact)
-                    if type(fact) in _CLAIMED:
-                        self._arbitrate(fact, inputs)
+                    if fact is not happened and type(fact) in _CLAIMED:
+                        self._arbitrate(fact)
                 facts.extend(made)
                 made = () if happened is not None else decide(state, None, now)
         return facts
 
-    def _arbitrate(self, fact: Event, inputs: Sequence[Input]) -> None:
+    def _arbitrate(self, fact: Event) -> None:
         """Open a reply's calls and questions on the bus, and claim the calls that the machine has settled itself."""
         if isinstance(fact, MessageAppended):
             message = fact.message
@@ -341,7 +343,7 @@ class RequestSession(SessionHandle):
         elif isinstance(fact, ApprovalRequested):
             if self._mailbox is not None:
                 self._bus.open_approval(self._mailbox, fact)
-        elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)) and not _is_in(fact, inputs):
+        elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
             self._bus.claim(fact.request_id, fact.call_id)
 
     def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
@@ -351,7 +353,7 @@ class RequestSession(SessionHandle):
             level = LEVELS.get(kind)
             if level is not None and logger.isEnabledFor(level):
                 log_fact(fact, self._state.envelope(fact.at))
-            if kind in _FROM_BUS or (kind in _TERMINAL and _is_in(fact, inputs)):
+            if kind in _FROM_BUS or (kind in _TERMINAL and fact in inputs):
                 continue  # what came from the bus was published there
             if fact is ending:  # a request's ending is the last that is heard of it
                 self.status.tell_all(facts)
@@ -455,8 +457,3 @@ class RequestSession(SessionHandle):
             self._accepted.set()
         if self._done is not None:
             self._done.set()
-
-
-def _is_in(fact: Event, inputs: Sequence[Input]) -> bool:
-    """Whether `fact` is itself what happened, and so was published by somebody else."""
-    return any(fact is each for each in inputs)
