@@ -85,6 +85,30 @@ async def test_at_most_so_many_threads_run_and_the_loop_goes_on(threads: Threads
         assert (statistics.threads, statistics.threads_peak, statistics.queued) == (0, 2, 0)
 
 
+@pytest.mark.guarantee("G13")
+async def test_a_handler_that_failed_in_its_thread_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    attempts: list[int] = []
+
+    def at_once(attempt: int, _seed: str) -> float:
+        attempts.append(attempt)
+        return 0.0
+
+    def work() -> str:
+        if len(attempts) < 2:
+            raise ConnectionError
+        return f"after {len(attempts)}"
+
+    monkeypatch.setattr("toolbus.retries.backoff_seconds", at_once)
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([Tool("work", handler=work, retries=5)])) as dispatcher:
+        desk.ask("work")
+        assert (await desk.completed()).content == "after 2"
+        await anyio.wait_all_tasks_blocked()
+        statistics = dispatcher.statistics()
+        assert (statistics.running, statistics.threads, statistics.threads_peak) == (0, 0, 1)
+    assert attempts == [1, 2]
+
+
 async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_until_it_ends(
     threads: Threads, caplog: pytest.LogCaptureFixture
 ):
