@@ -33,6 +33,7 @@ from .execution import (
     is_cancellation,
     is_keyboard_interrupt,
 )
+from .interceptors import screened, screens_results
 from .overdue import Overdue
 from .processes import run_in_process
 from .reports import Reports
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     import anyio.abc
 
     from .bus import EventBus
+    from .protocols import RequestView
 
 __all__ = ["DispatcherStatistics", "ToolDispatcher"]
 
@@ -171,15 +173,16 @@ class ToolDispatcher:
     # ------------------------------------------------------------------------------------------------- receivers
 
     def _on_requested(self, request: ToolCallRequested) -> None:
-        tool, is_ours = self._find(request)
+        view = self._bus.view(request.request_id)
+        tool, is_ours = self._find(request, view)
         if tool is None:
             if is_ours:
                 self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
-        job = Job(request, tool, self._schedule.gates_of(tool))
+        job = Job(request, tool, self._schedule.gates_of(tool), view)
         if not self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
             return  # somebody else runs it, or has answered already
-        if tool.cache_seconds is not None and not self._cache.enter(job):
+        if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
             return
         if (
             not tool.is_async
@@ -191,9 +194,8 @@ class ToolDispatcher:
         else:
             self._schedule.admit(job)
 
-    def _find(self, request: ToolCallRequested) -> tuple[Tool[..., Any] | None, bool]:
+    def _find(self, request: ToolCallRequested, view: RequestView | None) -> tuple[Tool[..., Any] | None, bool]:
         """The tool to run, if it is ours to run; and whether it is ours to say that there is none."""
-        view = self._bus.view(request.request_id)
         source = None if view is None else view.tools
         tool: Tool[..., Any] | None = None
         if isinstance(source, ToolRegistry):
@@ -248,14 +250,35 @@ class ToolDispatcher:
         try:
             value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
             rendered = render(value) if job.tool.isolation == "thread" else value
+            screens = self._screens(job)
+            if screens and not job.settled:
+                rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
             return self._on_exception(job, worker, exc)
         finally:
             if job.run is None:
                 self._overdue.discard(job)
             self._schedule.leave(job, thread_goes_on=job.run is not None)
-        self._complete(job, rendered)
+        if screens and job.settled:
+            self._start(self._complete_late, job, rendered)
+        else:
+            self._complete(job, rendered)
         return True
+
+    def _screens(self, job: Job) -> bool:
+        """Whether an interceptor of the call's request wants to see results."""
+        view = job.view
+        return view is not None and bool(view.interceptors) and screens_results(view.interceptors)
+
+    async def _screened(self, job: Job, rendered: Rendered) -> Rendered:
+        return await screened(job.view.interceptors if job.view else (), job.request, rendered, self._tool_context(job))
+
+    async def _complete_late(self, job: Job, rendered: Rendered) -> None:
+        """Tell a result that came too late, as the request's interceptors leave it. In a task of its own."""
+        try:
+            self._complete(job, await in_context(job.context, self._screened(job, rendered), _nothing))
+        except Exception as exc:  # the application's code; the task is the dispatcher's
+            self._fail(job, classify(exc), exc)
 
     async def _attempt(self, job: Job) -> Any:
         """Run the handler once, with arguments of its own, and return its value; from a process what it rendered."""
@@ -312,7 +335,11 @@ class ToolDispatcher:
             value.close()  # nobody awaits it any more
         if error is None:
             try:
-                self._complete(job, render(value))
+                rendered = render(value)
+                if self._screens(job):
+                    self._start(self._complete_late, job, rendered)
+                else:
+                    self._complete(job, rendered)
             except Exception as exc:  # this runs for the thread, so nobody else would tell
                 error = exc
         if error is not None:
@@ -347,8 +374,17 @@ class ToolDispatcher:
             await self._schedule.step_in(job)
 
     def _tool_context(self, job: Job) -> ToolContext[Any]:
-        request = job.request
-        view = self._bus.view(request.request_id)
+        request, view = job.request, job.view
+
+        async def ask(prompt: Any, **options: Any) -> Any:
+            if view is None:
+                raise NotRunning("the request that called does not run in this process")
+            child = view.child(request.call_id, prompt, **options)
+            async with self._outside(job):
+                try:
+                    return await child.run()
+                finally:
+                    job.spent = child.spent if job.spent is None else job.spent + child.spent
 
         async def progress(message: str, done: float | None, total: float | None) -> None:
             self._reports.progress(job, message, done, total)
@@ -365,6 +401,7 @@ class ToolDispatcher:
             messages=() if view is None else view.messages,
             metadata=request.metadata,
             progress=progress,
+            ask=ask,
         )
 
     def _complete(self, job: Job, rendered: Rendered) -> None:

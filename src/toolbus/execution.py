@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from .errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
+from .errors import Denied, InvalidArguments, ToolError, ToolRetry, UnserialisableResult
 from .events import FailureReason
 from .results import clean
 
@@ -162,6 +162,8 @@ def classify(exc: BaseException) -> Failure:
         return exc.failure
     if isinstance(exc, InvalidArguments):
         return Failure("invalid_arguments", clean(str(exc)))
+    if isinstance(exc, Denied):
+        return Failure("denied", clean(str(exc)))
     if isinstance(exc, ToolRetry):
         return Failure("error", clean(str(exc)), retryable=True)
     if isinstance(exc, (ToolError, UnserialisableResult)):

@@ -21,6 +21,7 @@ from .events import (
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
+    Spent,
     SteeringAdded,
     TextDelta,
 )
@@ -64,6 +65,12 @@ class SessionHandle:
     def messages(self) -> Sequence[Message]:
         """The transcript so far: a read-only view that does not grow."""
         return Messages(self._state.messages)
+
+    @property
+    def spent(self) -> Spent:
+        """What the request has used up so far, its sub-requests included once their calls have ended."""
+        state = self._state
+        return Spent(usage=state.usage, tool_calls=state.tool_calls, cost=state.cost)
 
     @property
     def ended(self) -> bool:

@@ -16,7 +16,7 @@ from .protocols import ModelReply, ModelRequest
 from .results import Rendered
 from .tools import ToolContext
 
-__all__ = ["Ask", "Denied", "Interceptor", "edits_replies"]
+__all__ = ["Ask", "Denied", "Interceptor", "edits_replies", "screened", "screens_results"]
 
 Ask: TypeAlias = Callable[[ModelRequest], Awaitable[ModelReply]]
 
@@ -50,7 +50,8 @@ class Interceptor:
     async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
         """The success of a call that ran in this process, before anybody hears of it. Denied: the call fails.
 
-        Results that others publish on the bus do not come by here.
+        Late results come by here as well; those that others publish on the bus do not. A request with such an
+        interceptor takes no part in `cache_seconds`.
         """
         return result
 
@@ -60,6 +61,20 @@ class Interceptor:
         A request with such an interceptor, or one with `around_model`, does not stream: its text arrives whole.
         """
         return text
+
+
+def screens_results(interceptors: Sequence[Interceptor]) -> bool:
+    """Whether results have to be shown to anybody before they are told."""
+    return any(type(each).after_tool is not Interceptor.after_tool for each in interceptors)
+
+
+async def screened(
+    interceptors: Sequence[Interceptor], call: ToolCallRequested, result: Rendered, context: ToolContext[Any]
+) -> Rendered:
+    """The result as all of `interceptors` leave it. Raises `Denied`, and what they raise."""
+    for each in interceptors:
+        result = await each.after_tool(call, result, context)
+    return result
 
 
 def edits_replies(interceptors: Sequence[Interceptor]) -> bool:

@@ -87,6 +87,7 @@ class Reports:
                 artifacts=rendered.artifacts,
                 affected=rendered.affected,
                 duration_seconds=now - job.started_at if job.started_at else 0.0,
+                spent=job.spent,
             )
         )
 
@@ -103,6 +104,7 @@ class Reports:
                 retryable=failure.retryable,
                 outcome_unknown=failure.unknown,
                 duration_seconds=now - job.started_at if job.started_at else 0.0,
+                spent=job.spent,
             ),
             cause=cause,
         )

@@ -14,8 +14,9 @@ from weakref import WeakKeyDictionary
 import anyio
 
 if TYPE_CHECKING:
-    from .events import ToolCallRequested
+    from .events import Spent, ToolCallRequested
     from .execution import ThreadRun
+    from .protocols import RequestView
     from .tools import Tool
     from .workers import Worker
 
@@ -57,14 +58,23 @@ class Job:
         "request",
         "run",
         "settled",
+        "spent",
         "started_at",
         "tool",
+        "view",
         "waits_at",
         "worker",
     )
 
-    def __init__(self, request: ToolCallRequested, tool: Tool[..., Any], gates: tuple[Gate, ...]) -> None:
+    def __init__(
+        self,
+        request: ToolCallRequested,
+        tool: Tool[..., Any],
+        gates: tuple[Gate, ...],
+        view: RequestView | None = None,
+    ) -> None:
         self.request = request
+        self.view = view  # of the request that called, where it runs in this process
         self.tool = tool
         self.gates = gates
         self.held: tuple[Gate, ...] = ()  # where it has its places: in all of its gates, or in none
@@ -74,6 +84,7 @@ class Job:
         self.key: Key = (request.request_id, request.call_id)
         self.attempt = 1
         self.started_at = 0.0
+        self.spent: Spent | None = None  # by the requests that its handler has made
         self.settled = False  # it has its terminal event, ours or somebody else's
         self.run: ThreadRun | None = None  # a thread that was given up and still runs
         self.flight: Flight | None = None  # the equal calls that share one run

@@ -134,6 +134,7 @@ class RequestSession(SessionHandle):
             parent_id=parent[0] if parent else "",
         )
         self._asker = Asker(state, providers, options)
+        self.interceptors: Sequence[Interceptor] = self._asker.interceptors
         tools_of = self.tools  # not by way of the session, which would keep itself alive
         self.status = StatusTeller(bus, state.envelope, lambda: tools_of.specs)
         self._error: ToolbusError | None = None  # what broke, other than the model
@@ -141,11 +142,6 @@ class RequestSession(SessionHandle):
         self._begun = False
         self._depth = 0  # how many requests are above this one
         self._earlier = 0  # how many messages `prepare` has put in front
-
-    @property
-    def interceptors(self) -> Sequence[Interceptor]:
-        """The application's own functions around this request's calls, in order."""
-        return self._asker.interceptors
 
     @property
     def granted(self) -> dict[str, bool]:

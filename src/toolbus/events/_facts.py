@@ -56,6 +56,13 @@ class Spent:
     tool_calls: int = 0
     cost: float = 0.0
 
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            usage=self.usage + other.usage,
+            tool_calls=self.tool_calls + other.tool_calls,
+            cost=self.cost + other.cost,
+        )
+
 
 @event
 class RequestStarted(Event):
