@@ -20,6 +20,7 @@ from .messages import Message, UserMessage, user_text
 from .protocols import ApprovalRule, ToolSpec
 from .results import ToolResult
 from .schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
+from .tool_checks import check_retry_on, check_running, is_async
 
 __all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
 
@@ -199,7 +200,7 @@ class Tool(Generic[P, R]):
         _check_options(name, options)
         approval = options.get("approval")
         binder = _binder(name, schema, handler, validate)
-        _check_running(name, handler, options, takes_context=binder.context is not None)
+        check_running(name, handler, options, takes_context=binder.context is not None)
         if description is None:
             description = describe(handler)[0] if handler is not None else ""
         bind = binder.bind
@@ -210,7 +211,7 @@ class Tool(Generic[P, R]):
         self.handler = handler
         self.__wrapped__ = handler
         self.has_schema = schema is not None  # which was given: arguments are passed as they came
-        self.is_async = handler is not None and _is_async(handler)
+        self.is_async = handler is not None and is_async(handler)
         self.max_concurrency = options.get("max_concurrency")
         self.retries = options.get("retries", 0)
         self.retry_on = options.get("retry_on")
@@ -317,61 +318,9 @@ def _check_options(name: str, options: ToolOptions) -> None:
     retries = options.get("retries", 0)
     if not 0 <= retries <= _MOST_RETRIES:
         raise ConfigurationError(f"tool {name!r}: retries is {retries}; it must be 0 to {_MOST_RETRIES}")
-    _check_retry_on(name, options.get("retry_on"))
+    check_retry_on(name, options.get("retry_on"))
     if options.get("isolation", "thread") not in ("thread", "process"):
         raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
-
-
-def _check_retry_on(name: str, retry_on: Any) -> None:
-    """A class alone is refused too: called as a function it would make an exception, which is always true."""
-    if isinstance(retry_on, tuple):
-        kinds = cast("tuple[object, ...]", retry_on)
-        if all(isinstance(each, type) and issubclass(each, Exception) for each in kinds):
-            return
-    elif retry_on is None or (callable(retry_on) and not isinstance(retry_on, type) and not _is_async(retry_on)):
-        return
-    raise ConfigurationError(
-        f"tool {name!r}: retry_on is {retry_on!r}; give a tuple of exception types, such as (ConnectionError,), or a "
-        "function that takes the exception and returns whether to try again"
-    )
-
-
-def _check_running(name: str, handler: Any, options: ToolOptions, *, takes_context: bool) -> None:
-    """Refuse ways to run that this handler cannot be run in."""
-    in_process = options.get("isolation") == "process"
-    if options.get("cache_seconds") is not None and (handler is None or takes_context):
-        raise ConfigurationError(
-            f"tool {name!r}: cache_seconds is for handlers whose result depends on their arguments alone; "
-            + ("this one is external: cache where it runs" if handler is None else "do without the ToolContext")
-        )
-    if not in_process:
-        return
-    if handler is None:
-        problem = "it is external, and has no handler here; leave isolation out"
-    elif _is_async(handler):
-        problem = "its handler is async; make it a plain function, which may block there"
-    elif takes_context:
-        problem = "its handler takes a ToolContext, which stays here; do without, or leave isolation out"
-    elif not _has_a_name(handler):
-        problem = "its handler cannot be imported there; define it as a function of a module, by def"
-    elif callable(options.get("retry_on")):
-        problem = "its retry_on is a function, and exceptions stay there; give exception types"
-    else:
-        return
-    raise ConfigurationError(f"tool {name!r} cannot run in a process: {problem}")
-
-
-def _has_a_name(handler: Any) -> bool:
-    """Whether a handler can be found by its module and name: no closure, lambda, partial, object or bound method."""
-    is_plain = inspect.isfunction(handler) or inspect.isclass(handler)
-    is_class_method = inspect.ismethod(handler) and inspect.isclass(handler.__self__)
-    return (is_plain or is_class_method) and "<" not in handler.__qualname__
-
-
-def _is_async(handler: Callable[..., Any]) -> bool:
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def _binder(

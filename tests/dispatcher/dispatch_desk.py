@@ -34,6 +34,10 @@ class View:
         self.messages = messages
         self.metadata: Mapping[str, Any] | None = None
         self.tools = ToolRegistry(tools)
+        self.interceptors: Sequence[Any] = ()
+
+    def child(self, call_id: str, prompt: Any, **options: Any) -> Any:
+        raise AssertionError((call_id, prompt, options))
 
 
 class Desk:
