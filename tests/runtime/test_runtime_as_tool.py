@@ -1,0 +1,187 @@
+"""A runtime, or a model with tools of its own, as a tool of another request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import BaseModel
+
+from toolbus import Limits, Price, Runtime, ToolContext, ToolError, subrequest_tool, tool
+from toolbus.core.transcript import validate
+from toolbus.events import Event, RequestStarted
+from toolbus.messages import SystemMessage, Usage
+from toolbus.protocols import ModelRequest
+from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.toolsets.control import give_up
+
+anyio_backend = virtual_backends()
+
+
+@tool
+async def get_weather(city: str, context: ToolContext[Any]) -> str:
+    """Weather in a city."""
+    return f"sunny in {city} for {context.deps}"
+
+
+@tool
+async def wait() -> str:
+    """Wait for ever."""
+    await anyio.sleep_forever()
+    return ""
+
+
+def once(*steps: Any) -> ScriptedProvider:
+    """A script that each request begins anew."""
+    return ScriptedProvider(lambda request: steps[request.round])
+
+
+ASKS = ("weather_desk", {"task": "Weather in Paris?"})
+LOOKS_UP = once(calls(("get_weather", {"city": "Paris"})), text("Sunny in Paris."))
+BOSS = once(calls(ASKS), text("Take no coat."))
+
+
+async def test_a_runtime_is_a_tool_of_another_one_with_its_own_model_tools_and_instructions() -> None:
+    inner = once(calls(("get_weather", {"city": "Paris"})), text("Sunny in Paris."))
+    desk = Runtime(inner, tools=[get_weather], instructions="You are the weather desk.")
+    boss = ScriptedProvider([calls(ASKS), text("Take no coat.")])
+    async with Runtime(boss, tools=[desk.as_tool("weather_desk", "Knows the weather.")], deps="Ada") as runtime:
+        result = await runtime.run("A coat?")
+    assert result.text == "Take no coat."
+    assert [(call.name, call.content) for call in result.tool_calls] == [
+        ("weather_desk", '{"ok":true,"message":"Sunny in Paris."}')
+    ]
+    offered = boss.requests[0].tools[0]
+    assert (offered.name, offered.description) == ("weather_desk", "Knows the weather.")
+    first = inner.requests[0].messages
+    assert [message.role for message in first] == ["system", "user"]
+    assert isinstance(first[0], SystemMessage)
+    assert first[0].text == "You are the weather desk."
+    assert "sunny in Paris for Ada" in repr(inner.requests[1].messages)  # deps come from the request that asks
+    validate(result.messages)
+
+
+async def test_the_events_of_a_sub_request_can_be_heard_with_its_parents() -> None:
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=LOOKS_UP, tools=[get_weather])]
+
+    async with Runtime(BOSS, tools=tools) as runtime:
+        session = runtime.start("A coat?")
+        whole, own = session.events(sub_requests=True), session.events()
+        events = [event async for event in whole]
+        alone = [event async for event in own]
+    started = [event for event in events if isinstance(event, RequestStarted)]
+    assert [event.request_id == session.request_id for event in started] == [True, False]
+    assert (started[1].parent_request_id, started[1].prompt) == (session.request_id, "Weather in Paris?")
+    assert started[1].parent_call_id == (await session.result()).tool_calls[0].call_id
+    assert [event.type for event in events].count("request_completed") == 2
+    assert (events[-1].type, events[-1].request_id) == ("request_completed", session.request_id)
+    assert {event.request_id for event in alone} == {session.request_id}
+
+
+async def test_what_a_sub_request_spends_counts_for_the_request_that_asked() -> None:
+    def usage(tokens: int) -> Usage:
+        return Usage(input_tokens=tokens)
+
+    inner = once(calls(("get_weather", {"city": "Paris"}), usage=usage(100)), text("Sunny.", usage=usage(100)))
+    boss = once(calls(ASKS, usage=usage(10)), text("No coat.", usage=usage(10)))
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[get_weather])]
+    prices = {"*": Price(input=1_000_000, output=0)}
+    async with Runtime(boss, tools=tools, prices=prices) as runtime:
+        result = await runtime.run("A coat?")
+        assert (result.usage.input_tokens, result.cost) == (220, 220)
+        stopped = await runtime.run("A coat?", limits=Limits(max_cost=150))
+        assert (stopped.outcome, stopped.reason, stopped.cost) == ("stopped", "max_cost=150", 210)
+        few = await runtime.run("A coat?", limits=Limits(max_tool_calls=1))
+        assert few.outcome == "completed"
+
+
+async def test_a_sub_request_has_no_more_time_than_is_left_of_the_request_that_asked() -> None:
+    inner = once(calls(("wait", {})), text("Too late."))
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait])]
+    async with Runtime(BOSS, tools=tools, limits=Limits(timeout_seconds=50, tool_timeout_seconds=1_000)) as runtime:
+        session = runtime.start("A coat?")
+        started = [event async for event in session.events(RequestStarted, sub_requests=True)]
+        result = await session.result()
+        assert anyio.current_time() == pytest.approx(50)
+    assert [getattr(event, "deadline", 0) for event in started] == [50, pytest.approx(50)]
+    assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=50")
+
+
+async def test_a_sub_request_is_cancelled_with_the_request_that_asked() -> None:
+    inner = once(calls(("wait", {})), text("Too late."))
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait])]
+    async with Runtime(BOSS, tools=tools) as runtime:
+        session = runtime.start("A coat?")
+        heard: list[str] = []
+        async for event in session.events(sub_requests=True):
+            heard.append(event.type)
+            if heard.count("tool_call_started") == 2:
+                session.cancel("enough")
+        assert (await session.result()).outcome == "cancelled"
+        await anyio.wait_all_tasks_blocked()
+        assert runtime.bus.statistics().mailboxes == 0
+    assert heard[-1] == "request_cancelled"
+
+
+async def test_a_sub_request_that_was_stopped_gives_what_it_has_and_says_why() -> None:
+    inner = once(calls(("give_up", {"reason": "no such city"}), text="I looked."))
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[give_up])]
+    async with Runtime(BOSS, tools=tools) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert call.ok
+    assert "I looked.\\n[Unable to complete task: no such city]" in call.content
+
+
+async def test_a_sub_request_that_failed_is_a_failed_call() -> None:
+    def broken(_request: ModelRequest) -> Any:
+        raise KeyError("oh")
+
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=ScriptedProvider(broken))]
+    async with Runtime(BOSS, tools=tools) as runtime:
+        result = await runtime.run("A coat?")
+    assert (result.text, result.tool_calls[0].ok) == ("Take no coat.", False)
+    assert "weather_desk failed: KeyError" in result.tool_calls[0].error
+
+
+class Forecast(BaseModel):
+    celsius: int
+
+
+async def test_a_sub_request_may_give_structured_output() -> None:
+    inner = once(calls(("final_answer", {"celsius": 21})))
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, output=Forecast)]
+    async with Runtime(BOSS, tools=tools) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert call.data == {"celsius": 21}
+
+
+async def test_a_handler_may_ask_itself_and_read_the_result() -> None:
+    @tool
+    async def second_opinion(question: str, context: ToolContext[Any]) -> str:
+        """Ask again, without the talk so far."""
+        result = await context.ask(question, instructions="Be strict.")
+        if not result.ok:
+            raise ToolError(f"no opinion: {result.reason}")
+        return result.text.upper()
+
+    def script(request: ModelRequest) -> Any:
+        if request.messages[0].role == "system":
+            return text("No.")
+        return text("They say no.") if request.round else calls(("second_opinion", {"question": "Sure?"}))
+
+    async with Runtime(ScriptedProvider(script), tools=[second_opinion]) as runtime:
+        result = await runtime.run("Is it so?")
+    assert (result.text, result.tool_calls[0].content) == ("They say no.", "NO.")
+
+
+async def test_models_that_hand_the_task_on_for_ever_come_to_an_end() -> None:
+    tools: list[Any] = []
+    script = ScriptedProvider(lambda request: calls(ASKS) if request.round == 0 else text("Somebody else knows."))
+    tools.append(subrequest_tool("weather_desk", "Knows the weather.", tools=tools))
+    depth: list[Event] = []
+    async with Runtime(script, tools=tools) as runtime:
+        runtime.bus.connect(RequestStarted, depth.append)
+        result = await runtime.run("A coat?")
+    assert result.ok
+    assert len(depth) == 9

@@ -1,0 +1,125 @@
+"""Options that are held wrong: the error comes at once, names the option, and says what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from toolbus import Interceptor, Limits, Price, Runtime, ToolContext, tool
+from toolbus.errors import ConfigurationError
+from toolbus.messages import UserMessage
+from toolbus.testing import ScriptedProvider, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+
+@tool
+async def get_weather(city: str) -> str:
+    """Weather in a city."""
+    return f"sunny in {city}"
+
+
+class Fine(Interceptor):
+    async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+        return prompt
+
+
+def shout(prompt: str) -> str:
+    return prompt.upper()
+
+
+EITHER: list[tuple[dict[str, Any], str]] = [
+    ({"interceptors": [shout]}, "is no interceptor; derive a class from toolbus.Interceptor"),
+    ({"interceptors": [Fine(), Fine]}, "is no interceptor; derive a class from toolbus.Interceptor"),
+    ({"limits": {}}, r"limits is a dict; give Limits\(max_rounds=3\), say"),
+    ({"limits": 3}, r"give Limits\(max_rounds=3\), say"),
+    ({"on_busy": "later"}, "on_busy is 'later'; it must be 'queue' or 'refuse'"),
+    ({"on_busy": True}, "on_busy is True; it must be 'queue' or 'refuse'"),
+    ({"provider": 3}, "3 is no provider: give 'openai:MODEL'"),
+    ({"provider": "nonsense:x"}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
+    ({"providers": ["nonsense:x"]}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
+    ({"provider": "extractive", "providers": ["extractive"]}, "give provider=, or providers="),
+    ({"tools": get_weather}, r"one alone; give a list: tools=\[get_weather\]"),
+    ({"tools": "get_weather"}, "tools is a str .*; give a list of functions"),
+]
+"""What a runtime and a request refuse alike."""
+
+REQUEST: list[tuple[dict[str, Any], str]] = [
+    ({"output": object()}, "output=.* has no JSON schema"),
+    ({"output": 3}, "output=3 has no JSON schema"),
+    ({"output": "Weather"}, "output='Weather' has no JSON schema"),
+    ({"output": type("Handle", (), {})}, "output=.* has no JSON schema"),
+    ({"output": Callable[[], int]}, "output=.* has no JSON schema"),
+    ({"history": "hello"}, "history is a str .*; give a list of messages"),
+]
+
+
+def shown(value: Any) -> str:
+    return next(iter(cast("dict[str, Any]", value))) if isinstance(value, dict) else ""
+
+
+@pytest.mark.parametrize(("options", "told"), [*EITHER, *REQUEST], ids=shown)
+async def test_a_request_with_an_option_of_a_wrong_kind_is_refused_before_it_starts(
+    options: dict[str, Any], told: str
+) -> None:
+    heard: list[Any] = []
+    async with Runtime(ScriptedProvider(lambda _request: text("ok"))) as runtime:
+        from toolbus.events import Event
+
+        runtime.bus.connect(Event, heard.append)
+        for begin in (runtime.start, runtime.run):
+            with pytest.raises(ConfigurationError, match=told):
+                await cast("Any", begin("hi", conversation_id="c", **options))
+        assert (heard, runtime.bus.statistics().mailboxes) == ([], 0)
+        assert (await runtime.run("hi", conversation_id="c", on_busy="refuse")).history_count == 0
+
+
+@pytest.mark.parametrize(("options", "told"), [each for each in EITHER if set(each[0]) != {"interceptors"}], ids=shown)
+def test_a_runtime_with_an_option_of_a_wrong_kind_is_refused_when_it_is_made(
+    options: dict[str, Any], told: str
+) -> None:
+    given: dict[str, Any] = {"provider": ScriptedProvider([]), **options}
+    if "providers" in options and "provider" not in options:
+        del given["provider"]
+    with pytest.raises(ConfigurationError, match=told):
+        Runtime(**given)
+
+
+@pytest.mark.parametrize("option", ["tool", "system_prompt", "max_rounds", "narator"])
+async def test_an_option_that_does_not_exist_is_refused_with_a_list_of_those_that_do(option: str) -> None:
+    unknown: dict[str, Any] = {option: 1}
+    with pytest.raises(TypeError, match=f"Runtime: there is no option {option}; the options are .*late_results"):
+        Runtime(ScriptedProvider([]), **unknown)
+    async with Runtime(ScriptedProvider([])) as runtime:
+        told = f"a request: there is no option {option}; the options are .*late_results.*on_busy"
+        with pytest.raises(TypeError, match=told):
+            runtime.start("hi", **unknown)
+        with pytest.raises(TypeError, match=told):
+            await runtime.run("hi", **unknown)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"on_limit": "ask"}, "on_limit is 'ask'; it must be 'answer' or 'stop'"),
+        ({"on_failure": "stop"}, "on_failure is 'stop'; it must be 'collect' or 'fail_fast'"),
+        ({"stop_on": {"timeouts"}}, "stop_on has 'timeouts'; a call fails for one of: .*timeout"),
+        ({"stop_on": 3}, "stop_on is 3; it must be a set of reasons"),
+        ({"max_cost": 0}, "max_cost is 0; it must be above zero and finite"),
+        ({"max_cost": "5 euros"}, "max_cost is '5 euros'; it must be a number"),
+        ({"max_rounds": 2.5}, "max_rounds is 2.5; it must be a whole number"),
+        ({"approval_timeout_seconds": -1}, "approval_timeout_seconds is -1; it must be above zero and finite"),
+    ],
+    ids=shown,
+)
+def test_limits_of_a_wrong_kind_say_what_they_must_be(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Limits(**given)
+
+
+@pytest.mark.parametrize("price", [-1, "2", float("nan"), True, None])
+def test_a_price_that_is_no_amount_is_refused(price: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"the price of input is .*; it must be a number, 0 or more"):
+        Price(input=price, output=1)
