@@ -29,7 +29,7 @@ __all__ = ["FINAL_ANSWER", "OutputType"]
 
 T = TypeVar("T")
 FINAL_ANSWER = "final_answer"
-_FENCED = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
+_OPENING = re.compile(r"```\w*$")
 
 
 class OutputType(Generic[T]):
@@ -62,6 +62,8 @@ class OutputType(Generic[T]):
             value = self._adapter.validate_json(orjson.dumps(arguments, default=dict))
         except ValidationError as exc:
             raise InvalidArguments(explain(exc)) from None
+        except Exception as exc:  # a validator of the application's that raises what pydantic does not translate
+            raise InvalidArguments(f"the answer could not be checked: {type(exc).__name__}") from exc
         return cast("T", cast("Any", value).value if self._wrapped and isinstance(value, BaseModel) else value)
 
     def read(self, text: str) -> dict[str, Any]:
@@ -69,15 +71,45 @@ class OutputType(Generic[T]):
 
         Raises `InvalidArguments`.
         """
-        fenced = _FENCED.findall(text)
-        written = (fenced[-1] if fenced else text).strip()
+        written = _json_in(text)
         if not written:
             raise InvalidArguments("the answer is empty")
         if self._wrapped and not written.startswith("{"):
             written = f'{{"value": {written}}}'
-        arguments = parse_arguments(written)
+        try:
+            arguments = parse_arguments(written)
+        except InvalidArguments as exc:
+            raise InvalidArguments(_of_answer(str(exc))) from None
+        if self._wrapped and arguments.keys() != {"value"}:  # an object of a union, say, as it is
+            arguments = {"value": arguments}
         self._check(arguments)
         return arguments
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         self.load(arguments)
+
+
+def _json_in(text: str) -> str:
+    """The last fenced block of `text`, else all of it. In one pass, since models write anything."""
+    found: str | None = None
+    block: list[str] | None = None
+    for line in text.split("\n"):  # nothing else ends a line: JSON's texts may hold the other separators
+        bare = line.rstrip()
+        if block is None:
+            block = [] if _OPENING.search(bare) else None
+        elif bare.endswith("```"):  # at a line's end, where no text of JSON's can be
+            found, block = "\n".join([*block, bare[:-3]]), None
+        else:
+            block.append(line)
+    return (text if found is None else found).strip()
+
+
+def _of_answer(error: str) -> str:
+    """What is wrong with arguments, said of an answer."""
+    for arguments, answer in (
+        ("arguments are", "answer is"),
+        ("arguments have", "answer has"),
+        ("arguments", "answer"),
+    ):
+        error = error.replace(f"the {arguments}", f"the {answer}", 1)
+    return error
