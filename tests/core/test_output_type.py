@@ -1,0 +1,189 @@
+"""Types as structured outputs: their schemas, and what is read as a value of them."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Optional
+
+import pytest
+from pydantic import BaseModel, ConfigDict, field_validator
+from typing_extensions import TypedDict
+
+from toolbus.core.output import FINAL_ANSWER, OutputType
+from toolbus.errors import ConfigurationError, InvalidArguments
+
+
+class City(BaseModel):
+    name: str
+    people: int = 0
+
+
+class Dog(BaseModel):
+    bark: str
+
+
+class Meeting(BaseModel):
+    model_config = ConfigDict(strict=True)
+    at: datetime
+    rooms: tuple[int, ...] = ()
+
+
+class Node(BaseModel):
+    name: str
+    inside: list[Node] = []
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Both(TypedDict):
+    city: str
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+WANTED: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    "model": (City, {"name": "Rome"}, City(name="Rome")),
+    "dataclass": (Point, {"x": 3}, Point(3)),
+    "typed dict": (Both, {"city": "Rome"}, {"city": "Rome"}),
+    "dict": (dict[str, int], {"a": 1}, {"a": 1}),
+    "list": (list[int], {"value": [1, 2]}, [1, 2]),
+    "int": (int, {"value": 3}, 3),
+    "text": (str, {"value": "noon"}, "noon"),
+    "literal": (Literal["yes", "no"], {"value": "no"}, "no"),
+    "union of scalars": (int | str, {"value": "x"}, "x"),
+    "union of models": (City | Dog, {"value": {"bark": "wow"}}, Dog(bark="wow")),
+    "optional": (Optional[City], {"value": None}, None),  # noqa: UP045 -- as people write it
+    "datetime": (datetime, {"value": "2026-03-01T12:00:00Z"}, datetime(2026, 3, 1, 12, tzinfo=UTC)),
+    "strict": (
+        Meeting,
+        {"at": "2026-03-01T12:00:00Z", "rooms": [1]},
+        Meeting(at=datetime(2026, 3, 1, 12, tzinfo=UTC), rooms=(1,)),
+    ),
+    "enum": (Colour, {"value": "red"}, Colour.RED),
+    "recursive": (Node, {"value": {"name": "a", "inside": [{"name": "b"}]}}, Node(name="a", inside=[Node(name="b")])),
+}
+
+
+@pytest.mark.parametrize("kind", WANTED)
+def test_a_type_is_a_tool_whose_valid_arguments_are_its_values(kind: str) -> None:
+    wanted, arguments, value = WANTED[kind]
+    output = OutputType[Any](wanted)
+    assert (output.spec.name, output.spec.control) == (FINAL_ANSWER, "output")
+    assert output.spec.parameters["type"] == "object"
+    assert set(arguments) <= set(output.spec.parameters.get("properties") or arguments)
+    output.spec.validate(arguments)
+    loaded = output.load(arguments)
+    assert loaded == value
+    assert type(loaded) is type(value)
+
+
+@pytest.mark.parametrize("kind", WANTED)
+def test_the_same_arguments_are_read_from_a_text(kind: str) -> None:
+    import orjson
+
+    wanted, arguments, value = WANTED[kind]
+    output = OutputType[Any](wanted)
+    assert output.load(output.read(orjson.dumps(arguments).decode())) == value
+    if set(arguments) == {"value"}:  # a model that has not seen the schema leaves the wrapping out
+        assert output.read(orjson.dumps(arguments["value"]).decode()) == arguments
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"value": "many"}, {"value": [1, "x"]}, {"value": None}, {"values": [1]}, {"value": {"0": 1}}]
+)
+def test_what_is_no_value_of_the_type_is_refused_with_its_place(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArguments, match=r"^\$\.value"):
+        OutputType(list[int]).load(wrong)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Rome"}',
+        '  \n{"name": "Rome"}\n',
+        'Here it is:\n```json\n{"name": "Rome"}\n```\nIs it well?',
+        '```\r\n{"name": "Rome"}\r\n```\r\n',
+        '```json\n{"name": "Rome"}```',
+        'It is ```json\n{"name": "Rome"}\n```',
+        '```json\n{"name": "Paris"}\n```\nNo:\n```json\n{"name": "Rome"}\n```',
+        '```json5\n{\n  "name": "Rome"\n}\n```',
+    ],
+)
+def test_json_is_found_alone_and_in_the_last_fenced_block(text: str) -> None:
+    assert OutputType(City).read(text) == {"name": "Rome"}
+
+
+@pytest.mark.parametrize("name", ["```python\nprint(1)\n```", "```", "a ``` b", "two\u2028lines", "```json\n{}\n```\n"])
+@pytest.mark.parametrize("fence", ["{}", "```json\n{}\n```", "Here:\n```\n{}\n```"])
+def test_fences_inside_of_texts_are_texts(name: str, fence: str) -> None:
+    import json
+
+    written = fence.replace("{}", json.dumps({"name": name}, ensure_ascii=False))
+    assert OutputType(City).read(written) == {"name": name}
+
+
+@pytest.mark.parametrize("text", ["", " \n", "```json\n```", "noon", '{"name": ', "[1]", '{"name": NaN}', "null"])
+def test_a_text_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArguments):
+        OutputType(City).read(text)
+
+
+@pytest.mark.parametrize("text", ['1, "x": 2', '1, "value": 2', '1}, {"value": 2', '{"value": 1, "x": 2}', "1 2"])
+def test_a_text_cannot_be_more_than_the_value(text: str) -> None:
+    with pytest.raises(InvalidArguments):
+        OutputType(int).read(text)
+
+
+@pytest.mark.parametrize("text", ["```" + "\n" * 100_000, "```json\n" * 50_000, "```" * 100_000, "`" * 300_000])
+def test_a_text_of_fences_takes_no_time(text: str) -> None:
+    began = time.perf_counter()
+    with pytest.raises(InvalidArguments):
+        OutputType(City).read(text)
+    assert time.perf_counter() - began < 2  # it was minutes
+
+
+def test_a_validator_that_breaks_is_an_answer_that_cannot_be_checked() -> None:
+    class Broken(BaseModel):
+        name: str
+
+        @field_validator("name")
+        @classmethod
+        def check(cls, name: str) -> str:
+            raise ZeroDivisionError(name)
+
+    with pytest.raises(InvalidArguments, match="could not be checked: ZeroDivisionError"):
+        OutputType(Broken).read('{"name": "Rome"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("noon", "the answer is not valid JSON"),
+        ("[1]", "the answer must be a JSON object, not an array"),
+        ('{"name": "a", "name": "b"}', "the answer has the key 'name' twice"),
+        ('{"name": ' + "[" * 70 + "]" * 70 + "}", "the answer is nested deeper"),
+    ],
+)
+def test_the_model_is_told_what_is_wrong_with_its_answer(text: str, why: str) -> None:
+    with pytest.raises(InvalidArguments, match=why):
+        OutputType(City).read(text)
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("wanted", [Plain, 5, Callable[[], int], "Nowhere"])
+def test_a_type_without_a_schema_is_refused_by_name(wanted: Any) -> None:
+    with pytest.raises(ConfigurationError, match="has no JSON schema"):
+        OutputType[Any](wanted)
