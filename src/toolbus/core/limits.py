@@ -105,7 +105,10 @@ class Limits:
 
 
 def _read_reasons(given: object) -> frozenset[FailureReason]:
-    reasons: frozenset[Any] = frozenset((given,) if isinstance(given, str) else cast("Iterable[Any]", given))
+    try:
+        reasons: frozenset[Any] = frozenset((given,) if isinstance(given, str) else cast("Iterable[Any]", given))
+    except TypeError as exc:
+        raise ConfigurationError(f"stop_on is {given!r}; it must be a set of reasons") from exc
     if unknown := sorted(map(repr, reasons - set(_REASONS))):
         raise ConfigurationError(f"stop_on has {', '.join(unknown)}; a call fails for one of: {', '.join(_REASONS)}")
     return reasons

@@ -29,7 +29,9 @@ class Price:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is not None and not 0 <= value < math.inf:
+            if value is None and each.name == "cached":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                 raise ConfigurationError(f"the price of {each.name} is {value!r}; it must be a number, 0 or more")
 
 
