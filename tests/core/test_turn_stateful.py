@@ -7,18 +7,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from turn_driver import TOOLS, Turn, call, completed, failed, of, replied
+from turn_driver import TOOLS, Turn, call, completed, decided, failed, of, replied
+from turn_rules import (
+    check_approvals,
+    check_budget,
+    check_nothing_begins_after_the_end,
+    check_order,
+    check_repeats,
+    paused_seconds,
+    plan_of,
+)
 
+from toolbus.core.approval import ApprovalPolicy, definition_of, needs_approval
 from toolbus.core.limits import Limits
-from toolbus.core.state import Phase
+from toolbus.core.output import OutputType
+from toolbus.core.prices import Price
+from toolbus.core.state import CallStatus, Phase
 from toolbus.core.transcript import repair, validate
-from toolbus.core.turn import AwaitCalls, CallModel, Elapsed, Finish, ModelFailed, apply, pending
+from toolbus.core.turn import AwaitCalls, CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, apply, pending
+from toolbus.errors import InvalidArguments
 from toolbus.events import (
+    ApprovalDecided,
+    ApprovalRequested,
     CancelRequested,
     MessageAppended,
     ModelResponded,
@@ -26,6 +44,7 @@ from toolbus.events import (
     RequestCompleted,
     RequestFailed,
     RoundStarted,
+    Spent,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
@@ -34,6 +53,8 @@ from toolbus.events import (
     encode,
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
+from toolbus.protocols import ToolSpec
+from toolbus.toolsets.control import give_up, task_complete, update_plan
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 HISTORIES: list[list[Message]] = [
@@ -47,32 +68,109 @@ HISTORIES: list[list[Message]] = [
     ],
 ]
 
+
+@dataclass
+class City:
+    name: str
+
+
+def _nothing_bad(arguments: Mapping[str, Any]) -> None:
+    if "bad" in arguments:
+        raise InvalidArguments("$.bad: there is no such argument")
+
+
+def _is_much(arguments: Mapping[str, Any]) -> bool:
+    if arguments.get("n") == 0.1:
+        raise ZeroDivisionError
+    return bool(arguments)
+
+
+OWN_TOOLS: Mapping[str, ToolSpec] = {
+    **TOOLS,
+    "pay": ToolSpec(name="pay", approval=True, validate=_nothing_bad),
+    "send": ToolSpec(name="send", approval=_is_much),
+    "step": ToolSpec(name="step", sequential=True, validate=_nothing_bad),
+    "sign": ToolSpec(name="sign", sequential=True, approval=True),
+    **{each.spec.name: each.spec for each in (task_complete, give_up, update_plan)},
+}
+SEQUENTIAL = {"step", "sign"}
+CHANGED = {name: replace(spec, description="It is another one now.") for name, spec in OWN_TOOLS.items()}
+OFFERS: list[Mapping[str, ToolSpec]] = [
+    *[OWN_TOOLS] * 4,
+    CHANGED,
+    {name: OWN_TOOLS[name] for name in ("clock", "send", "sign", "task_complete")},
+    {},
+]
+OUTPUTS: list[OutputType[Any] | None] = [None, None, OutputType(City), OutputType(list[int])]
+
+
+def _in_order(spec: ToolSpec, _arguments: Mapping[str, Any]) -> bool:
+    return spec.sequential
+
+
+POLICIES: list[ApprovalPolicy | None] = [None, None, None, True, False, _in_order]
+
 limits = st.builds(
     Limits,
-    max_rounds=st.integers(1, 4),
-    max_calls_per_round=st.integers(1, 4),
-    max_tool_calls=st.integers(1, 8),
-    max_consecutive_errors=st.integers(1, 4),
-    max_repeats=st.integers(1, 3),
-    timeout_seconds=st.sampled_from([5.0, 120.0, 0.3]),
+    max_rounds=st.integers(1, 5),
+    max_calls_per_round=st.integers(1, 5),
+    max_tool_calls=st.sampled_from([1, 4, 20]),
+    max_consecutive_errors=st.sampled_from([1, 4, 9]),
+    max_repeats=st.sampled_from([1, 3, 9]),
+    max_output_repairs=st.integers(1, 2),
+    timeout_seconds=st.sampled_from([120.0, 120.0, 5.0, 0.3]),
     tool_timeout_seconds=st.sampled_from([2.0, 30.0, 0.1]),
     model_timeout_seconds=st.sampled_from([3, 60.0, 0.7]),
-    max_input_tokens=st.sampled_from([5, 1_000_000]),
-    max_output_tokens=st.sampled_from([5, 1_000_000]),
+    approval_timeout_seconds=st.sampled_from([1.0, 3_600.0, 0.3]),
+    max_input_tokens=st.sampled_from([5, *[1_000_000] * 3]),
+    max_output_tokens=st.sampled_from([5, *[1_000_000] * 3]),
+    max_cost=st.sampled_from([None, None, None, 2.0]),
     on_limit=st.sampled_from(["answer", "stop"]),
+    on_failure=st.sampled_from([*["collect"] * 5, "fail_fast"]),
+    stop_on=st.sampled_from([*[()] * 7, {"unknown_tool"}, {"timeout", "denied"}, {"limit", "cancelled"}]),
 )
-tool_calls = st.builds(
+agreed = st.fixed_dictionaries(
+    {
+        "approval": st.sampled_from(POLICIES),
+        "output": st.sampled_from(OUTPUTS),
+        "note_failures": st.booleans(),
+        "prices": st.sampled_from([None, *[{"*": Price(input=500_000, output=100_000)}] * 5]),
+    }
+)
+arguments = st.sampled_from(
+    [
+        *["{}", "", '{"city":"Rome"}', '{"city": 1}', "{", '{"n": 0.1}', '{"a": "\ud800"}', '{"a":1,"a":1}'],
+        *['{"n":1}', '{"n":2}', '{"city":"Paris"}'] * 4,
+        '{"bad":1}',
+    ]
+)
+controls = st.sampled_from(
+    [
+        *[call("update_plan", '{"steps":[{"text":"look"}]}'), call("update_plan", '{"steps":[]}')],
+        *[call("update_plan", '{"steps":[{"text":"look","status":"done"},{"text":"tell"}]}')] * 2,
+        *[call("task_complete", '{"answer":"noon"}'), call("task_complete", '{"answer":"[1]"}')],
+        *[call("give_up", '{"reason":"too hard"}'), call("give_up", "{}")],
+        *[call("final_answer", '{"name":"Rome"}'), call("final_answer", '{"value":[1]}'), call("final_answer")],
+    ]
+)
+tools = st.builds(
     call,
-    st.sampled_from(["clock", "clock", "weather", "nothing", "to\ud800rn"]),
     st.sampled_from(
-        ["{}", "", '{"city":"Rome"}', '{"city": 1}', "{", '{"n": 0.1}', '{"a": "\ud800"}', '{"a":1,"a":1}']
+        ["clock", "weather", *["pay", "send"] * 2, *["step", "sign"] * 3, "nothing", "to\ud800rn"],
     ),
+    arguments,
     st.sampled_from(["", "x", "call_0"]),
 )
-texts = st.sampled_from(["", " ", "noon", "ü \ud83d"])  # what models write is cleaned; what people say comes clean
+tool_calls = st.one_of(*[tools] * 6, controls)
+replies = st.one_of(*[st.lists(tool_calls, min_size=2, max_size=5)] * 4, st.lists(tool_calls, max_size=1))
+# What models write is cleaned; what people say comes clean.
+texts = st.sampled_from(["", " ", "noon", "ü \ud83d", '{"name":"Rome"}', "Here:\n```json\n[1, 2]\n```"])
 sentences = st.sampled_from(["", "\n", "In Rome.", "ü"])
 usages = st.builds(Usage, input_tokens=st.integers(0, 3), output_tokens=st.integers(0, 3))
-seconds = st.sampled_from([0.0, 0.05, 0.1, 1.0, 2.9, 31.0])
+spents = st.none() | st.builds(Spent, usage=usages, tool_calls=st.integers(0, 2), cost=st.sampled_from([0.0, 1.5]))
+seconds = st.sampled_from([0.0, 0.05, 0.1, 0.1, 1.0, 2.9, 31.0])
+edits = st.sampled_from([None, None, {}, {"n": 2}, {"bad": 1}, {"city": 5}])
+denials = st.sampled_from([{}, {}, {}, {0: "It is forbidden."}, {2: "It is forbidden."}])
 
 
 class AnyTurn(RuleBasedStateMachine):
@@ -80,66 +178,214 @@ class AnyTurn(RuleBasedStateMachine):
 
     @initialize(
         limits=limits,
+        agreed=agreed,
         history=st.sampled_from(HISTORIES),
         steered=st.lists(sentences, max_size=2),
         now=st.sampled_from([0.0, 0.1, 1_795_304_537.7287965]),
+        calm=st.integers(0, 3),
     )
-    def start(self, limits: Limits, history: list[Message], steered: list[str], now: float) -> None:
-        self.turn = Turn(limits, history=history, steered=steered, now=now)
+    def start(
+        self, limits: Limits, agreed: dict[str, Any], history: list[Message], steered: list[str], now: float, calm: int
+    ) -> None:
+        """`calm` is how many rounds pass before anything happens that ends most requests."""
+        self.calm = calm
+        self.output: OutputType[Any] | None = agreed["output"]
+        self.limits = limits
+        self.agreed = agreed
+        self.begin(history, steered, now)
+
+    def begin(self, history: list[Message], steered: list[str], now: float) -> None:
+        tools = self.with_output(OWN_TOOLS)
+        self.turn = Turn(self.limits, history=history, steered=steered, now=now, tools=tools, **self.agreed)
+        self.granted: dict[str, bool] = {}
+
+    def with_output(self, tools: Mapping[str, ToolSpec]) -> Mapping[str, ToolSpec]:
+        return tools if self.output is None else {**tools, "final_answer": self.output.spec}
+
+    def step(self, *inputs: Input) -> list[Any]:
+        """A step of the machine; then what it says of approvals is held against the tools as they are now."""
+        turn = self.turn
+        facts = turn.step(*inputs)
+        asked = {each.call_id: each for each in of(ApprovalRequested, turn.facts)}
+        for fact in facts:
+            if isinstance(fact, ApprovalDecided) and fact.remember:
+                definitions = [
+                    each.definition
+                    for each in of(ApprovalRequested, turn.facts[: turn.facts.index(fact)])
+                    if each.call_id == fact.call_id
+                ]
+                self.granted[definitions[-1]] = fact.approved
+            elif isinstance(fact, (ToolCallRequested, ApprovalRequested)):
+                spec = turn.tools[fact.name]
+                remembered = self.granted.get(definition_of(spec))
+                if isinstance(fact, ApprovalRequested):
+                    assert fact.definition == definition_of(spec)
+                    first = fact is next(
+                        each for each in of(ApprovalRequested, turn.facts) if each.call_id == fact.call_id
+                    )
+                    assert not first or (
+                        remembered is None and needs_approval(turn.state.approval, spec, fact.arguments)
+                    )
+                elif fact.call_id in asked:
+                    assert asked[fact.call_id].definition == definition_of(spec)
+                else:
+                    assert remembered or not needs_approval(turn.state.approval, spec, fact.arguments)
+                    assert remembered is not False
+        return facts
 
     # ------------------------------------------------------------------------------------- what may happen
 
-    @rule(text=texts, calls=st.lists(tool_calls, max_size=5), usage=usages, forgotten=st.booleans())
-    def reply(self, text: str, calls: list[ToolCall], usage: Usage, forgotten: bool) -> None:
-        self.turn.offer({} if forgotten else TOOLS)
-        offered = isinstance(command := self.turn.command, CallModel) and command.offer_tools
-        facts = self.turn.step(replied(text, *calls, usage=usage))
-        if not offered:
+    @property
+    def rough(self) -> bool:
+        return self.turn.state.round >= self.calm
+
+    @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
+    @rule(text=texts, calls=replies, usage=usages, offer=st.sampled_from(OFFERS), denied=denials)
+    def reply(
+        self, text: str, calls: list[ToolCall], usage: Usage, offer: Mapping[str, ToolSpec], denied: dict[int, str]
+    ) -> None:
+        command = self.turn.command
+        assert isinstance(command, CallModel)
+        self.turn.offer(self.with_output(offer))
+        reply = replied(text, *calls, usage=usage).reply
+        facts = self.step(ModelReplied(reply, {place: why for place, why in denied.items() if place < len(calls)}))
+        if not command.offer_tools:
             assert of(ToolCallRequested, facts) == []
+            assert of(ApprovalRequested, facts) == []
+
+    def _go_on(self, data: st.DataObject) -> None:
+        """What is pending is done, or the conversation goes on with another turn."""
+        state = self.turn.state
+        if state.phase is Phase.MODEL:
+            self.reply(*(data.draw(each) for each in (texts, replies, usages, st.sampled_from(OFFERS), denials)))  # type: ignore[arg-type]
+        elif state.waiting and data.draw(st.booleans()):
+            self.decide(data, *(data.draw(each) for each in (st.booleans(), edits, st.booleans(), seconds)))  # type: ignore[arg-type]
+        elif state.open_calls:
+            self.settle(data, False, data.draw(st.sampled_from(["", "", "", "error"])), data.draw(spents))
+        else:
+            self.begin(state.messages, [], self.turn.now)
+
+    # Hypothesis leaves rules out of whole examples: this one is there by three names, so that something goes on.
+
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        self._go_on(data)
+
+    @rule(data=st.data())
+    def go_on_again(self, data: st.DataObject) -> None:
+        self._go_on(data)
+
+    @rule(data=st.data())
+    def go_on_once_more(self, data: st.DataObject) -> None:
+        self._go_on(data)
+
+    @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
+    @rule(data=st.data(), names=st.lists(st.sampled_from(sorted({*SEQUENTIAL, "pay"})), min_size=2, max_size=5))
+    def reply_with_calls_that_have_to_wait(self, data: st.DataObject, names: list[str]) -> None:
+        self.reply("", [call(name, data.draw(arguments)) for name in names], Usage(), OWN_TOOLS, {})
+
+    @precondition(lambda self: self.turn.state.phase is not Phase.MODEL)
+    @rule(text=texts)
+    def reply_when_nobody_asks(self, text: str) -> None:
+        assert self.step(replied(text)) == []
+
+    @precondition(lambda self: self.turn.state.waiting)
+    @rule(offer=st.sampled_from(OFFERS))
+    def change_the_tools(self, offer: Mapping[str, ToolSpec]) -> None:
+        self.turn.offer(self.with_output(offer))
+
+    @precondition(lambda self: self.turn.state.waiting)
+    @rule(data=st.data(), approved=st.booleans(), edit=edits, remember=st.booleans(), after=seconds)
+    def decide(
+        self, data: st.DataObject, approved: bool, edit: dict[str, Any] | None, remember: bool, after: float
+    ) -> None:
+        waiting = sorted(key for key, each in self.turn.state.open_calls.items() if each.status is CallStatus.WAITING)
+        chosen = data.draw(st.lists(st.sampled_from(waiting), min_size=1, max_size=3))  # one perhaps twice
+        self.turn.now += after
+        facts = self.step(*(decided(each, approved, arguments=edit, remember=remember) for each in chosen))
+        assert {each.call_id for each in of(ApprovalDecided, facts)} == set(chosen)
+
+    @rule(call_id=st.sampled_from(["r_0_0", "r_0_1", "r_0_2", "r_1_0", "r_9_9", ""]), approved=st.booleans())
+    def decide_whatever(self, call_id: str, approved: bool) -> None:
+        each = self.turn.state.open_calls.get(call_id)
+        waits = each is not None and each.status is CallStatus.WAITING
+        assert bool(self.step(decided(call_id, approved))) is waits
 
     @precondition(lambda self: self.turn.state.open_calls)
-    @rule(data=st.data(), duplicated=st.booleans(), failing=st.booleans())
-    def settle(self, data: st.DataObject, duplicated: bool, failing: bool) -> None:
+    @rule(
+        data=st.data(),
+        duplicated=st.booleans(),
+        reason=st.sampled_from(["", "", "error", "timeout", "limit"]),
+        spent=spents,
+    )
+    def settle(self, data: st.DataObject, duplicated: bool, reason: str, spent: Spent | None) -> None:
+        """Also calls that wait or are held: anybody may publish a result."""
         open_calls = sorted(self.turn.state.open_calls)
         chosen = data.draw(st.permutations(open_calls).map(lambda ids: ids[: 1 + len(ids) // 2]))
-        inputs = [failed(each) if failing else completed(each, content=each) for each in chosen]
+        fields: dict[str, Any] = {"at": self.turn.now, "spent": spent}
+        inputs = [
+            failed(each, reason=reason, limit="theirs=1", **fields)
+            if reason
+            else completed(each, content=each, **fields)
+            for each in chosen
+        ]
         again = [completed(each, content="second") for each in chosen] if duplicated else []
-        facts = self.turn.step(*inputs, *again)
+        facts = self.step(*inputs, *again)
         assert [each for each in facts if each in again] == []
+
+    @precondition(lambda self: self.turn.state.open_calls)
+    @rule(seconds=seconds)
+    def let_the_round_end_well(self, seconds: float) -> None:
+        """Everything is approved and completed, in call order."""
+        self.turn.now += seconds
+        while (calls := self.turn.state.open_calls) and self.turn.state.phase is Phase.TOOLS:
+            key, each = next(iter(calls.items()))
+            waits = each.status is CallStatus.WAITING
+            self.step(decided(key) if waits else completed(key, at=self.turn.now))
 
     @rule(call_id=st.sampled_from(["r_0_0", "r_0_1", "r_1_0", "r_9_9", "q_0_0", ""]))
     def settle_whatever(self, call_id: str) -> None:
         known = call_id in self.turn.state.open_calls
-        assert bool(self.turn.step(failed(call_id))) is known
+        assert bool(self.step(failed(call_id, at=self.turn.now))) is known
 
     @rule(after=seconds)
     def let_time_pass(self, after: float) -> None:
         self.turn.now += after
 
+    @precondition(lambda self: self.rough)
     @rule()
     def elapse(self) -> None:
-        self.turn.step(Elapsed())
+        self.step(Elapsed())
 
-    @precondition(lambda self: self.turn.state.phase is not Phase.ENDED)
+    @precondition(
+        lambda self: self.turn.state.phase is Phase.TOOLS or (self.rough and self.turn.state.phase is Phase.MODEL)
+    )
     @rule()
     def elapse_at_the_deadline(self) -> None:
-        facts = self.turn.elapse()
+        self.turn.now = max(self.turn.now, self.turn.waiting.deadline)
+        facts = self.step(Elapsed())
         assert facts, "a deadline that fires has to mean something, or the session would wait for it again at once"
 
+    @precondition(lambda self: self.rough)
     @rule(code=st.sampled_from(["provider_unavailable", "provider_rejected"]))
     def break_model(self, code: str) -> None:
-        self.turn.step(ModelFailed(code, "no"))
+        self.step(ModelFailed(code, "no", retryable=code == "provider_unavailable"))
 
+    @precondition(lambda self: self.rough or not self.turn.state.steering)
     @rule(said=st.lists(sentences, min_size=1, max_size=3))
     def steer(self, said: list[str]) -> None:
         self.turn.steer(*said)
 
-    @rule(with_results=st.booleans())
-    def cancel(self, with_results: bool) -> None:
-        done = [completed(each) for each in self.turn.state.open_calls] if with_results else []
+    @precondition(lambda self: self.rough)
+    @rule(with_results=st.booleans(), with_decisions=st.booleans())
+    def cancel(self, with_results: bool, with_decisions: bool) -> None:
+        calls = self.turn.state.open_calls
+        done = [completed(each, at=self.turn.now) for each in calls] if with_results else []
+        late = [decided(each) for each in calls] if with_decisions else []
         ended = self.turn.state.phase is Phase.ENDED
-        facts = self.turn.step(*done, CancelRequested(request_id="r", reason="enough"))
+        facts = self.step(*done, CancelRequested(request_id="r", reason="enough"), *late)
         assert ended or isinstance(facts[-1], RequestCancelled)
+        assert of(ToolCallRequested, facts) == []
         assert [each for each in facts if isinstance(each, ToolCallCompleted)] == done
 
     # ------------------------------------------------------------------------------------- what has to hold
@@ -156,7 +402,9 @@ class AnyTurn(RuleBasedStateMachine):
         assert not state.open_calls or state.phase is Phase.TOOLS
         requests = [each.call_id for each in of(ToolCallRequested, facts)]
         assert len(set(requests)) == len(requests)
-        assert set(state.open_calls) <= set(requests)
+        assert {key for key, each in state.open_calls.items() if each.status is CallStatus.REQUESTED} <= set(requests)
+        assert state.unjudged == sum(each.status is CallStatus.OPEN for each in state.open_calls.values())
+        assert state.waiting == sum(each.status is CallStatus.WAITING for each in state.open_calls.values())
 
     @invariant()
     def the_transcript_is_valid_whenever_nothing_is_open(self) -> None:
@@ -188,6 +436,34 @@ class AnyTurn(RuleBasedStateMachine):
         assert pending(state) == self.turn.command
 
     @invariant()
+    def the_facts_keep_their_rules(self) -> None:
+        facts, turn = self.turn.facts, self.turn
+        check_approvals(facts)
+        check_order(facts, SEQUENTIAL)
+        check_nothing_begins_after_the_end(facts, turn.limits)
+        check_repeats(facts, turn.limits)
+        usage, cost = check_budget(facts, turn.limits)
+        assert turn.state.usage == usage
+        assert math.isclose(turn.state.cost, cost)
+        assert turn.state.plan == plan_of(facts)
+        assert turn.state.granted == self.granted
+
+    @invariant()
+    def the_requests_clock_stands_still_while_something_waits(self) -> None:
+        facts, state = self.turn.facts, self.turn.state
+        paused, waits = paused_seconds(facts)
+        assert waits is bool(state.waiting)
+        assert math.isclose(state.deadline, facts[0].at + self.turn.limits.timeout_seconds + paused, abs_tol=1e-5)
+
+    @invariant()
+    def an_answer_of_a_type_is_of_it(self) -> None:
+        ending = self.turn.state.ending
+        if isinstance(ending, RequestCompleted) and self.output is not None:
+            assert ending.output is not None or ending.outcome == "stopped"
+            if ending.output is not None:
+                assert isinstance(self.output.load(ending.output), (City, list))
+
+    @invariant()
     def limits_are_kept(self) -> None:
         facts, limits = self.turn.facts, self.turn.limits
         requested = of(ToolCallRequested, facts)
@@ -197,7 +473,10 @@ class AnyTurn(RuleBasedStateMachine):
         )
         assert all(0 < each.deadline <= limits.tool_timeout_seconds for each in requested)
         began = facts[0].at
-        assert all(each.at + each.deadline <= began + limits.timeout_seconds + 1e-6 for each in requested)
+        for each in requested:
+            before = facts[: facts.index(each) + 1]
+            paused, waits = paused_seconds(before)
+            assert waits or each.at + each.deadline <= began + limits.timeout_seconds + paused + 1e-5
         rounds = of(RoundStarted, facts)
         assert [each.round for each in rounds] == list(range(len(rounds)))
         assert sum(each.tools_offered for each in rounds) <= limits.max_rounds
@@ -218,7 +497,7 @@ class AnyTurn(RuleBasedStateMachine):
         command = self.turn.command
         if isinstance(command, (CallModel, AwaitCalls)):
             assert math.isfinite(command.deadline)
-            assert command.deadline <= self.turn.state.deadline + 1e-6
+            assert self.turn.state.waiting or command.deadline <= self.turn.state.deadline + 1e-6
 
     @invariant()
     def what_people_say_joins_the_transcript_at_most_once_and_in_order(self) -> None:
@@ -226,7 +505,7 @@ class AnyTurn(RuleBasedStateMachine):
         joined = [
             each.message.content
             for each in of(MessageAppended, self.turn.facts)
-            if isinstance(each.message, UserMessage) and each.message.message_id != "r_u"
+            if isinstance(each.message, UserMessage) and each.message.message_id.startswith("r_s")
         ]
         assert joined == said[: len(joined)]
 
@@ -235,7 +514,9 @@ class AnyTurn(RuleBasedStateMachine):
         if not hasattr(self, "turn"):
             return
         limits = self.turn.limits
-        rounds = limits.max_rounds + limits.max_tool_calls + limits.max_consecutive_errors + 2
+        rounds = (
+            limits.max_rounds + limits.max_tool_calls + limits.max_consecutive_errors + limits.max_output_repairs + 2
+        )
         for number in range(2 * rounds * limits.max_tool_calls):
             command = self.turn.command
             if isinstance(command, Finish):
@@ -243,7 +524,11 @@ class AnyTurn(RuleBasedStateMachine):
             if isinstance(command, CallModel):
                 self.turn.call(call("clock", f'{{"step": {number}}}'))
             else:
-                self.turn.step(completed(next(iter(command.calls))))
+                running = [key for key, each in command.calls.items() if each.status is CallStatus.REQUESTED]
+                if running:
+                    self.turn.step(completed(running[0], at=self.turn.now))
+                else:
+                    self.turn.elapse()  # nobody decides
         raise AssertionError("the request does not end")
 
 
@@ -255,5 +540,8 @@ def calls_of(message: Message) -> tuple[ToolCall, ...]:
 @pytest.mark.guarantee("G06", "G07", "G08", "G09", "G10")
 class TestAnyTurn(AnyTurn.TestCase):
     settings = settings(
-        max_examples=150, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=120,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )

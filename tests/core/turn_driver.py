@@ -26,6 +26,7 @@ from toolbus.core.turn import (
 )
 from toolbus.errors import InvalidArguments
 from toolbus.events import (
+    ApprovalDecided,
     CancelRequested,
     Event,
     RequestCompleted,
@@ -66,8 +67,12 @@ def completed(call_id: str, content: str = "done", **fields: object) -> ToolCall
     return ToolCallCompleted(request_id="r", call_id=call_id, name="clock", content=content, **fields)  # type: ignore[arg-type]
 
 
-def failed(call_id: str, error: str = "broken") -> ToolCallFailed:
-    return ToolCallFailed(request_id="r", call_id=call_id, name="clock", reason="error", error=error)
+def failed(call_id: str, error: str = "broken", reason: Any = "error", **fields: Any) -> ToolCallFailed:
+    return ToolCallFailed(request_id="r", call_id=call_id, name="clock", reason=reason, error=error, **fields)
+
+
+def decided(call_id: str, approved: bool = True, **fields: Any) -> ApprovalDecided:
+    return ApprovalDecided(request_id="r", call_id=call_id, approved=approved, **fields)
 
 
 class Turn:
@@ -123,7 +128,9 @@ class Turn:
         return made
 
     def _decide(self, happened: Input | None) -> Sequence[Event]:
-        before = copy.deepcopy(self.state)
+        state = self.state
+        given = {id(each): each for each in (state.tools, state.output, state.prices, state.limits, state.approval)}
+        before = copy.deepcopy(state, given)
         made = decide(self.state, happened, self.now)
         assert self.state == before, "decide changed the state"
         for fact in made:
@@ -162,6 +169,12 @@ class Turn:
     def steer(self, *texts: str) -> list[Event]:
         return self.step(*(SteeringAdded(request_id="r", text=each) for each in texts))
 
+    def approve(self, *call_ids: str, **fields: Any) -> list[Event]:
+        return self.step(*(decided(each, **fields) for each in call_ids))
+
+    def deny(self, *call_ids: str, **fields: Any) -> list[Event]:
+        return self.step(*(decided(each, approved=False, **fields) for each in call_ids))
+
     # What came of it.
 
     @property
@@ -185,6 +198,13 @@ class Turn:
         assert isinstance(ending, RequestCompleted)
         assert ending.outcome == "stopped"
         return ending.reason
+
+    @property
+    def ending(self) -> RequestCompleted:
+        """The ending of a request that was completed or stopped; an error for any other."""
+        ending = self.state.ending
+        assert isinstance(ending, RequestCompleted)
+        return ending
 
     @property
     def last_answer_is_asked(self) -> bool:

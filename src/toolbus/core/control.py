@@ -6,16 +6,19 @@ A control tool is offered like any other and never reaches the bus as a request.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from ..events import PlanChanged, PlanStep, ToolCallCompleted
-from ..messages import AssistantMessage, Message, ToolCall
+from ..messages import AssistantMessage, Message, ToolCall, ToolMessage
 from .arguments import parse_arguments
 from .facts import Facts
 
-__all__ = ["UPDATE_PLAN", "answer_control", "plan_in", "plan_text", "read_plan"]
+__all__ = ["ENDINGS", "UPDATE_PLAN", "answer_control", "plan_in", "plan_text", "read_plan"]
 
 UPDATE_PLAN = "update_plan"
+ENDINGS = frozenset({"complete", "give_up", "output"})
+"""Controls that end the request. They begin nothing, so that no count of calls keeps a model from them."""
 _OK = '{"ok":true}'
 _MARKS = {"pending": " ", "active": ">", "done": "x", "dropped": "-"}
 
@@ -33,21 +36,28 @@ def read_plan(arguments: dict[str, Any]) -> tuple[PlanStep, ...]:
     return tuple(PlanStep(text=each["text"], status=each.get("status", "pending")) for each in steps)
 
 
-def plan_in(messages: list[Message]) -> tuple[PlanStep, ...]:
+def plan_in(messages: Sequence[Message]) -> tuple[PlanStep, ...]:
     """The newest plan in a transcript: that of the conversation's earlier turns. Empty where there is none."""
+    refused: set[str] = set()
     for message in reversed(messages):
-        if isinstance(message, AssistantMessage):
+        if isinstance(message, ToolMessage):
+            if message.is_error:
+                refused.add(message.call_id)
+        elif isinstance(message, AssistantMessage):
             for call in reversed(message.tool_calls):
-                if call.name == UPDATE_PLAN and (plan := _plan_of(call)):
+                if call.name == UPDATE_PLAN and call.call_id not in refused and (plan := _plan_of(call)):
                     return plan
+            refused.clear()  # ids are a reply's own
     return ()
 
 
 def _plan_of(call: ToolCall) -> tuple[PlanStep, ...]:
     try:
-        return read_plan(parse_arguments(call.arguments))
-    except (ValueError, TypeError, KeyError, AttributeError):  # it was refused then, and is no plan now
+        plan = read_plan(parse_arguments(call.arguments))
+        checked = all(step.text and step.text == str(step.text) and step.status in _MARKS for step in plan)
+    except (ValueError, TypeError, KeyError, AttributeError):  # nobody has checked what comes from elsewhere
         return ()
+    return plan if checked else ()
 
 
 def plan_text(plan: tuple[PlanStep, ...]) -> str:

@@ -8,7 +8,9 @@ its siblings from beginning.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+import orjson
 
 from ..errors import InvalidArguments
 from ..events import ApprovalDecided, ApprovalRequested, ToolCallRequested
@@ -16,7 +18,7 @@ from ..messages import ToolCall
 from ..protocols import ToolSpec
 from .approval import definition_of, needs_approval
 from .arguments import parse_arguments
-from .control import answer_control
+from .control import ENDINGS, answer_control
 from .facts import Facts
 from .reducer import ends_at_once
 from .state import CallState, CallStatus, TurnState
@@ -66,8 +68,8 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
     for index, each in enumerate(state.calls):
         spec = state.tools.get(each.call.name)
         in_order = spec is not None and spec.sequential
-        if each.status is not CallStatus.OPEN:
-            sequential = sequential or (in_order and each.status is not CallStatus.SETTLED)
+        if each.status is not CallStatus.OPEN:  # what is known no more may have been sequential when it began
+            sequential = sequential or ((in_order or spec is None) and each.status is not CallStatus.SETTLED)
         elif not (in_order and sequential):
             verdict = _verdict(state, index, each, tally, now)
             verdicts.append(verdict)
@@ -92,6 +94,10 @@ def _verdict(state: TurnState, index: int, each: CallState, tally: _Tally, now: 
     if isinstance(checked, tuple):
         tally.made += 1
         return _Verdict(each, *checked)
+    spec = state.tools[call.name]
+    if state.granted and state.granted.get(definition_of(spec)) is False:
+        tally.made += 1
+        return _Verdict(each, "denied", f"{call.name} was denied, and that was to be remembered.")
     this = (call.name, checked)
     if this != tally.last:
         tally.last, tally.repeats = this, 0
@@ -101,9 +107,6 @@ def _verdict(state: TurnState, index: int, each: CallState, tally: _Tally, now: 
         return _Verdict(each, "limit", error, limit)
     tally.repeats += 1
     tally.made += 1
-    spec = state.tools[call.name]
-    if state.granted and state.granted.get(definition_of(spec)) is False:
-        return _Verdict(each, "denied", f"{call.name} was denied, and that was to be remembered.")
     return _Verdict(each, arguments=checked, spec=spec)
 
 
@@ -116,7 +119,8 @@ def _barred(state: TurnState, index: int, call: ToolCall, made: int, now: float)
         return f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over"
     if index >= limits.max_calls_per_round:
         return f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply"
-    if made >= limits.max_tool_calls:
+    spec = state.tools.get(call.name)
+    if made >= limits.max_tool_calls and (spec is None or spec.control not in ENDINGS):
         return f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up"
     return None
 
@@ -191,6 +195,8 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
     if each is None or each.status is not CallStatus.WAITING:
         return
     facts.made.append(decided)
+    if state.cancel is not None or (state.stop is not None and state.stop.at_once):
+        return  # in the same step, and before it: the call is given up next
     call = each.call
     spec = state.tools.get(call.name)
     if not decided.approved:
@@ -201,10 +207,21 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
     elif definition_of(spec) != each.definition:  # not what the person was shown
         _ask(state, call, spec, each.arguments or {}, facts)
     else:
-        arguments = each.arguments or {} if decided.arguments is None else decided.arguments
         try:
+            arguments = each.arguments or {} if decided.arguments is None else _own_copy(decided.arguments)
             spec.validate(arguments)
         except Exception as exc:  # a person's slip, or the application's code: either way the tool does not run
             facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
         else:
             _request(state, call, spec, arguments, facts, now)
+
+
+def _own_copy(arguments: object) -> dict[str, Any]:
+    """Edited arguments as JSON has them: what a journal gives back, whatever their editor does with them."""
+    try:
+        copied = orjson.loads(orjson.dumps(arguments))
+    except TypeError as exc:
+        raise InvalidArguments(f"they are not JSON: {exc}") from None
+    if not isinstance(copied, dict):
+        raise InvalidArguments("they are no object")
+    return cast("dict[str, Any]", copied)

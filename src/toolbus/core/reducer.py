@@ -7,7 +7,7 @@ h11/_state.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..errors import ProtocolViolation
@@ -34,7 +34,7 @@ from ..messages import AssistantMessage, ToolMessage, Usage, UserMessage
 from .limits import Limits
 from .state import CallState, CallStatus, Phase, RoundState, Stop, TurnState
 
-__all__ = ["apply", "ends_at_once", "over_budget", "repair_id"]
+__all__ = ["apply", "apply_all", "ends_at_once", "over_budget", "repair_id", "used_up"]
 
 
 def apply(state: TurnState, fact: Event) -> TurnState:
@@ -42,12 +42,18 @@ def apply(state: TurnState, fact: Event) -> TurnState:
 
     Raises `ProtocolViolation` for a fact that is illegal in the state's phase; the state is unchanged then.
     """
-    legal_in, change = _TABLE.get(type(fact), _NEVER)
-    if state.phase not in legal_in:
-        raise ProtocolViolation(f"{type(fact).__name__} is illegal in phase {state.phase.value!r}")
-    change(state, fact)
-    state.facts += 1
+    apply_all(state, (fact,))
     return state
+
+
+def apply_all(state: TurnState, facts: Sequence[Event]) -> None:
+    """`apply`, fact by fact, in one go."""
+    for fact in facts:
+        legal_in, change = _TABLE.get(type(fact), _NEVER)
+        if state.phase not in legal_in:
+            raise ProtocolViolation(f"{type(fact).__name__} is illegal in phase {state.phase.value!r}")
+        change(state, fact)
+        state.facts += 1
 
 
 def _apply_started(state: TurnState, fact: RequestStarted) -> None:
@@ -78,6 +84,7 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
             raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
         if message.message_id == repair_id(state):
             state.repairs += 1
+            state.stop = state.stop or used_up(state)
         elif state.steering and isinstance(message, UserMessage):  # the prompt comes before anybody can steer
             state.steering.pop(0)
             state.steered += 1
@@ -124,7 +131,6 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     message = fact.message
     if not isinstance(message, AssistantMessage) or fact.round != state.round:
         raise ProtocolViolation(f"a {message.role} message of round {fact.round} is no reply of round {state.round}")
-    limits = state.limits
     state.vendor = fact.vendor
     state.cost += fact.cost or 0.0
     current = state.rounds[-1]
@@ -142,9 +148,7 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     state.replies += 1
     if not message.tool_calls and not state.steering:
         return  # it is the answer, whatever it took
-    if state.replies >= limits.max_rounds:
-        _stop(state, f"max_rounds={limits.max_rounds}")
-    state.stop = over_budget(limits, state.usage, state.cost) or state.stop
+    state.stop = used_up(state)
 
 
 def _stop(state: TurnState, reason: str) -> None:
@@ -163,12 +167,25 @@ def over_budget(limits: Limits, usage: Usage, cost: float) -> Stop | None:
     return None
 
 
-def ends_at_once(limits: Limits, reason: str) -> bool:
-    """Whether a call that failed for `reason` ends the request, by `on_failure` or `stop_on`."""
-    return reason in limits.stop_on or (limits.on_failure == "fail_fast" and reason not in _NO_FAILURES)
+def used_up(state: TurnState) -> Stop | None:
+    """What stops the request if its newest reply is not the end of it."""
+    limits = state.limits
+    if over := over_budget(limits, state.usage, state.cost):
+        return over
+    if state.replies >= limits.max_rounds:
+        return Stop(f"max_rounds={limits.max_rounds}", last_answer=limits.on_limit == "answer")
+    return None
 
 
-_NO_FAILURES = ("limit", "cancelled")  # the machine's own doing, and no failure of the call
+def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
+    """Whether a call that failed for `reason` ends the request, by `on_failure` or `stop_on`.
+
+    `own` is whether the machine itself says so: then a limit is no failure of the call, and a cancel follows from an
+    ending and is none.
+    """
+    if own and reason == "cancelled":
+        return False
+    return reason in limits.stop_on or (limits.on_failure == "fail_fast" and not (own and reason == "limit"))
 
 
 def repair_id(state: TurnState) -> str:
@@ -182,14 +199,18 @@ def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> Ca
     if each is None or each.status is CallStatus.REQUESTED:
         raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
     if each.status is CallStatus.OPEN:
-        state.unjudged -= 1
-        state.tool_calls += 1
-        this = (fact.name, fact.arguments)
-        state.repeats = state.repeats + 1 if this == state.last_call else 1
-        state.last_call = this
+        _count(state, fact.name, fact.arguments)
     each.arguments = fact.arguments
-    each.deadline = fact.at + fact.deadline
     return each
+
+
+def _count(state: TurnState, name: str, arguments: dict[str, Any]) -> None:
+    """One more call, with valid arguments, has had its turn."""
+    state.unjudged -= 1
+    state.tool_calls += 1
+    this = (name, arguments)
+    state.repeats = state.repeats + 1 if this == state.last_call else 1
+    state.last_call = this
 
 
 def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
@@ -198,6 +219,7 @@ def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
         if not state.waiting:
             state.paused_at = fact.at
         state.waiting += 1
+    each.deadline = fact.at + fact.deadline
     each.status = CallStatus.WAITING
     each.definition = fact.definition
 
@@ -220,6 +242,7 @@ def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
     each = _judged(state, fact)
     if each.status is CallStatus.WAITING:
         _end_waiting(state, fact.at)
+    each.deadline = fact.at + fact.deadline
     each.status = CallStatus.REQUESTED
     each.requested_at = fact.at
 
@@ -230,27 +253,39 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
     before, each.status = each.status, CallStatus.SETTLED
     each.outcome = fact
-    failed = isinstance(fact, ToolCallFailed)
     if fact.spent is not None:
         state.usage = state.usage + fact.spent.usage
         state.tool_calls += fact.spent.tool_calls
         state.cost += fact.spent.cost
-        state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
+        if state.stop is None or not state.stop.at_once:
+            state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
+    own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
     if before is CallStatus.WAITING:
-        _end_waiting(state, fact.at)
+        # Somebody else's result has the time of their clock, which may be any.
+        _end_waiting(state, fact.at if own else max(state.paused_at, min(fact.at, each.deadline)))
     elif before is CallStatus.OPEN:
-        state.unjudged -= 1
-        limit = fact.limit if failed else ""
-        if not limit:
-            state.tool_calls += 1
-        elif not limit.startswith("max_calls_per_round"):
-            _stop(state, limit)
-        if isinstance(fact, ToolCallCompleted):  # answered by the machine: its data is what it was called with
-            data: Any = fact.data
-            each.arguments = data if isinstance(data, dict) else None
-    if failed and ends_at_once(state.limits, fact.reason):
+        _apply_unrequested(state, each, fact, own=own)
+    if isinstance(fact, ToolCallFailed) and ends_at_once(state.limits, fact.reason, own=own):
         told = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
-        state.stop = Stop(told, at_once=True)
+        if state.stop is None or not state.stop.at_once:  # the first such failure is the reason
+            state.stop = Stop(told, at_once=True)
+
+
+def _apply_unrequested(
+    state: TurnState, each: CallState, fact: ToolCallCompleted | ToolCallFailed, *, own: bool
+) -> None:
+    """The machine has refused or answered a call, or somebody has answered one whose turn had not come."""
+    limit = fact.limit if own and isinstance(fact, ToolCallFailed) else ""
+    if own and isinstance(fact, ToolCallCompleted):
+        arguments: dict[str, Any] = fact.data  # what it was called with: see `core.control`
+        each.arguments = arguments
+        _count(state, fact.name, arguments)
+        return
+    state.unjudged -= 1
+    if not limit:
+        state.tool_calls += 1
+    elif not limit.startswith("max_calls_per_round"):
+        _stop(state, limit)
 
 
 def _refused_by_limit(each: CallState) -> bool:

@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
+
 from ..errors import InvalidArguments, ProtocolViolation
 from ..events import (
     ApprovalDecided,
@@ -36,13 +38,14 @@ from ..events import (
     ToolCallCompleted,
     ToolCallFailed,
 )
-from ..messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage, user_text
+from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage, user_text
+from ..protocols import ModelReply
 from ..results import failure_content
 from .arguments import encodable, encodable_json
 from .facts import Facts
 from .judging import AT_ONCE, decide_approval, is_time_over, judge
 from .prices import cost_of
-from .reducer import apply, over_budget, repair_id
+from .reducer import apply, apply_all, over_budget, repair_id, used_up
 from .retry import backoff_seconds
 from .state import CallState, CallStatus, Phase, Stop, TurnState
 from .steps import (
@@ -69,6 +72,7 @@ __all__ = [
     "ModelReplied",
     "Start",
     "apply",
+    "apply_all",
     "decide",
     "pending",
     "reply_id",
@@ -126,7 +130,6 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, _now: float
         return
     reply = replied.reply
     message = _identified(state, reply.message)
-    usage = state.usage + reply.usage
     cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
     facts.add(
         ModelResponded,
@@ -139,16 +142,29 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, _now: float
         cost=cost,
     )
     if cost is None and state.limits.max_cost is not None:  # it could cost anything
-        model = f"{reply.vendor}:{reply.model}"
-        error = f"max_cost is set, and there is no price for {model!r}: give prices={{{model!r}: Price(...)}}"
-        facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
+        _on_unpriced(state, message, reply, facts)
         return
     if not message.tool_calls and not message.text.strip():
-        _on_empty_reply(state, facts, over_budget(state.limits, usage, state.cost + (cost or 0.0)))
+        _on_empty_reply(state, facts, over_budget(state.limits, _usage(state, facts), state.cost + (cost or 0.0)))
         return
     facts.append(message)
     for place, reason in replied.denied.items():
         facts.refuse(message.tool_calls[place], "denied", reason)
+
+
+def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
+    """End the request at once. The reply is paid for, so it stays; its calls do not begin."""
+    model = f"{reply.vendor}:{reply.model}"
+    error = f"max_cost is set, and there is no price for {model!r}: give prices={{{model!r}: Price(...)}}"
+    usage = _usage(state, facts)
+    if message.tool_calls or message.text.strip():
+        facts.append(message)
+        for call in message.tool_calls:
+            facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
+        refused = [each for each in facts.made if isinstance(each, ToolCallFailed)]
+        for call, outcome in zip(message.tool_calls, refused, strict=True):
+            facts.append(_result_message(CallState(call, state.round, outcome=outcome)))
+    facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
 
 
 def _on_empty_reply(state: TurnState, facts: Facts, over: Stop | None) -> None:
@@ -299,14 +315,13 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
     newest = state.messages[-1] if state.messages else None
     stop = state.stop
     if state.rounds:
-        if isinstance(newest, ToolMessage):
-            if state.note_failures and (note := _failure_note(state)):
-                facts.append(note)
-                return
-            if _complete_by_call(state, facts):
-                return
-        if isinstance(newest, AssistantMessage) and not state.steering:
-            _on_answer(state, newest, facts, now)
+        if isinstance(newest, ToolMessage) and state.note_failures and (note := _failure_note(state)):
+            facts.append(note)
+            return
+        if _ends_by_call(state, newest, now) and _complete_by_call(state, facts, now):
+            return
+        if isinstance(newest, AssistantMessage) and not (state.steering and state.tools_offered):
+            _on_answer(state, newest.text, facts, now)
             return
         if not state.tools_offered:
             _complete(state, facts, _reason(state))
@@ -335,6 +350,19 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
         )
 
 
+def _ends_by_call(state: TurnState, newest: Message | None, now: float) -> bool:
+    """Whether calls that end the request count now: their round is over, and nothing else decides on the ending."""
+    if not isinstance(newest, ToolMessage) and (newest is None or newest.message_id != _note_id(state)):
+        return False
+    if state.stop is not None:
+        return not state.stop.at_once
+    return not state.steering or is_time_over(state, now)  # else what was said gets an answer of its own
+
+
+def _note_id(state: TurnState) -> str:
+    return f"{state.request_id}_{state.round}_n"
+
+
 def _failure_note(state: TurnState) -> SystemMessage | None:
     """A word on the round's failures, behind all of its results; refusals by a limit say enough themselves."""
     lines = [
@@ -345,38 +373,49 @@ def _failure_note(state: TurnState) -> SystemMessage | None:
     if not lines:
         return None
     told = "\n".join([*lines, "Try another way, or say what could not be done and why."])
-    return SystemMessage(text=told, message_id=f"{state.request_id}_{state.round}_n")
+    return SystemMessage(text=told, message_id=_note_id(state))
 
 
-def _complete_by_call(state: TurnState, facts: Facts) -> bool:
+def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
     """End the request if the model has called a tool that does; the first such call counts."""
     for each in state.calls:
+        if each.requested_at is not None or not isinstance(each.outcome, ToolCallCompleted):
+            continue  # it was run, so it is no such tool
         spec = state.tools.get(each.call.name)
-        if spec is None or not spec.control or not isinstance(each.outcome, ToolCallCompleted):
+        if spec is None:
             continue
         arguments = each.arguments or {}
         if spec.control == "complete":
-            _complete(state, facts, "", text=arguments["answer"])
+            _on_answer(state, arguments["answer"], facts, now, reason="")
         elif spec.control == "give_up":
             _complete(state, facts, arguments["reason"])
         elif spec.control == "output":
-            _complete(state, facts, _reason(state), output=arguments)
+            reason = "" if state.tools_offered else _reason(state)
+            _complete(state, facts, reason, text=orjson.dumps(arguments).decode(), output=arguments)
         else:
             continue
         return True
     return False
 
 
-def _on_answer(state: TurnState, answer: AssistantMessage, facts: Facts, now: float) -> None:
-    """The model has answered with text: the end, unless it has to be a structured output and is none."""
+def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: str | None = None) -> None:
+    """The model has answered with `text`: the end, unless it has to be a structured output and is none.
+
+    `reason` is that of the ending, by default what has stopped the request.
+    """
+    if reason is None:
+        reason = _reason(state)
     if state.output is None:
-        _complete(state, facts, _reason(state))
+        _complete(state, facts, reason, text=text)
         return
     try:
-        output = state.output.read(answer.text)
+        output = state.output.read(text)
     except InvalidArguments as exc:
-        if state.stop is not None or is_time_over(state, now):
-            _complete(state, facts, _reason(state) or _timeout(state))
+        stop = state.stop or used_up(state)
+        if is_time_over(state, now):
+            _complete(state, facts, _reason(state) or _timeout(state), text=text)
+        elif stop is not None and not (stop.last_answer and state.tools_offered):
+            _complete(state, facts, stop.reason, text=text)
         elif state.repairs >= state.limits.max_output_repairs:
             limit = f"max_output_repairs={state.limits.max_output_repairs}"
             error = f"the model gave no valid output: {exc} ({limit})"
@@ -385,7 +424,7 @@ def _on_answer(state: TurnState, answer: AssistantMessage, facts: Facts, now: fl
             told = f"This is not the answer that was asked for: {exc}. Call {state.output.spec.name} with it."
             facts.append(UserMessage(content=told, message_id=repair_id(state)))
     else:
-        _complete(state, facts, _reason(state), output=output)
+        _complete(state, facts, reason, text=text, output=output)
 
 
 def _usage(state: TurnState, facts: Facts) -> Usage:

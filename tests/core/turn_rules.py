@@ -1,0 +1,141 @@
+"""What has to hold of every journal, whatever has happened: checked by reading the facts, and nothing of the machine.
+
+The stateful test asks these after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolbus.core.limits import Limits
+from toolbus.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    PlanChanged,
+    RoundStarted,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+from toolbus.messages import Usage
+
+BEGUN = (ToolCallRequested, ApprovalRequested)
+SETTLED = (ToolCallCompleted, ToolCallFailed)
+
+
+def is_own(fact: Event) -> bool:
+    """Whether the machine has made it, and nobody outside."""
+    return fact.event_id.startswith("r_f")
+
+
+def check_approvals(facts: Sequence[Event]) -> None:
+    """A call that waits is requested only as it was shown or decided, by a decision on the newest question."""
+    asked: dict[str, ApprovalRequested] = {}
+    allowed: dict[str, Mapping[str, Any]] = {}
+    settled: set[str] = set()
+    for fact in facts:
+        if isinstance(fact, ApprovalRequested):
+            assert fact.call_id not in settled
+            asked[fact.call_id] = fact
+            allowed.pop(fact.call_id, None)
+        elif isinstance(fact, ApprovalDecided):
+            question = asked[fact.call_id]
+            assert fact.call_id not in settled
+            if fact.approved:
+                allowed[fact.call_id] = question.arguments if fact.arguments is None else fact.arguments
+        elif isinstance(fact, ToolCallRequested):
+            assert fact.call_id not in settled
+            if fact.call_id in asked:
+                assert fact.arguments == allowed[fact.call_id]
+        elif isinstance(fact, SETTLED):
+            settled.add(fact.call_id)
+
+
+def check_order(facts: Sequence[Event], sequential: set[str]) -> None:
+    """Calls of sequential tools begin in call order, each when the one before has ended."""
+    under_way = ""
+    last = -1
+    for fact in facts:
+        if isinstance(fact, RoundStarted):
+            assert not under_way
+            last = -1
+        elif isinstance(fact, BEGUN) and fact.name in sequential and fact.call_id != under_way:
+            assert not under_way, f"{fact.call_id} began while {under_way} was under way"
+            place = int(fact.call_id.rpartition("_")[2])
+            assert place > last
+            last, under_way = place, fact.call_id
+        elif isinstance(fact, SETTLED) and fact.call_id == under_way:
+            under_way = ""
+
+
+def paused_seconds(facts: Sequence[Event]) -> tuple[float, bool]:
+    """How long anything waited for a person in all, while nothing waits; and whether something waits now."""
+    waiting: dict[str, float] = {}  # until when
+    total = since = 0.0
+    for fact in facts:
+        if isinstance(fact, ApprovalRequested):
+            since = since if waiting else fact.at
+            waiting[fact.call_id] = fact.at + fact.deadline
+        elif isinstance(fact, (ToolCallRequested, *SETTLED)) and fact.call_id in waiting:
+            until = waiting.pop(fact.call_id)
+            at = fact.at if is_own(fact) else min(fact.at, until)  # an overdue one has waited no longer than it might
+            total += 0.0 if waiting else at - since
+    return total, bool(waiting)
+
+
+def check_nothing_begins_after_the_end(facts: Sequence[Event], limits: Limits) -> None:
+    """No call is requested nor put to a person, and no round begins, once the request is to end at once."""
+    over = False
+    for fact in facts:
+        if over:
+            assert not isinstance(fact, (*BEGUN, RoundStarted, ModelRetrying)), fact
+        if isinstance(fact, CancelRequested):
+            over = True
+        elif isinstance(fact, ToolCallFailed):
+            ignored = ("limit", "cancelled") if is_own(fact) else ()
+            fails = limits.on_failure == "fail_fast" and fact.reason not in ignored
+            over = over or fails or (fact.reason in limits.stop_on and fact.reason not in ignored[1:])
+
+
+def check_budget(facts: Sequence[Event], limits: Limits) -> tuple[Usage, float]:
+    """The model is not called again past a limit of tokens or money. Gives what was spent."""
+    usage, cost = Usage(), 0.0
+    for fact in facts:
+        if isinstance(fact, (RoundStarted, ModelRetrying)):
+            assert usage.input_tokens <= limits.max_input_tokens
+            assert usage.output_tokens <= limits.max_output_tokens
+            assert limits.max_cost is None or cost <= limits.max_cost
+        elif isinstance(fact, ModelResponded):
+            usage += fact.usage
+            cost += fact.cost or 0.0
+        elif isinstance(fact, SETTLED) and fact.spent is not None:
+            usage += fact.spent.usage
+            cost += fact.spent.cost
+    return usage, cost
+
+
+def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
+    """No call with valid arguments had its turn more often in a row than the limit says."""
+    seen: set[str] = set()
+    last: tuple[str, Any] | None = None
+    times = 0
+    for fact in facts:
+        if isinstance(fact, ToolCallCompleted) and is_own(fact):
+            this = (fact.name, fact.data)
+        elif isinstance(fact, BEGUN) and fact.call_id not in seen:
+            seen.add(fact.call_id)
+            this = (fact.name, fact.arguments)
+        else:
+            continue
+        times = times + 1 if this == last else 1
+        last = this
+        assert times <= limits.max_repeats
+
+
+def plan_of(facts: Sequence[Event]) -> tuple[Any, ...]:
+    return next((fact.steps for fact in reversed(facts) if isinstance(fact, PlanChanged)), ())
