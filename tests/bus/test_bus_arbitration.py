@@ -25,6 +25,8 @@ from toolbus.events import (
     ToolCallLate,
 )
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 
 @pytest.mark.guarantee("G06")
 async def test_the_first_terminal_event_of_a_call_wins():

@@ -28,6 +28,8 @@ from toolbus.events import (
 )
 from toolbus.subscriptions import Subscription
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 
 @pytest.mark.guarantee("G01")
 async def test_a_receiver_and_a_subscriber_see_all_events_in_the_order_of_publishing():

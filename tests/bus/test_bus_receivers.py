@@ -27,6 +27,8 @@ from toolbus.events import (
     ToolCallRequested,
 )
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 
 @pytest.mark.guarantee("G03")
 def test_receivers_are_called_in_the_order_of_connection():

@@ -24,6 +24,8 @@ from toolbus.events import (
 )
 from toolbus.subscriptions import Subscription
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 
 def drain(subscription: Subscription) -> list[Event]:
     events: list[Event] = []

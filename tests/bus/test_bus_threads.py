@@ -15,6 +15,8 @@ from toolbus import EventBus
 from toolbus.errors import BusError
 from toolbus.events import Event, StatusChanged
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 
 def _in_thread(function: Callable[[], object]) -> object:
     """What `function` returns, or raises, in a thread that anyio knows nothing of."""

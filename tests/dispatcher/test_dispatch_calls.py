@@ -32,6 +32,8 @@ from toolbus.messages import UserMessage
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import Tool, ToolContext
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
 
 

@@ -15,6 +15,7 @@ from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallLat
 from toolbus.testing import ScriptedProvider, advance, assert_idle, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
 
 def session_of(bus: EventBus, *names: str, **options: Any) -> RequestSession:

@@ -20,6 +20,8 @@ from toolbus.events import ToolCallFailed, encode
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import Tool
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 GENERIC = "The tool failed with an internal error."
 
 

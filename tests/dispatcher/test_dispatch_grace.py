@@ -18,7 +18,10 @@ from toolbus.testing import advance, assert_idle, settle, virtual_backends
 from toolbus.tools import Tool
 
 anyio_backend = virtual_backends()
-pytestmark = pytest.mark.guarantee("G17")
+pytestmark = [
+    pytest.mark.guarantee("G17"),
+    pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them"),
+]
 
 
 def named(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from toolbus.testing import ScriptedProvider, advance, assert_idle, calls, settl
 from toolbus.tools import Tool, ToolContext
 
 anyio_backend = virtual_backends()
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
 Outside: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 

@@ -25,6 +25,8 @@ from toolbus.events import ToolCallStarted, decode, encode
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import Tool
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 GENERIC = "The tool failed with an internal error."
 DIED = "The tool's process ended before it answered."
 

@@ -21,6 +21,7 @@ from toolbus.testing import ScriptedProvider, advance, assert_idle, calls, settl
 from toolbus.tools import Tool, ToolContext
 
 anyio_backend = virtual_backends()
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
 GENERIC = "The tool failed with an internal error."
 NEVER_RETRIED: list[BaseException] = [

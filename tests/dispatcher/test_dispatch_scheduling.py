@@ -14,6 +14,8 @@ from toolbus import EventBus, ToolDispatcher, ToolRegistry
 from toolbus.events import ToolCallStarted
 from toolbus.tools import Tool
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 
 class Gates:
     """A tool whose calls wait to be let through, one by one, by the number that they were called with."""

@@ -18,6 +18,8 @@ from toolbus import EventBus, ToolDispatcher, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
 from toolbus.tools import Tool, ToolContext
 
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
 
 async def asynchronous() -> None:
     raise AssertionError

@@ -35,6 +35,7 @@ from toolbus.status import StatusTeller
 from toolbus.testing import advance, virtual_backends
 
 anyio_backend = virtual_backends()
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
 SPECS = {"weather": ToolSpec(name="weather", status="Looking {city} up")}
 LOOKING = ("executing", "Looking Paris up")

@@ -1,15 +1,22 @@
-"""The census finds whatever is left over, and nothing of the runner's own."""
+"""The census finds whatever is left over, and nothing of the runner's own. How the suite takes it: tests/endings."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import operator
+import threading
+import time
+from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from toolbus import EventBus
 from toolbus.testing import Harness, assert_idle, text, virtual_backends
+from toolbus.testing.census import Census
 
 anyio_backend = virtual_backends()
 
@@ -57,6 +64,8 @@ async def test_a_request_and_an_open_call_are_found():
     bus.open_calls(mailbox, ["c"])
     with pytest.raises(AssertionError, match=r"1 request\(s\) that did not end; 1 open call\(s\)"):
         await assert_idle(bus)
+    bus.claim("r", "c")
+    bus.close_mailbox(mailbox)
 
 
 async def test_a_subscription_is_found_by_name():
@@ -77,3 +86,93 @@ async def test_a_bare_asyncio_task_is_found():
         await assert_idle()
     task.cancel()
     await assert_idle()
+
+
+# ------------------------------------------------------------------------------------------------- threads
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs here hangs for good."""
+    monkeypatch.setattr("toolbus.testing.census._PATIENCE_SECONDS", 0.2)
+
+
+async def give_up_thread(work: Callable[[], object]) -> None:
+    """Leave a worker thread at `work`, as a tool's is behind its deadline. Nothing in it but `work` is Python."""
+    began = threading.Event()
+    steps: Callable[[], object] = functools.partial(list[object], map(operator.call, [began.set, work]))
+    async with anyio.create_task_group() as group:
+        group.start_soon(functools.partial(anyio.to_thread.run_sync, steps, abandon_on_cancel=True))
+        while not began.is_set():
+            await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["python", "builtin"])
+async def test_a_worker_thread_that_works_is_found_and_one_that_waits_in_the_pool_is_not(kind: str):
+    await anyio.to_thread.run_sync(int)
+    await Census().assert_nothing_left()
+    census = Census()
+    lock = threading.Lock()
+    lock.acquire()
+    await give_up_thread(
+        functools.partial(lock.acquire, timeout=5) if kind == "builtin" else lambda: lock.acquire(timeout=5)
+    )
+    with pytest.raises(AssertionError, match="left over: thread"):
+        await census.assert_nothing_left()
+    await census.assert_nothing_left(but=("threads",))
+    lock.release()
+    await census.assert_nothing_left()
+
+
+async def test_a_thread_that_worked_before_is_nobodys_concern():
+    release = threading.Event()
+    await give_up_thread(lambda: release.wait(5))
+    await Census().assert_nothing_left()
+    release.set()
+
+
+async def test_a_thread_that_is_about_to_end_passes():
+    census = Census()
+    await give_up_thread(lambda: time.sleep(0.02))
+    await census.assert_nothing_left()
+
+
+async def test_a_thread_of_nobodys_pool_is_found_by_its_code():
+    def stays_for_ever() -> None:
+        release.wait(5)
+
+    census = Census()
+    release = threading.Event()
+    thread = threading.Thread(target=stays_for_ever, name="mine")
+    thread.start()
+    with pytest.raises(AssertionError, match=r"thread mine in "):
+        await census.assert_nothing_left()
+    release.set()
+    thread.join()
+    await census.assert_nothing_left()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_thread_of_the_loops_executor_counts_while_it_works():
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, int)
+    census = Census()
+    await Census().assert_nothing_left()
+    began, release = threading.Event(), threading.Event()
+    waiting = loop.run_in_executor(None, lambda: (began.set(), release.wait(5)))
+    began.wait(5)
+    with pytest.raises(AssertionError, match="thread asyncio_0"):
+        await census.assert_nothing_left()
+    release.set()
+    await waiting
+    await census.assert_nothing_left()
+
+
+async def test_a_census_of_an_idle_loop_costs_less_than_a_millisecond():
+    await anyio.to_thread.run_sync(int)
+    Census()
+    began = time.process_time()
+    for _ in range(50):
+        await Census().assert_nothing_left(EventBus())
+    assert (time.process_time() - began) / 50 < 0.001

@@ -1,19 +1,42 @@
-"""A census: what is still there at a test's end. Knows the bus's statistics and anyio's list of tasks."""
+"""A census: what is still there at a test's end.
+
+Knows the bus's statistics, anyio's tasks, the threads of its pools and of this process, and this process's children.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import anyio.lowlevel
+import anyio.to_process
 
 from ..bus import EventBus
 
-__all__ = ["assert_idle"]
+__all__ = ["Census", "Remains", "assert_idle"]
 
 _CHECKPOINTS = 20
 """Steps for what is about to end, to end: a task group's last child needs two or three."""
+
+_PATIENCE_SECONDS = 1.0
+"""Real seconds in which a thread or process that has answered may end: far over what the machine needs for it."""
+_POLL_SECONDS = 0.001
+
+_POOLS = frozenset({"concurrent.futures.thread", "trio._core._thread_cache", "asyncio.unix_events"})
+"""Whose code a thread is in that waits to be used; or, for the last one, for a child process, which counts itself."""
+
+Remains: TypeAlias = Literal["tasks", "threads", "processes", "buses"]
+"""What can be left: see `Census`."""
+
+_Left: TypeAlias = tuple[Remains, str]
 
 
 async def assert_idle(*buses: EventBus, ignore: Iterable[anyio.TaskInfo] = ()) -> None:
@@ -21,18 +44,73 @@ async def assert_idle(*buses: EventBus, ignore: Iterable[anyio.TaskInfo] = ()) -
 
     Of tasks, the current one and its ancestors may be there, the test runner's own, and those in `ignore` (take
     `anyio.get_running_tasks()` at the beginning where fixtures of a wider scope keep tasks). Gives way a few times
-    first, for what is about to end. Raises `AssertionError`, which names everything that is left.
+    first, for what is about to end. Raises `AssertionError`, which names everything that is left. For threads and
+    processes see `Census`.
     """
     known = {task.id for task in ignore}
-    left: list[str] = []
-    for _ in range(_CHECKPOINTS):
+    await _assert_none(lambda: _remains(known, buses), ())
+
+
+class Census:
+    """What there is when it is made, inside an event loop, so that what a test leaves behind can be told from it.
+
+        census = Census()
+        ...
+        await census.assert_nothing_left(bus)
+
+    What was there before, whatever it was, is nobody's concern. What may stay: threads and processes that wait in a
+    pool to be used again (anyio's, trio's, an executor's), as they end with the event loop. One that works counts,
+    whether anybody waits for it or not, and so does any other thread. A child process that has ended and that nobody
+    has waited for counts too. Processes are seen on Linux only.
+    """
+
+    __slots__ = ("_children", "_tasks", "_working")
+
+    def __init__(self) -> None:
+        self._tasks = {task.id for task in anyio.get_running_tasks()}
+        self._working = _settled_threads()
+        self._children = _children()
+
+    async def assert_nothing_left(self, *buses: EventBus, but: Collection[Remains] = ()) -> None:
+        """Fail as `assert_idle` does, and for threads that work and child processes as well.
+
+        `but` are kinds of remains that may be there. Costs some 0.1 ms when nothing is left.
+        """
+        await _assert_none(lambda: self._remains(buses), but)
+
+    def _remains(self, buses: Iterable[EventBus]) -> Iterator[_Left]:
+        yield from _remains(self._tasks, buses)
+        for thread in _working_threads():
+            if thread not in self._working:
+                yield "threads", f"thread {thread.name} {_place(thread)}"
+        for pid in sorted(_children() - self._children - _pooled_processes()):
+            yield "processes", f"process {pid}"
+
+
+async def _assert_none(remains: Callable[[], Iterator[_Left]], but: Collection[Remains]) -> None:
+    patience_ends = 0.0
+    steps = 0
+    while True:
         await anyio.lowlevel.checkpoint()
-        left = [f"task {task.name}" for task in _tasks_left() if task.id not in known]
-        for bus in buses:
-            left += _left_on(bus)
+        left = [each for each in remains() if each[0] not in but]
         if not left:
             return
-    raise AssertionError("left over: " + "; ".join(left))
+        steps += 1
+        if steps < _CHECKPOINTS:
+            continue
+        patience_ends = patience_ends or time.monotonic() + _PATIENCE_SECONDS
+        if not any(kind in {"threads", "processes"} for kind, _ in left) or time.monotonic() > patience_ends:
+            raise AssertionError("left over: " + "; ".join(said for _, said in left))
+        time.sleep(_POLL_SECONDS)  # noqa: ASYNC251 -- real time, which an event loop's timers may not know
+
+
+def _remains(known_tasks: Collection[int], buses: Iterable[EventBus]) -> Iterator[_Left]:
+    for task in _tasks_left():
+        if task.id not in known_tasks:
+            yield "tasks", f"task {task.name}"
+    for bus in buses:
+        for said in _left_on(bus):
+            yield "buses", said
 
 
 def _left_on(bus: EventBus) -> list[str]:
@@ -46,20 +124,27 @@ def _left_on(bus: EventBus) -> list[str]:
     return left
 
 
+# ------------------------------------------------------------------------------------------------- tasks
+
+
 def _tasks_left() -> list[anyio.TaskInfo]:
     """The tasks that are neither ours, nor above us, nor the event loop's or the test runner's own."""
     tasks = {task.id: task for task in anyio.get_running_tasks()}
     ours = _chain(tasks, anyio.get_current_task().id)
     if _on_asyncio():
-        # anyio's pytest plugin waits for the test in a task of its own, which is nobody's parent.
         return [
             task
             for task in tasks.values()
-            if task.id not in ours and getattr(task.coro, "__name__", "") != "_call_in_runner_task"
+            if task.id not in ours and getattr(task.coro, "__name__", "") not in _OF_ASYNCIO
         ]
     # The root is trio's own, and so are its other children: what is ours hangs below the main task.
     main = ours[-2] if len(ours) > 1 else ours[-1]
     return [task for task in tasks.values() if task.id not in ours and main in _chain(tasks, task.id)]
+
+
+_OF_ASYNCIO = frozenset({"_call_in_runner_task", "_shutdown_process_pool_on_exit"})
+"""Tasks that anyio has beside ours, and that are nobody's children: its pytest plugin waits for the test in one, and
+one ends the pool of processes with the event loop."""
 
 
 def _chain(tasks: dict[int, anyio.TaskInfo], task_id: int) -> list[int]:
@@ -78,3 +163,78 @@ def _on_asyncio() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+# ------------------------------------------------------------------------------------------------- threads
+
+
+def _working_threads() -> list[threading.Thread]:
+    """All threads but this one that do something, whoever started them."""
+    here = threading.current_thread()
+    others = [each for each in threading.enumerate() if each is not here]
+    frames = _frames() if others else {}
+    return [each for each in others if _works(each, frames.get(each.ident or 0))]
+
+
+def _settled_threads() -> set[threading.Thread]:
+    """Those that work, without threads of a pool that have answered and are on their way back."""
+    working = set(_working_threads())
+    for _ in range(_CHECKPOINTS):
+        if not any(hasattr(each, "queue") for each in working):
+            break
+        time.sleep(_POLL_SECONDS)
+        working.intersection_update(_working_threads())
+    return working
+
+
+def _works(thread: threading.Thread, frame: FrameType | None) -> bool:
+    """Whether a thread does something, or waits in a pool to be used.
+
+    Of anyio's threads for asyncio this is known exactly: work comes through a `queue.Queue`, which knows whether what
+    it gave out is done. Others are known by the innermost code that they are in: their pool's own, when they wait.
+    """
+    unfinished: int | None = getattr(getattr(thread, "queue", None), "unfinished_tasks", None)
+    if unfinished is not None:
+        return unfinished > 0
+    return frame is None or frame.f_globals.get("__name__") not in _POOLS
+
+
+def _frames() -> dict[int, FrameType]:
+    """What each thread is in, by its ident."""
+    return sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- documented, for just such uses
+
+
+def _place(thread: threading.Thread) -> str:
+    frame = _frames().get(thread.ident or 0)
+    if frame is None:
+        return "(about to end)"
+    return f"in {frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+
+
+# ------------------------------------------------------------------------------------------------- processes
+
+
+def _children() -> set[int]:
+    """The process ids of this process's children, of any thread; empty where the platform does not tell."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # asks in a microsecond, and takes nothing away
+    except ChildProcessError:
+        return set()  # there is none
+    except AttributeError:  # no such call on this platform
+        return set()
+    children: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        try:
+            children.update(map(int, path.read_text(encoding="ascii").split()))
+        except OSError:  # a thread that has ended meanwhile
+            continue
+    return children
+
+
+def _pooled_processes() -> set[int]:
+    """Those of anyio's worker processes that wait to be used. Not told publicly; if it is told no more, they count."""
+    pool: Any = getattr(anyio.to_process, "_process_pool_idle_workers", None)
+    try:
+        return set() if pool is None else {process.pid for process, _ in pool.get()}
+    except LookupError:  # none was ever started on this loop
+        return set()
