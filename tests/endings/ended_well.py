@@ -1,0 +1,134 @@
+"""What "a request ended well" means, checked from outside: events, transcript, both vendors' wire formats, follow-up."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from toolbus import EventBus, RequestResult, Runtime
+from toolbus.core.transcript import validate
+from toolbus.events import (
+    Event,
+    MessageAppended,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
+    StatusChanged,
+    ToolCallCompleted,
+    ToolCallFailed,
+)
+from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage, to_anthropic, to_openai
+from toolbus.testing import ScriptedProvider, assert_idle, text
+
+ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
+TERMINAL = (ToolCallCompleted, ToolCallFailed)
+
+
+def listen(bus: EventBus) -> list[Event]:
+    """All events of the bus from now on, in its order."""
+    heard: list[Event] = []
+    bus.connect(Event, heard.append)
+    return heard
+
+
+def of_request(events: Iterable[Event], request_id: str) -> list[Event]:
+    return [event for event in events if event.request_id == request_id]
+
+
+def stages(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """What the status line said, in order."""
+    return [(event.stage, event.text) for event in events if isinstance(event, StatusChanged)]
+
+
+def facts(events: Iterable[Event]) -> list[str]:
+    """The types of the facts, in order."""
+    return [event.type for event in events if event.is_fact]
+
+
+def assert_ended_well(events: Sequence[Event], result: RequestResult[Any]) -> None:
+    """One ending, which is the last event; one terminal event for each call; a transcript that both vendors take."""
+    mine = of_request(events, result.request_id)
+    endings = [event for event in mine if isinstance(event, ENDINGS)]
+    assert len(endings) == 1, [event.type for event in mine]
+    late = {"tool_call_late", "dead_letter", "tool_call_progress", "tool_call_retrying", "tool_call_started"}
+    behind = [event.type for event in mine[mine.index(endings[0]) + 1 :] if event.type not in late]
+    assert behind == []
+    assert [event for event in mine if isinstance(event, RequestStarted)] == mine[:1]
+    assert_calls_answered_once(mine)
+    assert_valid(result.messages)
+
+
+def assert_calls_answered_once(events: Sequence[Event]) -> None:
+    """Each call of each reply has exactly one terminal event, and nothing else has one."""
+    asked = Counter(
+        call.call_id
+        for event in events
+        if isinstance(event, MessageAppended) and isinstance(event.message, AssistantMessage)
+        for call in event.message.tool_calls
+    )
+    answered = Counter(event.call_id for event in events if isinstance(event, TERMINAL))
+    assert answered == asked
+
+
+def assert_valid(messages: Sequence[Message]) -> None:
+    """By our own rules, and by the vendors' on the wire, which are checked here without them."""
+    if messages:
+        validate(messages, "openai")
+        validate(messages, "anthropic")
+    owed: list[str] = []
+    for each in to_openai(messages):
+        if each["role"] == "tool":
+            assert each["tool_call_id"] == owed.pop(0)
+        else:
+            assert owed == []
+            owed = [call["id"] for call in each.get("tool_calls") or ()]
+    assert owed == []
+    turns: list[dict[str, Any]] = to_anthropic(messages)["messages"]
+    none: dict[str, Any] = {"role": "assistant", "content": []}
+    for before, after in itertools.pairwise([none, *turns]):
+        assert before["role"] != after["role"]
+        uses = [block["id"] for block in _blocks(before) if block["type"] == "tool_use"]
+        results = [block["tool_use_id"] for block in _blocks(after) if block["type"] == "tool_result"]
+        assert results == uses
+    assert not turns or not [block for block in _blocks(turns[-1]) if block["type"] == "tool_use"]
+
+
+def _blocks(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    content = turn["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def assert_kept(events: Sequence[Event], result: RequestResult[Any], *, before: int | None = None) -> None:
+    """Each result that was told before (all, or the first so many events) stands in the transcript as it was told."""
+    told = {
+        event.call_id: event.content
+        for event in of_request(events if before is None else events[:before], result.request_id)
+        if isinstance(event, ToolCallCompleted)
+    }
+    kept = {message.call_id: message.content for message in result.messages if isinstance(message, ToolMessage)}
+    assert told.items() <= kept.items()
+
+
+async def assert_goes_on(runtime: Runtime, conversation_id: str, earlier: Sequence[Message]) -> RequestResult[Any]:
+    """A follow-up turn completes, and its model sees all that was said, in a valid transcript."""
+    provider = ScriptedProvider([text("Still here.")])
+    result = await runtime.run("And now?", conversation_id=conversation_id, provider=provider)
+    assert (result.outcome, result.text) == ("completed", "Still here.")
+    (request,) = provider.requests
+    seen = [message for message in request.messages if message.role != "system"]
+    assert_valid(seen)
+    assert_valid(result.messages)
+    assert isinstance(seen[-1], UserMessage)
+    assert seen[:-1] == [message for message in earlier if message.role != "system"]
+    return result
+
+
+async def assert_left_idle(runtime: Runtime) -> None:
+    """Nothing is left on the runtime's bus and in its dispatcher. To be called behind its block."""
+    await assert_idle(runtime.bus)
+    statistics = runtime.dispatcher.statistics()
+    assert (statistics.running, statistics.queued, statistics.idle_workers) == (0, 0, 0)
+    assert (statistics.threads, statistics.processes, statistics.overdue) == (0, 0, ())
