@@ -5,9 +5,10 @@ Belongs to `toolbus.session`. It decides nothing about the request: what came of
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
@@ -16,8 +17,8 @@ from .core.control import plan_text
 from .core.guidance import guidance_text
 from .core.state import Messages, TurnState
 from .core.turn import CallModel, Input, ModelFailed, ModelReplied
-from .errors import ApplicationError, ConfigurationError, Denied, InvalidArguments, ProviderError, ToolbusError
-from .inputs import Instructions, provider_list, read_instructions
+from .errors import ApplicationError, Denied, InvalidArguments, ProviderError, ToolbusError
+from .inputs import Instructions, is_blank, provider_list, read_instructions
 from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
 from .messages import AssistantMessage, Message, SystemMessage, ToolCall, UserMessage
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from .options import ProviderForRound, SessionOptions
 
 __all__ = ["Asker", "context_of"]
+
+T = TypeVar("T")
 
 _DEFAULT_SETTINGS = ModelSettings()
 
@@ -66,16 +69,16 @@ class Asker:
         self._guidance: bool = options.get("guidance", False)
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
-        for each in self.interceptors:
-            if not isinstance(each, Interceptor):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-                raise ConfigurationError(f"{each!r} is no interceptor; derive a class from toolbus.Interceptor")
         self.error: ToolbusError | None = None
 
     async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage:
         """The prompt as the interceptors leave it. Raises `Denied`, and what they raise."""
+        message_id = prompt.message_id
         for each in self.interceptors:
-            prompt = await each.on_prompt(prompt, context_of(view))
-        return prompt
+            prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
+        if is_blank(prompt):
+            raise ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
+        return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
     async def ask(self, call: ModelCall, tools: Mapping[str, ToolSpec], view: RequestView) -> Input:
         """Ask once. Raises nothing but cancellation."""
@@ -91,10 +94,9 @@ class Asker:
             )
             if not self.interceptors:
                 reply = await self._provider(call.command).respond(request, call.emit)
-            else:
-                reply = await self._through(self._innermost(call), request, view)
-            _check_reply(reply)
-            return await self._screened(reply, view) if self.interceptors else ModelReplied(reply)
+                return ModelReplied(reply) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+            reply = await self._through(self._innermost(call), request, view)
+            return await self._screened(reply, view) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance]
         except ProviderError as exc:
             self.error = exc
             return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds)
@@ -117,6 +119,8 @@ class Asker:
     async def _messages(self, tools: Mapping[str, ToolSpec], view: RequestView) -> Sequence[Message]:
         """The transcript behind the instructions. Valid by construction: the machine appends whole rounds only."""
         state = self._state
+        if self._instructions is None and not self._guidance and not state.plan:
+            return Messages(state.messages)
         parts: list[str] = []
         if self._instructions is not None:
             parts.append(await read_instructions(self._instructions, context_of(view)))
@@ -149,7 +153,7 @@ class Asker:
         if not message.tool_calls:
             text = message.text
             for each in self.interceptors:
-                text = await each.on_answer(text, context_of(view))
+                text = _returned(await each.on_answer(text, context_of(view)), str, each, "on_answer")
             if text != message.text:
                 reply = replace(reply, message=AssistantMessage(text=text, reasoning=message.reasoning))
             return ModelReplied(reply)
@@ -165,23 +169,33 @@ class Asker:
             written = parse_arguments(call.arguments)
         except InvalidArguments:
             return call  # the turn machine refuses it
-        arguments = written
+        arguments: dict[str, Any] = copy.deepcopy(written)
         try:
             for each in self.interceptors:
-                arguments = await each.before_tool(call.name, dict(arguments), context_of(view))
+                given = await each.before_tool(call.name, arguments, context_of(view))
+                arguments = cast("dict[str, Any]", _returned(given, dict, each, "before_tool"))
         except Denied as exc:
             denied[place] = str(exc) or "The call was denied."
             return call
-        return call if arguments == written else replace(call, arguments=orjson.dumps(arguments).decode())
+        text = orjson.dumps(arguments)
+        return call if text == orjson.dumps(written) else replace(call, arguments=text.decode())
 
 
-def _check_reply(reply: object) -> None:
-    if not isinstance(reply, ModelReply):
-        raise ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
+def _returned(given: object, kind: type[T], interceptor: Interceptor, method: str) -> T:
+    """What a method gave, if it is of the right kind; one that forgets its return is the usual mistake."""
+    if not isinstance(given, kind):
+        name = f"{type(interceptor).__name__}.{method}"
+        raise ApplicationError(f"{name} gave a {type(given).__name__}; it has to return a {kind.__name__}")
+    return given
+
+
+def _no_reply(given: object) -> ModelFailed:
+    return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
 
 
 def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> Ask:
     async def asked(request: ModelRequest) -> ModelReply:
-        return await interceptor.around_model(request, context, ask)
+        reply = await interceptor.around_model(request, context, ask)
+        return _returned(reply, ModelReply, interceptor, "around_model")
 
     return asked

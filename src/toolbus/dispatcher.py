@@ -13,6 +13,7 @@ import functools
 import inspect
 import math
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -134,8 +135,9 @@ class ToolDispatcher:
         self._bus = bus
         self._reports = Reports(bus)
         self._cache = ResultCache(self._reports, self._now)
-        self._schedule = Schedule(max_concurrency, max_threads, max_processes, self._call_workers)
-        self._workers = WorkerPool[Job](self._schedule.ready, self._perform, self._give_up, self._start)
+        ready: deque[Job] = deque()
+        self._workers = WorkerPool[Job](ready, self._perform, self._give_up, self._start)
+        self._schedule = Schedule(max_concurrency, max_threads, max_processes, ready, self._workers.call)
         self._overdue = Overdue(grace_seconds, self._start)
         self._retrying = 0
         self._disconnect: Callable[[], None] = _nothing
@@ -229,9 +231,6 @@ class ToolDispatcher:
         # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
         self._context.copy().run(self._group.start_soon, function, *args)
 
-    def _call_workers(self, wanted: int) -> None:
-        self._workers.call(wanted)
-
     def _give_up(self, job: Job) -> None:
         """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
         self._overdue.discard(job)
@@ -250,13 +249,13 @@ class ToolDispatcher:
         try:
             value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
             rendered = render(value) if job.tool.isolation == "thread" else value
-            screens = self._screens(job)
+            screens = job.view is not None and bool(job.view.interceptors) and self._screens(job)
             if screens and not job.settled:
                 rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
             return self._on_exception(job, worker, exc)
         finally:
-            if job.run is None:
+            if job.run is None and self._overdue.jobs:
                 self._overdue.discard(job)
             self._schedule.leave(job, thread_goes_on=job.run is not None)
         if screens and job.settled:
@@ -336,10 +335,10 @@ class ToolDispatcher:
         if error is None:
             try:
                 rendered = render(value)
-                if self._screens(job):
-                    self._start(self._complete_late, job, rendered)
-                else:
+                if not self._screens(job):
                     self._complete(job, rendered)
+                elif self._group is not None:  # else nobody is left to show it to, and so nobody may be told
+                    self._start(self._complete_late, job, rendered)
             except Exception as exc:  # this runs for the thread, so nobody else would tell
                 error = exc
         if error is not None:

@@ -40,6 +40,22 @@ _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 class SessionHandle:
     """The caller's side of a `RequestSession`."""
 
+    # With slots: more attributes than an instance's dictionary shares with the others cost 1.2 KiB each.
+    __slots__ = (
+        "__weakref__",
+        "_accepted",
+        "_bus",
+        "_done",
+        "_late",
+        "_mailbox",
+        "_parent_id",
+        "_raise",
+        "_result",
+        "_state",
+        "conversation_id",
+        "request_id",
+    )
+
     def __init__(
         self,
         bus: EventBus,

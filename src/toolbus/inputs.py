@@ -27,9 +27,11 @@ __all__ = [
     "Instructions",
     "MessagesLike",
     "ToolsLike",
+    "is_blank",
     "provider_list",
     "read_instructions",
     "read_messages",
+    "shown",
     "split_messages",
     "tool_registry",
     "tool_source",
@@ -85,7 +87,7 @@ def _check_provider(given: Any) -> None:
         raise ConfigurationError(f"the provider is the class {given.__name__}; make one of it: {given.__name__}(...)")
     if not callable(getattr(given, "respond", None)):
         raise ConfigurationError(
-            f"the provider is {_shown(given)}, which has no respond(request, emit): "
+            f"the provider is {shown(given)}, which has no respond(request, emit): "
             "give a toolbus.protocols.Provider, or a list of them"
         )
 
@@ -98,7 +100,7 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
     anything: Any = messages  # callers without a type checker give that
     if isinstance(anything, (str, bytes, Mapping, *_MESSAGES)) or not isinstance(anything, Iterable):
         raise ConfigurationError(
-            f"{what} is {_shown(cast('object', anything))}; give a list of messages, such as "
+            f"{what} is {shown(cast('object', anything))}; give a list of messages, such as "
             "[UserMessage(content='Hello')], or of OpenAI dictionaries"
         )
     given = list(cast("Iterable[Any]", anything))
@@ -108,7 +110,7 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
     for index, each in enumerate(given):
         if not isinstance(each, (Mapping, *_MESSAGES)):
             raise ConfigurationError(
-                f"{what}[{index}] is {_shown(each)}; give a message there, such as UserMessage(content='Hello'), "
+                f"{what}[{index}] is {shown(each)}; give a message there, such as UserMessage(content='Hello'), "
                 "or an OpenAI dictionary at each place"
             )
     if any(wire):
@@ -135,7 +137,7 @@ def split_messages(
     newest = history[-1] if history else None
     if isinstance(newest, UserMessage):
         _check_content(newest.content)
-    if newest is None or (isinstance(newest, UserMessage) and _is_blank(newest)):
+    if newest is None or (isinstance(newest, UserMessage) and is_blank(newest)):
         raise ConfigurationError("there is nothing to ask: the prompt is empty")
     if not any(isinstance(message, UserMessage) for message in history):
         raise ConfigurationError("there is nothing to ask: the history has no user message")
@@ -151,22 +153,23 @@ def _check_content(content: Any) -> None:
     if isinstance(content, str):
         return
     if not isinstance(content, (list, tuple)):
-        raise ConfigurationError(f"the prompt is {_shown(content)}; give text, or a UserMessage")
+        raise ConfigurationError(f"the prompt is {shown(content)}; give text, or a UserMessage")
     for part in cast("Sequence[Any]", content):
         if isinstance(part, (Mapping, *_MESSAGES)):
-            shown = _shown(cast("object", part))
+            found = shown(cast("object", part))
             raise ConfigurationError(
-                f"the prompt is a list with {shown} in it; give the newest question as text or as a "
+                f"the prompt is a list with {found} in it; give the newest question as text or as a "
                 "UserMessage, and what was said before as history=[...]"
             )
         if not isinstance(part, _PARTS):
             raise ConfigurationError(
-                f"the prompt is a list with {_shown(part)} in it; give text, or a UserMessage whose parts are "
+                f"the prompt is a list with {shown(part)} in it; give text, or a UserMessage whose parts are "
                 "TextPart(text=...), ImagePart(...) or FilePart(...)"
             )
 
 
-def _is_blank(message: UserMessage) -> bool:
+def is_blank(message: UserMessage) -> bool:
+    """Whether there is nothing in it that could be asked."""
     return not message.content or (isinstance(message.content, str) and not message.content.strip())
 
 
@@ -194,15 +197,15 @@ def _tool_list(tools: Any) -> list[Any]:
     if isinstance(tools, (Tool, ToolSpec)) or callable(tools):
         one: Any = cast("Any", tools)
         name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
-        raise ConfigurationError(f"tools is {_shown(one)}, one alone; give a list: tools=[{name}]")
+        raise ConfigurationError(f"tools is {shown(one)}, one alone; give a list: tools=[{name}]")
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
         raise ConfigurationError(
-            f"tools is {_shown(cast('object', tools))}; give a list of functions, @tool or Tool, or a ToolRegistry"
+            f"tools is {shown(cast('object', tools))}; give a list of functions, @tool or Tool, or a ToolRegistry"
         )
     return list(cast("Iterable[Any]", tools))
 
 
-def _shown(given: object) -> str:
+def shown(given: object) -> str:
     """What was given, for a message: its type and a piece of it."""
     if isinstance(given, type):
         return f"the class {given.__name__}"

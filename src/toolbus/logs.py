@@ -20,7 +20,7 @@ from .events import (
     ToolCallRequested,
 )
 
-__all__ = ["LEVELS", "log_fact", "logger"]
+__all__ = ["LEVELS", "WARNINGS", "log_fact", "logger"]
 
 logger = logging.getLogger("toolbus.session")
 
@@ -49,6 +49,9 @@ LEVELS: dict[type[Event], int] = {  # the facts that have a line
     RequestFailed: logging.WARNING,
     RequestCancelled: logging.INFO,
 }
+
+WARNINGS = frozenset(kind for kind, level in LEVELS.items() if level >= logging.WARNING)
+"""Those whose line is written by default."""
 
 
 def _tell(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:

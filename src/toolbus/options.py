@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, cast, get_args
 
 from .core.approval import ApprovalPolicy
 from .core.limits import Limits
 from .core.prices import Price
-from .inputs import Instructions
+from .errors import ConfigurationError
+from .inputs import Instructions, shown
 from .interceptors import Interceptor
 from .protocols import LateResults, ModelSettings, Provider
 
@@ -48,8 +50,80 @@ class SessionOptions(TypedDict, total=False):
 
 
 def check_options(options: Mapping[str, Any], known: type[Any], what: str) -> None:
-    """Raise `TypeError` for an option that `known`, a TypedDict, does not have; `what` is whose options they are."""
+    """Refuse an option that `known`, a TypedDict, does not have, and one of the wrong kind.
+
+    `what` is whose options they are. Raises `TypeError` for the former, `ConfigurationError` for the latter.
+    """
+    if not options:
+        return
     names: Mapping[str, Any] = known.__annotations__
     if not options.keys() <= names.keys():
         unknown = ", ".join(sorted(options.keys() - names.keys()))
         raise TypeError(f"{what}: there is no option {unknown}; the options are {', '.join(names)}")
+    for name, value in options.items():
+        check = _CHECKS.get(name)
+        if check is not None and value is not None and not check[0](value):
+            raise ConfigurationError(f"{name} is {shown(value)}; {check[1]}")
+
+
+def check_word(name: str, given: object, words: tuple[str, ...]) -> None:
+    """Raise `ConfigurationError` for what is none of `words`."""
+    if given not in words:
+        raise ConfigurationError(f"{name} is {given!r}; it must be {' or '.join(map(repr, words))}")
+
+
+def _is_instructions(given: Any) -> bool:
+    return isinstance(given, str) or callable(given)
+
+
+def _is_policy(given: Any) -> bool:
+    return isinstance(given, bool) or _takes(given, 2)
+
+
+def _takes(given: Any, count: int) -> bool:
+    """Whether `given` can be called with so many arguments; of what cannot be looked into, that it can be called."""
+    if not callable(given):
+        return False
+    try:
+        inspect.signature(given).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # some built-in functions have no signature
+        return True
+    return True
+
+
+def _are_interceptors(given: Any) -> bool:
+    return isinstance(given, Sequence) and all(
+        isinstance(each, Interceptor) for each in cast("Sequence[object]", given)
+    )
+
+
+def _are_prices(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(
+        isinstance(name, str) and isinstance(price, Price)
+        for name, price in cast("Mapping[object, object]", given).items()
+    )
+
+
+def _is(kind: type[Any]) -> Callable[[Any], bool]:
+    return lambda given: isinstance(given, kind)
+
+
+_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "limits": (_is(Limits), "give Limits(max_rounds=3), say"),
+    "settings": (_is(ModelSettings), "give ModelSettings(temperature=0), say"),
+    "instructions": (_is_instructions, "give a text, or a function of the context that gives one"),
+    "guidance": (_is(bool), "say True or False"),
+    "metadata": (_is(Mapping), "give a dictionary"),
+    "approval": (_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
+    "interceptors": (_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
+    "prices": (_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
+    "note_failures": (_is(bool), "say True or False"),
+    "raise_on_failure": (_is(bool), "say True or False"),
+    "conversation_id": (_is(str), "give a text"),
+    "provider_for_round": (lambda given: _takes(given, 1), "give a function of the round's number, from 0"),
+    "late_results": (lambda given: given in _LATE, f"say {', '.join(map(repr, get_args(LateResults)))}"),
+    "on_busy": (lambda given: given in ("queue", "refuse"), "say 'queue' or 'refuse'"),
+}
+_LATE = get_args(LateResults)

@@ -29,23 +29,23 @@ class Overdue:
     so these are named at once then: nobody could do it later.
     """
 
-    __slots__ = ("_grace_seconds", "_is_closing", "_jobs", "_start", "_unnamed", "_watch")
+    __slots__ = ("_grace_seconds", "_is_closing", "_start", "_unnamed", "_watch", "jobs")
 
     def __init__(self, grace_seconds: float, start: Callable[..., Any]) -> None:
         self._grace_seconds = grace_seconds
         self._start = start
-        self._jobs: dict[Key, Job] = {}
+        self.jobs: dict[Key, Job] = {}
         self._unnamed: dict[Key, float] = {}  # those that are not logged yet, each with the loop's time of its grace
         self._watch: anyio.CancelScope | None = None
         self._is_closing = False
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(self._jobs.values())
+        return iter(self.jobs.values())
 
     def add(self, job: Job) -> None:
         """Count a call from now on, as one whose `job.run` is a thread that was given up, or as a handler."""
-        if job.key not in self._jobs:
-            self._jobs[job.key] = job
+        if job.key not in self.jobs:
+            self.jobs[job.key] = job
             self._unnamed[job.key] = anyio.current_time() + self._grace_seconds
             if self._watch is None and not (self._is_closing and job.run is not None):
                 self._watch = anyio.CancelScope(shield=True)
@@ -55,13 +55,13 @@ class Overdue:
 
     def discard(self, job: Job) -> None:
         """Forget a call that has ended, if it is counted."""
-        if self._jobs and self._jobs.pop(job.key, None) is not None:
+        if self.jobs.pop(job.key, None) is not None:
             self._unnamed.pop(job.key, None)
             self._end_watch()
 
     def threads(self) -> int:
         """How many of them are threads that were given up. Costs O(overdue calls)."""
-        return sum(job.run is not None for job in self._jobs.values())
+        return sum(job.run is not None for job in self.jobs.values())
 
     def open(self) -> None:
         """The dispatcher begins."""
@@ -76,7 +76,7 @@ class Overdue:
 
     def _name_threads(self) -> None:
         for key in tuple(self._unnamed):
-            if self._jobs[key].run is not None:
+            if self.jobs[key].run is not None:
                 self._name(key)
         self._end_watch()
 
@@ -98,6 +98,6 @@ class Overdue:
 
     def _name(self, key: Key) -> None:
         del self._unnamed[key]
-        job = self._jobs[key]
+        job = self.jobs[key]
         what = "handler" if job.run is None else "thread"
         logger.warning("the %s of tool %s outlives its call", what, job.tool.name, extra=ids_of(job.request))

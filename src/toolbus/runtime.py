@@ -18,15 +18,14 @@ import anyio
 
 from .admission import Admission, Ticket
 from .bus import EventBus
-from .core.limits import Limits
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallLate
-from .inputs import MessagesLike, read_messages, tool_registry
+from .inputs import MessagesLike, read_messages, shown, tool_registry
 from .late import LateShelf
 from .messages import Message, UserMessage
 from .narrator import Narrator
-from .options import ProviderForRound, SessionOptions, check_options
+from .options import ProviderForRound, SessionOptions, check_options, check_word
 from .protocols import Provider, Store
 from .providers import missing_provider_message, resolve
 from .session import RequestSession
@@ -80,8 +79,9 @@ class Runtime:
     the status line while tools run: see `toolbus.narrator.Narrator`. `defaults` are the requests' `SessionOptions`,
     such as `instructions`, the system prompt, and `limits`. `store` keeps conversations (in memory, when none is
     given). At most `max_sessions` requests run at once and `max_queued` wait; then `Overloaded` is raised. A turn of
-    a conversation that is busy waits, or with `on_busy="refuse"` is refused. `max_concurrency` and `max_threads` bound
-    the handlers and threads of tools; of one that is cancelled and still runs `grace_seconds` later the log tells.
+    a conversation that is busy waits, or with `on_busy="refuse"` is refused. `max_concurrency`, `max_threads` and
+    `max_processes` bound the handlers of tools (see `ToolDispatcher`); of one that is cancelled and still runs
+    `grace_seconds` later the log tells.
 
     Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled. An
     exception cancels at once. The store is closed then, given or not; a provider only if it was made from a name. May
@@ -101,13 +101,13 @@ class Runtime:
         max_queued: int = 1_000,
         max_concurrency: int = 1_000,
         max_threads: int = 40,
+        max_processes: int | None = None,
         drain_seconds: float = 10.0,
         grace_seconds: float = 5.0,
         on_busy: OnBusy = "queue",
         **defaults: Unpack[SessionOptions],
     ) -> None:
         check_options(defaults, SessionOptions, "Runtime")
-        _check_limits(defaults.get("limits"))
         self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
         given = self._given(provider, providers)
         if given is None:
@@ -120,10 +120,15 @@ class Runtime:
         self.bus = bus if bus is not None else EventBus()
         self.store: Store = store if store is not None else MemoryStore()
         self.dispatcher = ToolDispatcher(
-            self.bus, self.tools, max_concurrency=max_concurrency, max_threads=max_threads, grace_seconds=grace_seconds
+            self.bus,
+            self.tools,
+            max_concurrency=max_concurrency,
+            max_threads=max_threads,
+            max_processes=max_processes,
+            grace_seconds=grace_seconds,
         )
         self._defaults = defaults
-        _check_word("on_busy", on_busy, ("queue", "refuse"))
+        check_word("on_busy", on_busy, ("queue", "refuse"))
         self._on_busy: OnBusy = on_busy
         self._narrator = self._narrator_of(narrator)
         self._late = LateShelf()
@@ -279,7 +284,7 @@ class Runtime:
 
         The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them.
         """
-        return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._defaults)
+        return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
 
     def session(self, request_id: str) -> RequestSession | None:
         """The session of a request that runs or waits; None for any other."""
@@ -297,7 +302,6 @@ class Runtime:
                 "a request was begun in another thread than the runtime's; "
                 "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
             )
-        _check_limits(options.get("limits"))
 
     def _prepare(
         self, prompt: str | UserMessage, output: Any, options: RequestOptions
@@ -318,7 +322,6 @@ class Runtime:
             **self._merged(options),
         )
         on_busy = get("on_busy", self._on_busy)
-        _check_word("on_busy", on_busy, ("queue", "refuse"))
         ticket = self._admission.take(session.conversation_id, queue=on_busy == "queue")
         if conversation_id is not None or not ticket.try_ready():
 
@@ -400,8 +403,15 @@ class Runtime:
     ) -> tuple[Provider, ...] | None:
         if provider is not None and providers is not None:
             raise ConfigurationError("give provider=, or providers= with those to turn to when the first one fails")
+        if providers is not None and (isinstance(providers, str) or not isinstance(providers, Iterable)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"providers is {shown(providers)}; give a list of them, or provider= for one")
         named = (provider,) if provider is not None else providers
-        return None if not named else tuple(self._resolve(each) for each in named)
+        if named is None:
+            return None
+        given = tuple(self._resolve(each) for each in named)
+        if not given:
+            raise ConfigurationError("providers is empty; a request needs a provider")
+        return given
 
     def _resolve(self, provider: Provider | str) -> Provider:
         if not isinstance(provider, str):
@@ -409,13 +419,3 @@ class Runtime:
         if provider not in self._made:
             self._made[provider] = resolve(provider)
         return self._made[provider]
-
-
-def _check_word(name: str, given: object, words: tuple[str, ...]) -> None:
-    if given not in words:
-        raise ConfigurationError(f"{name} is {given!r}; it must be {' or '.join(map(repr, words))}")
-
-
-def _check_limits(limits: object) -> None:
-    if limits is not None and not isinstance(limits, Limits):
-        raise ConfigurationError(f"limits is a {type(limits).__name__}; give Limits(max_rounds=3), say")

@@ -125,13 +125,18 @@ class Schedule:
     )
 
     def __init__(
-        self, max_concurrency: int, max_threads: int, max_processes: int, on_ready: Callable[[int], None]
+        self,
+        max_concurrency: int,
+        max_threads: int,
+        max_processes: int,
+        ready: deque[Job],
+        on_ready: Callable[[int], object],
     ) -> None:
         self.everything = Gate(max_concurrency)
         self.threads = Gate(max_threads)
         self.processes = Gate(max_processes)
         self._per_tool: WeakKeyDictionary[Tool[..., Any], Gate] = WeakKeyDictionary()  # a request may bring its own
-        self.ready: deque[Job] = deque()
+        self.ready = ready
         self.queued = 0
         self.queued_peak = 0
         self.outside = 0

@@ -7,6 +7,7 @@ request's facts. It knows the bus, and no runtime, dispatcher or vendor.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, Unpack
 
@@ -20,8 +21,8 @@ from .core.limits import Limits
 from .core.output import OutputType
 from .core.state import Messages, Phase, TurnState
 from .core.transcript import repair
-from .core.turn import AwaitCalls, CallModel, Elapsed, Input, Start, apply, decide, pending
-from .errors import ApplicationError, ConfigurationError, Denied, LimitReached, ToolbusError
+from .core.turn import AwaitCalls, CallModel, Elapsed, Input, ModelFailed, Start, apply_all, decide, pending
+from .errors import ApplicationError, ConfigurationError, LimitReached, ToolbusError
 from .events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -37,7 +38,7 @@ from .events import (
 from .handle import SessionHandle
 from .inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
 from .interceptors import Interceptor
-from .logs import LEVELS, log_fact, logger
+from .logs import LEVELS, WARNINGS, log_fact, logger
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
@@ -78,6 +79,29 @@ class RequestSession(SessionHandle):
     before the request begins (its clocks do not run yet) and gives messages to put in front. Nothing happens before
     `run`, which is called once, in any task.
     """
+
+    __slots__ = (
+        "_asker",
+        "_begun",
+        "_call",
+        "_clock",
+        "_depth",
+        "_earlier",
+        "_error",
+        "_journal",
+        "_logs",
+        "_output",
+        "_prompt",
+        "deps",
+        "interceptors",
+        "metadata",
+        "notes",
+        "options",
+        "parent",
+        "prepare",
+        "status",
+        "tools",
+    )
 
     def __init__(
         self,
@@ -136,10 +160,11 @@ class RequestSession(SessionHandle):
         self._asker = Asker(state, providers, options)
         self.interceptors: Sequence[Interceptor] = self._asker.interceptors
         tools_of = self.tools  # not by way of the session, which would keep itself alive
-        self.status = StatusTeller(bus, state.envelope, lambda: tools_of.specs)
+        self.status = StatusTeller(bus, state, lambda: tools_of.specs)
         self._error: ToolbusError | None = None  # what broke, other than the model
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
+        self._logs = True  # whether lines of INFO are written, as of the beginning
         self._depth = 0  # how many requests are above this one
         self._earlier = 0  # how many messages `prepare` has put in front
 
@@ -188,7 +213,7 @@ class RequestSession(SessionHandle):
             output=output,
             **{**inherited, **options, "limits": limits},
         )
-        child.granted.update(self.granted)
+        child._state.granted = self._state.granted  # what is to be remembered, is so for all of the conversation
         child._depth = depth
         return child
 
@@ -205,10 +230,11 @@ class RequestSession(SessionHandle):
         mailbox = Mailbox(self.request_id, None)  # until the bus has given a real one
         try:
             mailbox = self._open_mailbox()
+            self._logs = logger.isEnabledFor(logging.INFO)
             self._clock = self._bus.clock  # behind the mailbox, with which a bus learns its loop
             if self.prepare is not None:
                 await self._make_ready(self.prepare, mailbox)
-            start = await self._admitted()
+            start = await self._admitted(mailbox)
             await self._step([start, *mailbox.drain()], self._clock())
             if self._accepted is not None:
                 self._accepted.set()
@@ -272,28 +298,44 @@ class RequestSession(SessionHandle):
             finally:
                 mailbox.on_put = None
 
-    def _start(self, refused: str | None = None) -> Start:
+    def _start(self, refused: ToolbusError | None = None) -> Start:
         state = self._state
         plan = self.tools.specs.get(UPDATE_PLAN)
         if plan is not None and plan.control == "plan":
             state.plan = plan_in(state.messages)
-        ids = {} if self.parent is None else {"parent_request_id": self.parent[0], "parent_call_id": self.parent[1]}
-        return Start(self._prompt, Messages(state.messages), self.notes, refused, **ids)
+        start = Start(self._prompt, Messages(state.messages), self.notes)
+        if self.parent is not None:
+            start.parent_request_id, start.parent_call_id = self.parent
+        if refused is not None:
+            self._error = refused
+            start.refused = ModelFailed(refused.code, str(refused) or "the prompt was denied")
+        return start
 
-    async def _admitted(self) -> Start:
-        """The beginning, as the guardrails on the prompt allow it."""
-        if self._prompt is None or not self.interceptors:
+    async def _admitted(self, mailbox: Mailbox) -> Start:
+        """The beginning, as the guardrails on the prompt allow it, in the time of the request."""
+        prompt = self._prompt
+        if prompt is None or not self.interceptors:
             return self._start()
-        try:
-            self._prompt = await self._asker.admit(self._prompt, self)
-        except Denied as exc:
-            self._error = exc
-            return self._start(refused=str(exc) or "the prompt was denied")
-        except ToolbusError:
-            raise
-        except Exception as exc:
-            raise ApplicationError(f"{type(exc).__name__}: {exc}") from exc
-        return self._start()
+        seconds = self._state.limits.timeout_seconds
+        with anyio.CancelScope(deadline=self._clock.loop_time() + seconds) as scope:
+            mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
+            try:
+                if not mailbox.has(CancelRequested):
+                    self._prompt = await self._asker.admit(prompt, self)
+                    return self._start()
+            except ToolbusError as exc:
+                return self._start(refused=exc)
+            except Exception as exc:
+                logger.exception("on_prompt failed", extra={"request_id": self.request_id})
+                error = ApplicationError(f"on_prompt raised {type(exc).__name__}: {exc}")
+                error.__cause__ = exc
+                return self._start(refused=error)
+            finally:
+                mailbox.on_put = None
+        if mailbox.has(CancelRequested):
+            self._prompt = None  # nobody has looked at it, so it is not kept
+            return self._start()
+        return self._start(refused=ApplicationError(f"on_prompt did not return in timeout_seconds={seconds:g}"))
 
     async def _step(self, inputs: Sequence[Input], now: float) -> None:
         """One step of the machine: decide and apply; claim what is ours; write; publish."""
@@ -322,9 +364,9 @@ class RequestSession(SessionHandle):
         for happened in queue:
             made = decide(state, happened, now)
             while made:
+                apply_all(state, made)
                 for fact in made:
-                    apply(state, fact)
-                    if fact is not happened and type(fact) in _CLAIMED:
+                    if type(fact) in _CLAIMED and fact is not happened:
                         self._arbitrate(fact)
                 facts.extend(made)
                 made = () if happened is not None else decide(state, None, now)
@@ -346,8 +388,7 @@ class RequestSession(SessionHandle):
         announce, ending = self._bus.announce, self._state.ending
         for fact in facts:
             kind = type(fact)
-            level = LEVELS.get(kind)
-            if level is not None and logger.isEnabledFor(level):
+            if kind in LEVELS and (self._logs or kind in WARNINGS):
                 log_fact(fact, self._state.envelope(fact.at))
             if kind in _FROM_BUS or (kind in _TERMINAL and fact in inputs):
                 continue  # what came from the bus was published there
@@ -402,7 +443,7 @@ class RequestSession(SessionHandle):
 
     def _offered(self, command: CallModel) -> Mapping[str, ToolSpec]:
         """What the model may call now. In the last answer after a limit, only what gives the structured output."""
-        self._state.tools = specs = self._specs()
+        self._state.tools = specs = self.tools.specs if self._output is None else self._specs()
         if command.offer_tools:
             return specs
         return {} if self._output is None else {self._output.spec.name: self._output.spec}

@@ -6,18 +6,16 @@ may be missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .bus import EventBus
-from .core.narration import Narration, Status
+from .core.narration import Narration, Status, events_so_far
+from .core.state import Phase, TurnState
 from .events import (
     Event,
-    ModelRetrying,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
-    RoundStarted,
     StatusChanged,
     ToolCallProgress,
     ToolCallRequested,
@@ -33,30 +31,25 @@ _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 class StatusTeller:
     """The status line of one request.
 
-    `envelope(at)` gives the fields that each event of the request carries (`TurnState.envelope`), `specs()` the tools
-    by name, whose `status` templates are used. Told of every fact, in order and behind its announcement, it announces a
-    `StatusChanged` when somebody wants one and there is something new to say.
+    `state` is the request's, which its session changes; `specs()` gives the tools by name, whose `status` templates are
+    used. Told of every step's facts, in order, applied and announced, it announces a `StatusChanged` when somebody
+    wants one and there is something new to say.
 
-    While nobody has wanted any, the facts of the current round are kept and not looked at: a third of a microsecond a
-    step. So whoever begins to listen hears the right status from the next change on, and `status` says it at once. What
-    tools say of themselves (`ToolCallProgress`, `ToolCallRetrying`) is heard from the first call on that is requested
-    while somebody listens, until the request ends. Not thread-safe.
+    While nobody has wanted any, nothing is kept: whoever begins to listen hears the present status with the next step,
+    as `core.narration.events_so_far` tells it from the state; `status` says it at once. What tools say of themselves
+    (`ToolCallProgress`, `ToolCallRetrying`) is heard from the first call on that is requested while somebody listens,
+    until the request ends. Not thread-safe.
     """
 
-    __slots__ = ("_bus", "_envelope", "_heard", "_hears", "_kept", "_narration", "_said", "_specs")
+    __slots__ = ("_bus", "_heard", "_heard_at", "_hears", "_narration", "_said", "_specs", "_state")
 
-    def __init__(
-        self,
-        bus: EventBus,
-        envelope: Callable[[float], Mapping[str, Any]],
-        specs: Callable[[], Mapping[str, ToolSpec]],
-    ) -> None:
+    def __init__(self, bus: EventBus, state: TurnState, specs: Callable[[], Mapping[str, ToolSpec]]) -> None:
         self._bus = bus
-        self._envelope = envelope
+        self._state = state
         self._specs = specs
         self._narration: Narration | None = None  # until somebody wants to hear it
-        self._kept: list[Sequence[Event] | type[Event]] = []  # what it has to be told then: steps, and kinds of pieces
-        self._heard: tuple[type[Event], ...] = ()  # those kinds since the model was asked
+        self._heard: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this attempt at a reply
+        self._heard_at = (-1, 0, 0)
         self._hears = False
         self._said = False
 
@@ -70,16 +63,17 @@ class StatusTeller:
         self.tell_all((event,))
 
     def tell_all(self, facts: Sequence[Event]) -> None:
-        """Take note of the request's next events (at least one) and announce the status where it has changed.
-
-        Each event is told once; `facts` is not changed afterwards.
-        """
+        """Take note of the request's next events (at least one) and announce the status where it has changed."""
         narration = self._narration
+        newest = facts[-1]
         if narration is None:
-            if not self._bus.wants(StatusChanged, facts[0].request_id):
-                self._keep(facts)
+            if not self._bus.wants(StatusChanged, newest.request_id):
                 return
-            narration = self._begin()
+            narration = self._begin()  # the facts are in the state already
+            self._announce(narration, newest.request_id, newest.at)
+            if narration.has_calls and not self._hears:
+                self._listen(newest.request_id)
+            return
         for event in facts:
             if narration.take(event):
                 self._announce(narration, event.request_id, event.at)
@@ -93,14 +87,18 @@ class StatusTeller:
         """
         narration = self._narration
         if narration is None:
+            state = self._state
+            attempt = (state.round, state.provider, state.attempts)
+            if self._heard_at != attempt:
+                self._heard, self._heard_at = (), attempt
             if kind in self._heard:
                 return
             self._heard += (kind,)
             if not self._bus.wants(StatusChanged, request_id):
-                self._kept.append(kind)
                 return
             narration = self._begin()
-        if narration.hear(kind):
+            self._announce(narration, request_id, self._bus.clock())
+        elif narration.hear(kind):
             self._announce(narration, request_id, self._bus.clock())
 
     def narrate(self, request_id: str, call_id: str, text: str) -> None:
@@ -113,27 +111,19 @@ class StatusTeller:
         if narration.narrate(call_id, text):
             self._announce(narration, request_id, self._bus.clock())
 
-    def _keep(self, facts: Sequence[Event]) -> None:
-        newest = facts[-1]
-        if isinstance(newest, RoundStarted):  # the last fact of its step
-            if newest.after:  # what was before its calls is of no interest any more
-                self._kept.clear()
-            self._heard = ()
-        elif isinstance(newest, ModelRetrying):
-            self._heard = ()
-        self._kept.append(facts)
+    def _so_far(self) -> Iterable[Event]:
+        return events_so_far(self._state)
 
     def _begin(self) -> Narration:
-        """The narration, told of what was kept."""
+        """The narration, told of what has happened."""
         if self._narration is None:
             self._narration = Narration()
-            for kept in self._kept:
-                if isinstance(kept, type):
-                    self._narration.hear(kept)
-                else:
-                    for event in kept:
-                        self._narration.take(event)
-            self._kept.clear()
+            for event in self._so_far():
+                self._narration.take(event)
+            state = self._state
+            if state.phase is Phase.MODEL and self._heard_at == (state.round, state.provider, state.attempts):
+                for kind in self._heard:
+                    self._narration.hear(kind)
         return self._narration
 
     def _announce(self, narration: Narration, request_id: str, at: float) -> None:
@@ -145,7 +135,7 @@ class StatusTeller:
         status = narration.say(self._specs())
         if status is not None:
             stage, text = status
-            self._bus.announce(StatusChanged(**self._envelope(at), stage=stage, text=text))
+            self._bus.announce(StatusChanged(**self._state.envelope(at), stage=stage, text=text))
 
     def _listen(self, request_id: str) -> None:
         """Hear what the request's tools say of themselves. It ends with the request's ending, however that comes.

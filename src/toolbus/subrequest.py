@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .core.limits import Limits
+from .core.output import OutputType
 from .errors import ToolError
-from .inputs import ToolsLike
-from .options import SessionOptions
+from .inputs import ToolsLike, provider_list, tool_source
+from .options import SessionOptions, check_options
 from .protocols import Provider
 from .results import ToolResult
 from .tools import Tool, ToolContext
@@ -34,10 +35,15 @@ def subrequest_tool(
     artifacts and affected names are passed on. A sub-request that was stopped gives what it has and says why; one that
     failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (120 by default), or what is left.
     """
+    check_options(options, SessionOptions, f"subrequest_tool {name!r}")
     limits = options.get("limits") or Limits()
+    providers = None if provider is None else provider_list(provider)
+    source = tool_source(tools)
+    if output is not None:
+        OutputType(output)  # so that what is wrong with it is told here, and not to a model
 
     async def ask(task: str, context: ToolContext[Any]) -> ToolResult:
-        given: dict[str, Any] = {"provider": provider, "tools": tools, "output": output, **options}
+        given: dict[str, Any] = {"provider": providers, "tools": source, "output": output, **options}
         result: RequestResult[Any] = await context.ask(task, **given)
         if result.outcome in ("failed", "cancelled"):
             raise ToolError(f"{name} {result.outcome}: {result.error or result.reason}")

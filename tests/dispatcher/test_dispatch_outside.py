@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
@@ -40,7 +41,7 @@ class Queue:
     """A schedule, and calls by their numbers."""
 
     def __init__(self, places: int = 1, **options: Any) -> None:
-        self.schedule = Schedule(places, 1, 1, lambda _: None)
+        self.schedule = Schedule(places, 1, 1, deque(), lambda _: None)
         self.tool: Tool[..., Any] = Tool("it", handler=nothing, **options)
         self.desk = Desk()
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from toolbus import Limits, Price, Runtime, ToolContext, ToolError, subrequest_tool, tool
+from toolbus import ToolRegistry, Limits, Price, Runtime, ToolContext, ToolError, subrequest_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.events import Event, RequestStarted
 from toolbus.messages import SystemMessage, Usage
@@ -176,9 +176,9 @@ async def test_a_handler_may_ask_itself_and_read_the_result() -> None:
 
 
 async def test_models_that_hand_the_task_on_for_ever_come_to_an_end() -> None:
-    tools: list[Any] = []
+    tools = ToolRegistry()
     script = ScriptedProvider(lambda request: calls(ASKS) if request.round == 0 else text("Somebody else knows."))
-    tools.append(subrequest_tool("weather_desk", "Knows the weather.", tools=tools))
+    tools.add(subrequest_tool("weather_desk", "Knows the weather.", tools=tools))
     depth: list[Event] = []
     async with Runtime(script, tools=tools) as runtime:
         runtime.bus.connect(RequestStarted, depth.append)

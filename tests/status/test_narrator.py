@@ -209,11 +209,17 @@ async def test_whatever_goes_wrong_the_template_stays_and_the_request_goes_on(pr
 
 @pytest.mark.leaves("buses", reason="no session ends the request that the teller listens to")
 async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
+    told: list[ToolCallRequested] = []
+
+    class Teller(StatusTeller):
+        def _so_far(self) -> list[ToolCallRequested]:
+            return told
+
     bus = EventBus()
     said: list[str] = []
     bus.connect(StatusChanged, lambda event: said.append(event.text))
     state = TurnState("r")
-    teller = StatusTeller(bus, state.envelope, dict)
+    teller = Teller(bus, state, dict)
     mailbox = bus.open_mailbox("r", cast("Any", SimpleNamespace(status=teller, tools=SimpleNamespace(specs={}))))
     bus.open_calls(mailbox, ["a", "b"])
     model = ScriptedProvider(lambda request: text("Doing " + asked(request).partition("Tool: ")[2][:1]))
@@ -224,6 +230,7 @@ async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
     async with Narrator(model).on(bus):
         for event in events:
             bus.announce(event)
+            told.append(event)
             teller.tell(event)
         await settle()
         assert said == ["Using A...", "Using B...", "Doing B"]

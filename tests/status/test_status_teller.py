@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolbus.bus import EventBus
-from toolbus.core.state import TurnState
+from toolbus.core.state import Phase, TurnState
 from toolbus.events import (
     CallOutcome,
     Event,
@@ -42,6 +42,15 @@ LOOKING = ("executing", "Looking Paris up")
 STARTED = ("submitted", "Analyzing request...")
 
 
+class Teller(StatusTeller):
+    """Whose request has no state: what has happened so far is what it was told."""
+
+    told: list[Event]
+
+    def _so_far(self) -> list[Event]:
+        return self.told
+
+
 class Desk:
     """A request `r` on a bus, told as its session would: announced first, then to the teller."""
 
@@ -50,7 +59,9 @@ class Desk:
         self.bus.bind()
         self.asked = 0
         self.state = TurnState("r", conversation_id="c", parent_id="u", metadata={"tenant": "t"})
-        self.teller = StatusTeller(self.bus, self.state.envelope, self.specs)
+        self.told: list[Event] = []
+        self.teller = Teller(self.bus, self.state, self.specs)
+        self.teller.told = self.told
 
     def specs(self) -> dict[str, ToolSpec]:
         self.asked += 1
@@ -59,7 +70,18 @@ class Desk:
     def tell(self, kind: type[Event], **fields: Any) -> None:
         event: Event = kind(**{**self.state.envelope(self.bus.clock()), **fields})
         self.bus.announce(event)
-        self.teller.tell(event)
+        self.tell_all([event])
+
+    def tell_all(self, events: Sequence[Event]) -> None:
+        self.told += events
+        for event in events:
+            if isinstance(event, RoundStarted):
+                self.state.round, self.state.attempts, self.state.phase = event.round, 1, Phase.MODEL
+            elif isinstance(event, ModelRetrying):
+                self.state.attempts += 1
+            elif isinstance(event, ModelResponded):
+                self.state.phase = Phase.TOOLS
+        self.teller.tell_all(events)
 
     def start(self) -> None:
         self.tell(RequestStarted, deadline=120.0)
@@ -161,30 +183,26 @@ def facts_of_a_long_request() -> list[Sequence[Event]]:
     return [*steps, [RequestCompleted(outcome="stopped", reason="max_rounds=5")]]
 
 
-@pytest.mark.parametrize("since", range(len(facts_of_a_long_request()) + 1))
-async def test_whoever_begins_to_listen_at_any_step_is_told_what_the_others_are_told(since: int):
+@pytest.mark.parametrize("since", range(len(facts_of_a_long_request())))
+async def test_whoever_begins_to_listen_at_any_step_hears_the_present_and_then_what_the_others_hear(since: int):
     always, midway = Desk(), Desk()
-    everything, heard = always.listen(), []
-    steps = facts_of_a_long_request()
-    missed = 0
-    for number, step in enumerate(steps):
+    everything, heard = always.listen(), list[tuple[str, str]]()
+    for number, step in enumerate(facts_of_a_long_request()):
         if number == since:
-            heard, missed = midway.listen(), len(everything)
+            heard = midway.listen()
+        before = len(everything)
         for desk in (always, midway):
-            desk.teller.tell_all(step)
+            desk.tell_all(step)
+        if number == since:
+            assert heard == everything[-1:]
+            heard.clear()
+        elif number > since:
+            assert heard == everything[before:]
+            heard.clear()
+        for desk in (always, midway):
             desk.teller.hear(ToolArgumentsDelta, "")
-        if number >= since:
-            assert heard == everything[missed:]
+        heard.clear()
     assert midway.teller.status == always.teller.status == ("error", "Unable to complete task: max_rounds=5")
-
-
-async def test_what_is_kept_while_nobody_listens_is_one_round_at_most():
-    desk = Desk()
-    steps = facts_of_a_long_request()[:17]
-    for step in steps * 100:
-        desk.teller.tell_all(step)
-        desk.teller.hear(ToolArgumentsDelta, "")
-        assert len(desk.teller._kept) <= 8  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_listener_of_this_request_alone_is_enough_and_one_of_another_is_not():

@@ -1,8 +1,8 @@
 """One request's events, as a person follows them: a stage and a sentence. Pure.
 
-`Narration` is a fold. Keeping it costs next to nothing, since it makes a sentence only when it is asked to say one; so
-it can be fed always, and says the right thing whenever somebody begins to listen. A sentence is one line of at most 200
-characters, without control characters, and without secrets: see `core.redaction`.
+`Narration` is a fold, which makes a sentence only when it is asked to say one; `events_so_far` lets it begin in the
+middle of a request. A sentence is one line of at most 200 characters, without control characters, and without secrets:
+see `core.redaction`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
+    CallOutcome,
     Event,
     ModelResponded,
     ModelRetrying,
@@ -39,6 +40,7 @@ from ..messages import AssistantMessage
 from ..protocols import ToolSpec
 from .plain_text import clip, one_line
 from .redaction import MASK, is_secret_name, masked, redacted
+from .state import CallState, CallStatus, Phase, TurnState
 
 __all__ = [
     "ANALYZING",
@@ -50,6 +52,7 @@ __all__ = [
     "Status",
     "call_sentence",
     "display_name",
+    "events_so_far",
     "redacted",
     "round_status",
     "sentence",
@@ -218,6 +221,11 @@ class Narration:
         handler = self._handlers.get(type(event))
         return handler is not None and not self._ended and handler(self, event)
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call runs."""
+        return bool(self._calls)
+
     def hear(self, kind: type[Event]) -> bool:
         """As `take`, for a piece of the model's reply that nobody has built: the type of its event is enough."""
         if kind in self._heard or kind not in _PIECES or self._ended:
@@ -381,3 +389,51 @@ class Narration:
         RequestFailed: _on_end,
         RequestCancelled: _on_end,
     }
+
+
+def events_so_far(state: TurnState) -> list[Event]:
+    """What a narration has to be told to stand where the request stands: a short form of its events, from its state.
+
+    Of the calls of the current reply, with what was asked and what came of it; of earlier rounds, how they ended.
+    """
+    if state.phase is Phase.NEW:
+        return []
+    told: list[Event] = [RequestStarted(deadline=0.0)]
+    in_tools = state.phase is Phase.TOOLS
+    if state.rounds:
+        before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
+        after = tuple(CallOutcome(name=each.call.name, success=not _has_failed(each)) for each in before)
+        told.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
+    if in_tools:
+        reply = AssistantMessage(tool_calls=tuple(each.call for each in state.calls))
+        told.append(ModelResponded(round=state.round, message=reply))
+        for each in state.calls:
+            told += _events_of(each)
+    if state.ending is not None:
+        told.append(state.ending)
+    return told
+
+
+def _has_failed(each: CallState) -> bool:
+    return isinstance(each.outcome, ToolCallFailed)
+
+
+def _events_of(each: CallState) -> list[Event]:
+    call, told = each.call, list[Event]()
+    arguments = each.arguments or {}
+    if each.status is CallStatus.WAITING:
+        told.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, deadline=0.0))
+    elif each.requested_at is not None:
+        told.append(
+            ToolCallRequested(
+                call_id=call.call_id,
+                name=call.name,
+                arguments=arguments,
+                round=each.round,
+                deadline=0.0,
+                idempotency_key="",
+            )
+        )
+    if each.outcome is not None:
+        told.append(each.outcome)
+    return told

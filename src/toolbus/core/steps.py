@@ -29,14 +29,14 @@ __all__ = [
 class Start:
     """The request begins: `history` is a valid transcript, `prompt` the user's message behind it, if there is one.
 
-    `notes` come between the two. With `refused`, a guardrail's reason, the request ends at once, and the prompt does
+    `notes` come between the two. With `refused`, a guardrail's verdict, the request fails at once, and the prompt does
     not join the transcript.
     """
 
     prompt: UserMessage | None
     history: Sequence[Message] = ()
     notes: Sequence[SystemMessage] = ()
-    refused: str | None = None
+    refused: ModelFailed | None = None
     parent_request_id: str = ""
     parent_call_id: str = ""
 

@@ -117,7 +117,7 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         parent_call_id=start.parent_call_id,
     )
     if start.refused is not None:
-        facts.add(RequestFailed, reason="denied", error=start.refused)
+        facts.add(RequestFailed, reason=start.refused.code, error=start.refused.error)
         return
     for note in start.notes:
         facts.append(note)
