@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from toolbus import ToolContext, ToolError, ToolRegistry, tool
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.providers.scripted import ScriptedProvider, Step
+from toolbus.providers.scripted import ScriptedProvider, Step, calls, text
+from toolbus.toolsets.control import give_up, task_complete, update_plan
 
 script: Any = []
 seen: list[ModelRequest] = []
@@ -23,6 +26,8 @@ def forget() -> None:
     global script
     script = []
     seen.clear()
+    did.clear()
+    asked.clear()
 
 
 def play(*steps: Any) -> None:
@@ -149,3 +154,40 @@ registry = ToolRegistry([get_weather])
 also_search = [tool(name="search_text")(add)]
 no_tools = 42
 half = [get_weather, 42]
+
+
+# ------------------------------------------------------------------------------------------------ approvals
+
+did: list[str] = []
+
+
+@tool(destructive=True)
+async def delete_file(path: str, force: bool = False) -> str:
+    """Delete a file."""
+    did.append(f"{path}!" if force else path)
+    return f"{path} is gone"
+
+
+@tool(approval=True)
+async def send_mail(to: str) -> str:
+    """Send a mail."""
+    did.append(to)
+    return "sent"
+
+
+@tool
+async def failing() -> str:
+    """Fails, once somebody is being asked about another call."""
+    await anyio.to_thread.run_sync(asked.wait, 20)
+    raise ToolError("out of paper")
+
+
+@tool
+async def helper(task: str, context: ToolContext[None]) -> str:
+    """Hands a task to a request of its own, which deletes what the task names."""
+    script = [calls(("delete_file", {"path": task})), text("Helped.")]
+    return (await context.ask(task, provider=ScriptedProvider(script), tools=[delete_file])).text
+
+
+asked = threading.Event()
+dangerous = [delete_file, send_mail, failing, get_weather, printing, helper, update_plan, task_complete, give_up]

@@ -162,6 +162,10 @@ class TestLimits:
         limits = load_limits({"max_rounds": 2}, ["max_repeats = 7", "stream_idle_seconds=1.5", "on_limit=stop"])
         assert limits == Limits(max_rounds=2, max_repeats=7, stream_idle_seconds=1.5, on_limit="stop")
 
+    def test_those_that_are_no_plain_number_can_be_given_too(self):
+        limits = load_limits({}, ["stop_on=denied, unknown_tool", "max_cost=0.5"])
+        assert limits == Limits(stop_on=frozenset({"denied", "unknown_tool"}), max_cost=0.5)
+
     @pytest.mark.parametrize(
         ("pair", "said"),
         [
@@ -172,6 +176,8 @@ class TestLimits:
             ("max_repeats=0", "max_repeats is 0"),
             ("timeout_seconds=nan", "timeout_seconds is nan"),
             ("on_limit=explode", "on_limit is 'explode'"),
+            ("stop_on=explode", "stop_on has 'explode'"),
+            ("max_cost=much", "'much' is not a number"),
         ],
     )
     def test_one_that_cannot_be_is_refused(self, pair: str, said: str):

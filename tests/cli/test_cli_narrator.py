@@ -8,14 +8,19 @@ from desk import Terminal
 
 from toolbus.cli._live import LiveScreen
 from toolbus.cli._narrator import Narrator
+from toolbus.cli._plan import plan_lines
 from toolbus.cli._screen import Screen
 from toolbus.cli._text import clean
 from toolbus.events import (
+    ApprovalDecided,
+    ApprovalRequested,
     CallOutcome,
     CancelRequested,
     Event,
     ModelResponded,
     ModelRetrying,
+    PlanChanged,
+    PlanStep,
     RequestCancelled,
     RequestCompleted,
     RoundStarted,
@@ -244,3 +249,89 @@ def test_events_that_are_of_no_interest_change_nothing():
     desk = Desk()
     desk.tell([StatusChanged(stage="idle", text="x"), ModelResponded(round=0, message=UserMessage(content="odd"))])
     assert (desk.out.getvalue(), desk.err.getvalue()) == ("", "")
+
+
+QUESTION = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, deadline=60.0)
+
+
+def test_a_denied_call_is_marked_and_quotes_who_denied_it():
+    desk = Desk()
+    call = ToolCall(name="delete_file", arguments='{"path":"a"}', call_id="c1")
+    error = "The user denied the call: use\nthe other"
+    failed = ToolCallFailed(call_id="c1", name="delete_file", reason="denied", error=error)
+    decided = ApprovalDecided(call_id="c1", approved=False)
+    desk.tell([ROUND, replied("", call), QUESTION, decided, failed])
+    assert desk.err.getvalue() == '⊘ Delete File  path="a"\n  The user denied the call: use the other\n'
+
+
+def test_the_time_of_a_question_is_no_time_of_the_work(terminal: Terminal):
+    desk = Desk(live=terminal)
+    desk.tell([ROUND, piece("half\n"), QUESTION])
+    desk.now += 1
+    desk.narrator.tick()
+    assert desk.last_line()[2:] == "Waiting for approval: Delete File...  1.0 s"
+    desk.now += 3_000
+    desk.tell([ApprovalDecided(call_id="c1", approved=True)])
+    desk.narrator.tick()
+    assert desk.last_line()[2:] == "Waiting for approval: Delete File...  0 ms"
+    desk.tell([requested("c1", "delete_file", path="b")])
+    assert desk.last_line()[2:] == 'Delete File  path="b"  0 ms'
+
+
+def steps(*texts: str) -> tuple[PlanStep, ...]:
+    """`x` in front is done, `>` under way, `-` dropped."""
+    words = {"x": "done", ">": "active", "-": "dropped", " ": "pending"}
+    return tuple(PlanStep(text=each[1:], status=words[each[0]]) for each in texts)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_shown_when_it_changes_and_its_call_is_not():
+    desk = Desk()
+    first, second = steps(">Read the file", " Write it"), steps("xRead the file", ">Write it")
+    for plan in (first, first, second):
+        desk.tell([PlanChanged(steps=plan), completed(name="update_plan")])
+    assert desk.err.getvalue() == (
+        "Plan: [>] Read the file  [ ] Write it\nPlan: [x] Read the file  [>] Write it\n"  # and not a third time
+    )
+    quiet = Desk(show_calls=False)
+    quiet.tell([PlanChanged(steps=first)])
+    assert quiet.err.getvalue() == ""
+
+
+def test_an_answer_that_no_message_had_is_shown_once():
+    desk = Desk()
+    desk.tell([ROUND, piece("Let me see."), replied("Let me see."), completed(name="task_complete")])
+    desk.tell([RequestCompleted(text="Done \x1b[1mnow.")])
+    assert desk.out.getvalue() == "Let me see.\n\nDone now.\n"
+    again = Desk()
+    again.tell([ROUND, piece("As far as I got."), replied("As far as I got."), ROUND_1])
+    again.tell([RequestCompleted(outcome="stopped", reason="max_rounds=1", text="As far as I got.")])
+    assert again.out.getvalue() == "As far as I got.\n"
+
+
+ROUND_1 = RoundStarted(round=1, message_count=4)
+
+
+class TestPlanLines:
+    def test_a_plan_that_does_not_fit_on_a_line_has_one_for_each_step(self):
+        plan = steps("xRead\x1b[1m the\nfile", "-Ask somebody who knows about it", ">Write it")
+        assert plan_lines(plan, 30) == [
+            "Plan:",
+            "  [x] Read the file",
+            "  [-] Ask somebody who knows…",
+            "  [>] Write it",
+        ]
+
+    @pytest.mark.parametrize("at", [0, 1, 2, 6, 12, 19, 20])
+    def test_a_long_one_is_short_around_the_step_under_way(self, at: int):
+        plan = steps(*(f"{'x' if each < at else '>' if each == at else ' '}step {each}" for each in range(20)))
+        lines = plan_lines(plan, 40)
+        assert len(lines) <= 9
+        assert at == 20 or f"  [>] step {at}" in lines
+        shown = sum("] step" in line for line in lines)
+        counted = sum(int(line.split()[1]) for line in lines if " steps" in line)
+        assert shown + counted == 20
+
+    def test_a_model_that_writes_lines_without_end_fills_no_screen(self):
+        lines = plan_lines(steps(*[f">{'word ' * 500}"] * 50), 80)
+        assert len(lines) == 9
+        assert max(map(len, lines)) <= 80

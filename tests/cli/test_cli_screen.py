@@ -166,3 +166,56 @@ def test_without_rich_a_terminal_gets_the_plain_log(terminal: Terminal, monkeypa
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setitem(sys.modules, "rich.color", None)
     assert not open_screen(terminal, terminal, {"TERM": "xterm"}).live
+
+
+class TestWhileAQuestionStands:
+    def test_what_others_write_waits_for_its_end_and_keeps_its_order(self, terminal: Terminal):
+        screen = Screen(terminal, terminal)
+        screen.say("half a line")
+        with screen.held():
+            screen.ask_about(Line(mark="ask", name="Delete File", detail='path="a"'))
+            screen.ask("  Run it? ")
+            screen.note(DONE)
+            screen.aside("printed ")
+            screen.tell("told")
+            screen.say("Answer")
+            screen.end_paragraph()
+            screen.note(DONE)
+            assert terminal.getvalue() == 'half a line\n? Delete File  path="a"\n  Run it? '
+            assert screen.said
+            terminal.write("y\n")
+        done = '✓ Search Text  query="limits"  12 ms\n'
+        assert terminal.getvalue().partition("y\n")[2] == f"{done}printed told\nAnswer\n{done}"
+
+    def test_the_live_line_is_gone_and_comes_back_afterwards(self, terminal: Terminal):
+        screen = LiveScreen(terminal, terminal)
+        screen.busy(WORK)
+        with screen.held():
+            screen.ask("Run it? ")
+            screen.busy(WORK)
+            assert after(terminal.getvalue()) == ["Run it? "]
+            terminal.write("y\n")
+        screen.busy(WORK)
+        assert after(terminal.getvalue()) == ["Run it? y", '⠙ Search Text  query="limits"  1.2 s']
+
+    def test_an_exception_releases_what_was_held(self, terminal: Terminal):
+        screen = Screen(terminal, terminal)
+        with pytest.raises(KeyboardInterrupt), screen.held():
+            screen.tell("told")
+            raise KeyboardInterrupt
+        screen.tell("after")
+        assert terminal.getvalue() == "told\nafter\n"
+
+    def test_what_is_held_is_bounded_and_what_is_lost_is_counted_but_for_the_answer(self, terminal: Terminal):
+        screen = Screen(None, terminal)
+        with screen.held():
+            for number in range(1_010):
+                screen.tell(str(number))
+            screen.say("never lost")
+        lines = terminal.getvalue().splitlines()
+        assert lines[999:] == ["999", "toolbus: 10 lines were not shown while a question was open"]
+        assert screen.said
+
+    def test_what_is_asked_about_is_not_dimmed(self, terminal: Terminal):
+        LiveScreen(None, terminal).ask_about(Line(mark="ask", name="Delete File", detail="a=1"))
+        assert terminal.getvalue() == "\x1b[33m?\x1b[0m \x1b[1mDelete File\x1b[0m  a=1\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import select
@@ -19,7 +20,7 @@ pty = pytest.importorskip("pty", reason="terminals of this kind are a Unix thing
 PATIENCE_SECONDS = 30
 
 TOOLS = '''
-import os, time
+import os, pathlib, time
 import anyio
 from toolbus import tool
 from toolbus.providers.scripted import ScriptedProvider, calls, text
@@ -40,12 +41,29 @@ async def freeze() -> str:
     print("frozen", flush=True)
     time.sleep(600)
 
-tools = [wait, hang, freeze]
+@tool(destructive=True)
+async def delete_file(path: str, force: bool = False) -> str:
+    """Delete a file."""
+    return f"deleted {path} {force}"
+
+@tool
+async def chatter() -> str:
+    """Print while a question stands."""
+    while not pathlib.Path("go").exists():
+        await anyio.sleep(0.01)
+    print("printed by a tool")
+    pathlib.Path("printed").touch()
+    return "ok"
+
+tools = [wait, hang, freeze, delete_file, chatter]
+DELETE = ("delete_file", {"path": "notes.txt"})
 
 def waiting(): return ScriptedProvider([calls(("wait", {})), text("Never.")])
 def hanging(): return ScriptedProvider([calls(("hang", {})), text("Never.")])
 def freezing(): return ScriptedProvider([calls(("freeze", {})), text("Never.")])
 def talking(): return ScriptedProvider([text("First."), text("Second.")])
+def deleting(): return ScriptedProvider([calls(DELETE), text("Done."), calls(DELETE), text("Again.")])
+def chattering(): return ScriptedProvider([calls(("chatter", {}), DELETE), text("Done.")])
 def endless(): return ScriptedProvider([text("word " * 200_000)])
 '''
 
@@ -75,7 +93,7 @@ class OnTerminal:
         import struct
         import termios
 
-        self._ours, theirs = pty.openpty()
+        self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.process = subprocess.Popen(
             command(*arguments),
@@ -89,9 +107,10 @@ class OnTerminal:
         )
         os.close(theirs)
         self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in pieces
 
     def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
+        os.write(self.ours, text.encode())
 
     def read_until(self, text: str, *, after: int = 0) -> str:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -100,12 +119,12 @@ class OnTerminal:
         return self.shown
 
     def _read(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self._ours], [], [], max(deadline - time.monotonic(), 0))
+        ready, _, _ = select.select([self.ours], [], [], max(deadline - time.monotonic(), 0))
         try:
-            piece = os.read(self._ours, 65536) if ready else b""
+            piece = os.read(self.ours, 65536) if ready else b""
         except OSError:  # the other end is closed
             piece = b""
-        self.shown += piece.decode("utf-8", "replace")
+        self.shown += self._decoder.decode(piece)
         return bool(piece)
 
     def wait(self) -> int:
@@ -119,12 +138,12 @@ class OnTerminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._ours)
+        os.close(self.ours)
 
 
 @contextlib.contextmanager
-def on_terminal(folder: Path, *arguments: str) -> Generator[OnTerminal]:
-    opened = OnTerminal(folder, *arguments)
+def on_terminal(folder: Path, *arguments: str, columns: int = 60) -> Generator[OnTerminal]:
+    opened = OnTerminal(folder, *arguments, columns=columns)
     try:
         yield opened
     finally:
@@ -205,3 +224,97 @@ def test_sigterm_cancels(desk: Path):
         terminal.process.terminate()
         assert terminal.wait() == 143
     assert "toolbus: cancelled" in terminal.shown
+
+
+ASKED = "ne[v]er \u203a "
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not come to be"
+        time.sleep(0.01)
+
+
+def test_a_question_stands_undisturbed_while_other_calls_run(desk: Path):
+    with on_terminal(desk, "ask", "q", *played("chattering"), columns=80) as terminal:
+        terminal.read_until(ASKED)
+        so_far = len(terminal.shown)
+        terminal.type("n use")
+        terminal.read_until("use", after=so_far)
+        (desk / "go").touch()
+        wait_for(desk / "printed")
+        terminal.type(" the other\n")
+        terminal.read_until("Done.")
+        assert terminal.wait() == 0
+    shown = terminal.shown.replace("\r\n", "\n")
+    assert f"{ASKED}n use the other\n" in shown.replace("\x1b[?2004l", "").replace("\r", "")
+    answered = shown.index("the other\n")
+    assert shown.index("printed by a tool") > answered
+    assert shown.index("The user denied the call: use the other") > answered
+
+
+def test_what_was_typed_before_the_question_does_not_answer_it(desk: Path):
+    with on_terminal(desk, "chat", *played("deleting"), columns=80) as terminal:
+        terminal.read_until("> ")
+        terminal.type("one\ny\ny\n")
+        terminal.read_until(ASKED)
+        terminal.type("\n")
+        terminal.read_until("The user denied the call.")
+
+
+def test_arguments_can_be_edited_in_place_and_answers_are_not_in_the_history(desk: Path):
+    with on_terminal(desk, "chat", *played("deleting"), "-q", columns=80) as terminal:
+        terminal.read_until("> ")
+        terminal.type("one\n")
+        terminal.read_until(ASKED)
+        terminal.type("e\n")
+        terminal.read_until('Arguments, as JSON \u203a {"path": "notes.txt"}')
+        terminal.type('\x7f, "force": true}\n')  # behind what is there
+        terminal.read_until('path="notes.txt" force=true')
+        terminal.read_until(ASKED, after=terminal.shown.index("force=true"))
+        terminal.type("y\n")
+        terminal.read_until("Done.")
+        so_far = len(terminal.shown)
+        terminal.read_until("> ", after=so_far)
+        terminal.type("\x1b[A\n")  # the line before is the question, and no answer
+        terminal.read_until("one", after=so_far)
+        terminal.read_until(ASKED, after=so_far)
+        terminal.type("n\n")
+        terminal.read_until("Again.")
+        terminal.read_until("> ", after=terminal.shown.index("Again."))
+        terminal.type("\x04")
+        assert terminal.wait() == 0
+
+
+def test_ctrl_c_at_a_question_cancels(desk: Path):
+    with on_terminal(desk, "ask", "q", *played("deleting"), columns=80) as terminal:
+        terminal.read_until(ASKED)
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+    assert "Traceback" not in terminal.shown
+    assert terminal.shown.endswith("toolbus: cancelled\r\n")
+
+
+def test_a_question_that_expires_gives_the_terminal_back(desk: Path):
+    import termios
+
+    expiring = ("--limit", "approval_timeout_seconds=0.3")
+    with on_terminal(desk, "ask", "q", *played("deleting"), *expiring, columns=80) as terminal:
+        terminal.read_until(ASKED)
+        terminal.type("half an answ")
+        assert terminal.wait() == 0
+        modes = termios.tcgetattr(terminal.ours)[3]
+    assert modes & termios.ECHO
+    assert modes & termios.ICANON
+    assert "No answer is needed any more." in terminal.shown
+    assert "Nobody decided on the call in time" in terminal.shown
+    assert "Done." in terminal.shown
+
+
+def test_on_a_narrow_terminal_the_question_is_short(desk: Path):
+    with on_terminal(desk, "ask", "q", *played("deleting"), columns=40) as terminal:
+        terminal.read_until("  Run it? [y/n/a/e/v/?] \u203a ")
+        terminal.type("y\n")
+        terminal.read_until("Done.")
+        assert terminal.wait() == 0

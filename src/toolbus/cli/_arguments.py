@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     ask = commands.add_parser("ask", help="ask one question about files", **_texts(_ASK, _ASK_EXAMPLES))
     ask.add_argument("question", nargs="?", metavar="QUESTION", help="the question; left out or -: read from stdin")
     _add_sources(ask)
+    _add_approval(ask)
     _add_limits(ask)
     output = ask.add_argument_group("output").add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object with the result instead of the text")
@@ -98,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
     chat = commands.add_parser("chat", help="keep a conversation going", **_texts(_CHAT, _CHAT_STATUS))
     _add_sources(chat)
+    _add_approval(chat)
     _add_limits(chat)
     _add_telling(chat)
 
@@ -141,6 +143,17 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     _add_files(parser)
     parser.add_argument("-p", "--provider", metavar="NAME", help=_PROVIDER)
     parser.add_argument("-i", "--instructions", metavar="TEXT", help="the system prompt, instead of the built-in one")
+
+
+def _add_approval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--approve",
+        choices=("ask", "all", "none"),
+        default="ask",
+        metavar="WHICH",
+        help="calls of tools that need approval: ask you for each (default; without a terminal they are denied), "
+        "run all, or none",
+    )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 import sys
 from typing import TextIO
@@ -11,6 +10,7 @@ from typing import TextIO
 from ..events import new_id
 from ._host import Host, Terminated
 from ._narrator import Narrator
+from ._prompt import read_line
 from ._requests import opened, status_of, tell_ending
 from ._screen import Screen, is_terminal
 
@@ -84,12 +84,5 @@ def _read_line(host: Host, screen: Screen, stdout: TextIO, *, by_hand: bool) -> 
 
 
 def _prompt(screen: Screen, stdout: TextIO) -> str:
-    """A line from the terminal, with its line break; empty or `EOFError` at the end."""
     screen.said = False  # an answer begins right below its question
-    if not is_terminal(stdout):  # the prompt must not get into the answers' file
-        screen.ask(_PROMPT)
-        return sys.stdin.readline()
-    with contextlib.suppress(ImportError):  # not on every system
-        import readline  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] -- gives input() editing and history
-    with contextlib.redirect_stdout(stdout):
-        return input(_PROMPT) + "\n"
+    return read_line(screen, stdout, _PROMPT)

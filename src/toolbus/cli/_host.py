@@ -18,36 +18,55 @@ from typing import Any
 import anyio
 import anyio.from_thread
 
-from ..events import Event
+from ..events import ApprovalDecided, ApprovalRequested, Event
 from ..outcome import RequestResult
 from ..runtime import Runtime
 from ..session import RequestSession
+from ._approval import Person
 from ._screen import Screen
+from ._waiting import Waiting
 
 __all__ = ["Host", "Terminated"]
 
 _FRAME_SECONDS = 0.1
+_WAKE: int | None = getattr(signal, "SIGURG", None) if hasattr(signal, "pthread_kill") else None
+"""Interrupts a reading on the main thread. Ignored unless handled, so a late one does no harm (Go's scheduler uses it
+for the same reason). None where there is no such thing: then a question stands until something is typed."""
 
 
 class Terminated(BaseException):
-    """SIGTERM, while nothing runs that could be cancelled."""
+    """SIGTERM, while something is read from a person."""
+
+
+class _Settled(BaseException):
+    """The question that stands needs no answer any more."""
 
 
 class Host:
     """One runtime, ready to be asked from the main thread: `with Host(...) as host: host.ask("...")`.
 
     `show` is told of every event of the request that runs, in order, on the loop's thread; `tick` is called there ten
-    times a second meanwhile. `signal` is the last signal that cancelled a request, or None.
+    times a second meanwhile. `person` is put the questions of the request and its sub-requests, one by one, on the main
+    thread. `signal` is the last signal that cancelled a request, or None.
     """
 
     def __init__(
-        self, runtime: Runtime, screen: Screen, show: Callable[[Event], None], tick: Callable[[], None] | None
+        self,
+        runtime: Runtime,
+        screen: Screen,
+        show: Callable[[Event], None],
+        tick: Callable[[], None] | None,
+        person: Person | None = None,
     ) -> None:
         self.signal: int | None = None
         self._runtime = runtime
         self._screen = screen
         self._show = show
         self._tick = tick
+        self._person = person
+        self._waiting = Waiting()
+        self._asked: ApprovalRequested | None = None  # the question that stands
+        self._wake_thread: int | None = None
         self._session: RequestSession | None = None
         self._request_id = ""
         self._asking = False
@@ -78,9 +97,16 @@ class Host:
         """
         assert self._portal is not None
         self.signal = None
+        self._waiting = waiting = Waiting()
         self._asking = True
         try:
-            return self._portal.call(self._carry_out, question, conversation_id)
+            future = self._portal.start_task_soon(self._carry_out, question, conversation_id)
+            future.add_done_callback(lambda _: waiting.close())
+            while (call := waiting.next()) is not None:
+                decided = self._decided(call)
+                if decided is not None:
+                    self._runtime.bus.publish_threadsafe(decided)
+            return future.result()
         finally:
             self._asking = False
             self._session = None
@@ -94,28 +120,66 @@ class Host:
         finally:
             self._prompting = False
 
+    def _decided(self, call: ApprovalRequested) -> ApprovalDecided | None:
+        """What the person says; None when the call has been settled meanwhile, or the request is being cancelled."""
+        person = self._person
+        if person is None:
+            return None
+        known = person.known(call)
+        if known is not None:
+            return known
+        with self._screen.held():
+            self._asked = call
+            try:
+                with self.prompting():
+                    if self.signal is None and self._waiting.is_open(call):
+                        return person.decide(call)
+            except (KeyboardInterrupt, Terminated):  # the handler has cancelled the request
+                self._screen.ask("\n")
+            except _Settled:
+                self._screen.ask("\n  No answer is needed any more.\n")
+            finally:
+                self._asked = None
+        return None
+
     # ------------------------------------------------------------------------------------- on the loop's thread
 
     async def _carry_out(self, question: str, conversation_id: str | None) -> RequestResult[Any]:
         self._session = session = self._runtime.start(question, conversation_id=conversation_id)
         self._request_id = session.request_id
         self._cancel()
-        if self._tick is None:
+        if self._tick is None and self._person is None:
             return await session.result()
         async with anyio.create_task_group() as group:
-            group.start_soon(self._animate, self._tick)
+            group.start_soon(self._animate)
             await session.result()
+            self._waiting.end()
+            while self._asked is not None:  # noqa: ASYNC110 -- it is the main thread that answers
+                await anyio.sleep(_FRAME_SECONDS)
             group.cancel_scope.cancel()
         return await session.result()
 
-    async def _animate(self, tick: Callable[[], None]) -> None:
+    async def _animate(self) -> None:
         while True:
             await anyio.sleep(_FRAME_SECONDS)
-            tick()
+            if self._tick is not None:
+                self._tick()
+            self._nudge()
+
+    def _nudge(self) -> None:
+        """Let the main thread look up from the question that stands, to see whether it needs an answer any more.
+
+        And to take a Ctrl-C that came just before readline began to wait, which would lie there until a key is pressed.
+        """
+        thread = self._wake_thread
+        if self._asked is not None and _WAKE is not None and thread is not None:
+            signal.pthread_kill(thread, _WAKE)
 
     def _hear(self, event: Event) -> None:
         if event.request_id == self._request_id:
             self._show(event)
+        if self._person is not None:  # one request at a time runs here: another's events are its sub-requests'
+            self._waiting.hear(event)
 
     def _cancel(self) -> None:
         """Cancel the request that runs, if that was asked for, even before it began."""
@@ -139,19 +203,32 @@ class Host:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
+        before: dict[int, Any] = {
+            each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)
+        }
+        if _WAKE is not None:
+            before[_WAKE] = signal.signal(_WAKE, self._on_wake)
+            self._wake_thread = threading.get_ident()
         try:
             yield
         finally:
+            self._wake_thread = None
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._asking and self.signal is None:
+        first = self._asking and self.signal is None
+        if first:
             self.signal = number
             self._soon(self._cancel)
-        elif self._prompting:
+        if self._prompting and (first or not self._asking):
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
-        else:  # the second time, or while everything closes
+        if not first:  # the second time, or while everything closes
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+    def _on_wake(self, _number: int, _frame: FrameType | None) -> None:
+        asked = self._asked
+        is_needed = asked is None or self._waiting.is_open(asked)
+        if self._prompting and self.signal is None and not is_needed:  # else the other handler will raise
+            raise _Settled

@@ -24,7 +24,9 @@ _STYLES = {
     "start": "cyan",
     "ok": "green",
     "failed": "red",
+    "denied": "yellow",
     "retry": "yellow",
+    "ask": "yellow",
     "name": "bold",
     "detail": "dim",
     "tail": "dim",
@@ -54,10 +56,10 @@ class LiveScreen(Screen):
         return self._console.is_terminal and not self._console.legacy_windows and not self._console.is_dumb_terminal
 
     def busy(self, line: Line | None) -> None:
-        """Draw the live line anew, or wipe it. It is not drawn while the answer stands in the middle of a line."""
+        """Draw the live line anew, or wipe it. It is not drawn in the middle of an answer's line, nor of a question."""
         with self._lock:
             text = self._wiped()
-            if line is not None and (self._at_start or not self._shared):
+            if line is not None and self._held is None and (self._at_start or not self._shared):
                 pieces = self._pieces(line)
                 self._drawn = sum(cells(piece) for _, piece in pieces)
                 text += self._painted(pieces)
@@ -70,9 +72,6 @@ class LiveScreen(Screen):
         rows = -(-self._drawn // (self.width + 1))
         self._drawn = 0
         return _WIPE + _UP_AND_WIPE * (rows - 1)
-
-    def _render(self, line: Line) -> str:
-        return self._painted(self._pieces(line))
 
     def _painted(self, pieces: Sequence[tuple[str, str]]) -> str:
         return "".join(

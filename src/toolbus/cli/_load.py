@@ -184,10 +184,16 @@ def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
         name = name.strip()
         if not sign or name not in defaults:
             raise ConfigurationError(f"--limit {pair}: write NAME=VALUE, where NAME is one of {', '.join(defaults)}")
-        kind = cast("Callable[[str], object]", type(defaults[name]))
         try:
-            values[name] = kind(written.strip())
+            values[name] = _limit(defaults[name], written.strip())
         except ValueError as exc:
-            what = "a whole number" if kind is int else "a number"
+            what = "a whole number" if isinstance(defaults[name], int) else "a number"
             raise ConfigurationError(f"--limit {pair}: {written!r} is not {what}") from exc
     return Limits(**values)
+
+
+def _limit(default: Any, written: str) -> Any:
+    """The value that is written for a limit with this default. Raises `ValueError`."""
+    if isinstance(default, frozenset):  # stop_on=denied,unknown_tool
+        return frozenset(each.strip() for each in written.split(",") if each.strip())
+    return written if isinstance(default, str) else int(written) if isinstance(default, int) else float(written)

@@ -6,7 +6,6 @@ is called on the loop's thread alone.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +13,14 @@ from typing import Any
 
 from ..core.narration import ANALYZING, ASKING_AGAIN, display_name, round_status
 from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
     CancelRequested,
     Event,
     ModelResponded,
     ModelRetrying,
+    PlanChanged,
+    PlanStep,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -30,8 +33,9 @@ from ..events import (
     ToolCallRetrying,
 )
 from ..messages import AssistantMessage
+from ._plan import plan_lines
 from ._screen import Line, Screen
-from ._text import Cleaner, arguments_line, duration, one_line
+from ._text import Cleaner, arguments_line, duration, indented, one_line
 
 __all__ = ["Narrator"]
 
@@ -72,13 +76,16 @@ class Narrator:
             TextDelta: self._on_text,
             ModelResponded: self._on_reply,
             ModelRetrying: self._on_model_retry,
+            PlanChanged: self._on_plan,
+            ApprovalRequested: self._on_question,
+            ApprovalDecided: self._on_decision,
             ToolCallRequested: self._on_requested,
             ToolCallProgress: self._on_progress,
             ToolCallRetrying: self._on_retry,
             ToolCallCompleted: self._on_completed,
             ToolCallFailed: self._on_failed,
             CancelRequested: self._on_cancel,
-            RequestCompleted: self._on_end,
+            RequestCompleted: self._on_answer,
             RequestFailed: self._on_end,
             RequestCancelled: self._on_end,
         }
@@ -86,10 +93,12 @@ class Narrator:
 
     def _begin(self) -> None:
         self._calls: dict[str, _Call] = {}
-        self._asked: dict[str, str] = {}  # of this round, by call id: the arguments as the model wrote them
+        self._asked: dict[str, str | Mapping[str, Any]] = {}  # of this round's calls: arguments, first as text
+        self._plan: tuple[PlanStep, ...] = ()  # as it was shown
         self._doing = ANALYZING
         self._since = self._clock()
         self._message = ""  # the one whose text is being shown
+        self._last_text = ""
         self._cleaner = Cleaner()
         self._fresh = True  # whether the message has shown nothing yet
         self._quiet = False  # while text streams, or after the end
@@ -137,6 +146,7 @@ class Narrator:
             self._fresh = True
             self._say(self._cleaner.feed(message.text))
         self._end_text()
+        self._last_text = message.text or self._last_text
         self._asked = {call.call_id: call.arguments for call in message.tool_calls}
 
     def _say(self, text: str) -> None:
@@ -158,6 +168,12 @@ class Narrator:
         self._message = ""
         self._quiet = False
 
+    def _on_answer(self, event: RequestCompleted) -> None:
+        if event.text.strip() != self._last_text.strip():  # given by a tool that ends the task
+            self._fresh = True
+            self._say(self._cleaner.feed(event.text))
+        self._on_end(event)
+
     def _on_end(self, _event: Event) -> None:
         self._end_text()
         if self._show_text:
@@ -167,6 +183,20 @@ class Narrator:
         self._screen.busy(None)
 
     # ----------------------------------------------------------------------------------------- the work
+
+    def _on_plan(self, event: PlanChanged) -> None:
+        if self._show_calls and event.steps != self._plan:
+            self._plan = event.steps
+            self._screen.tell("\n".join(plan_lines(event.steps, self._screen.width, self._screen.ellipsis)))
+
+    def _on_question(self, event: ApprovalRequested) -> None:
+        self._asked[event.call_id] = event.arguments
+        self._doing = f"Waiting for approval: {display_name(event.name)}..."
+        self._since = self._clock()
+        self._quiet = False
+
+    def _on_decision(self, _event: ApprovalDecided) -> None:
+        self._since = self._clock()
 
     def _on_requested(self, event: ToolCallRequested) -> None:
         call = _Call(display_name(event.name), arguments_line(event.arguments), self._clock())
@@ -198,12 +228,18 @@ class Narrator:
         self._note(Line(mark="retry", name="Asking again", detail=one_line(event.error or event.reason)))
 
     def _on_completed(self, event: ToolCallCompleted) -> None:
+        answered = event.call_id not in self._calls  # by the request itself: a plan, or the end of the task
         call = self._pop(event)
-        self._note(Line(mark="ok", name=call.name, detail=call.detail, tail=_took(event, call, self._clock())))
+        if not answered:
+            self._note(Line(mark="ok", name=call.name, detail=call.detail, tail=_took(event, call, self._clock())))
 
     def _on_failed(self, event: ToolCallFailed) -> None:
         refused = event.call_id not in self._calls
         call = self._pop(event)
+        if event.reason == "denied":
+            self._note(Line(mark="denied", name=call.name, detail=call.detail))
+            self._explain(one_line(event.error[:_LONGEST_REASON]))
+            return
         tail = "" if refused else _took(event, call, self._clock())
         self._note(Line(mark="failed", name=call.name, detail=call.detail, tail=tail))
         self._explain(f"{event.reason}: {one_line(event.error[:_LONGEST_REASON])}")
@@ -231,8 +267,7 @@ class Narrator:
         if not self._screen.live:
             self._screen.tell(f"  {text}")
             return
-        lines = textwrap.wrap(text, max(self._screen.width - 2, 10), max_lines=_REASON_LINES, placeholder=" …")
-        self._screen.tell("\n".join(f"  {line}" for line in lines))
+        self._screen.tell(indented(text, self._screen.width, _REASON_LINES))
 
 
 def _took(event: ToolCallCompleted | ToolCallFailed, call: _Call, now: float) -> str:

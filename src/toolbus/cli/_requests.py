@@ -15,6 +15,7 @@ from ..core.limits import Limits
 from ..events import Event
 from ..outcome import RequestResult
 from ..runtime import Runtime
+from ._approval import arrange
 from ._host import Host
 from ._load import load_limits, load_provider, load_tools
 from ._screen import Screen
@@ -33,7 +34,8 @@ Answer in the language of the question, briefly and in plain text. Behind each s
 as path:line, and quote the line itself where its wording matters."""
 
 _STATUS = {"completed": 0, "failed": 1, "stopped": 3}
-_LIMITS = frozenset(each.name for each in dataclasses.fields(Limits))
+_LIMITS = {each.name: each.default for each in dataclasses.fields(Limits)}
+_RAISABLE = frozenset(name for name, default in _LIMITS.items() if not isinstance(default, (str, frozenset)))
 
 
 @dataclasses.dataclass(slots=True)
@@ -52,6 +54,7 @@ def opened(
 
     Raises `ConfigurationError`.
     """
+    stdout = sys.stdout
     with contextlib.redirect_stdout(sys.stderr), _logging(options.log_level, screen):
         given = {name: value for name, value in vars(options).items() if name in _LIMITS and value is not None}
         limits = load_limits(given, options.limit)
@@ -65,7 +68,8 @@ def opened(
         )
         if remark and not options.quiet:
             screen.tell(f"toolbus: {remark}")
-        with Host(runtime, screen, show, tick) as host:
+        person = arrange(runtime, options, screen, stdout)
+        with Host(runtime, screen, show, tick, person) as host:
             yield Opened(host, name)
 
 
@@ -90,8 +94,9 @@ def tell_ending(result: RequestResult[Any], screen: Screen, *, verbose: bool, de
         screen.tell("toolbus: cancelled")
     elif result.outcome == "stopped":
         name = result.reason.partition("=")[0]
-        hint = f"; raise it with --limit {name}=VALUE" if name in _LIMITS else ""
-        screen.tell(f"toolbus: stopped by a limit: {one_line(result.reason)}{hint}")
+        by = " by a limit" if name in _LIMITS else ""  # else it is the model's own word
+        hint = f"; raise it with --limit {name}=VALUE" if name in _RAISABLE else ""
+        screen.tell(f"toolbus: stopped{by}: {one_line(result.reason)}{hint}")
 
 
 # ------------------------------------------------------------------------------------------------ logging

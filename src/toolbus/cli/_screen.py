@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TextIO
 
 from ._text import cells, cut
 
 __all__ = ["Line", "Mark", "Screen", "open_screen"]
 
-Mark = Literal["", "work", "start", "ok", "failed", "retry"]
+Mark = Literal["", "work", "start", "ok", "failed", "denied", "retry", "ask"]
 
 _MARKS: dict[str, tuple[str, str]] = {
     "": ("", ""),
@@ -24,9 +26,13 @@ _MARKS: dict[str, tuple[str, str]] = {
     "start": ("→", ">"),
     "ok": ("✓", "ok"),
     "failed": ("✗", "failed:"),
+    "denied": ("⊘", "denied:"),
     "retry": ("↻", "again:"),
+    "ask": ("?", "?"),
 }
+_ARROW = "\u203a"
 _LOG_COLUMNS = 120  # where there is no terminal to ask
+_MOST_HELD = 1_000  # pieces that are kept while a question stands
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -65,8 +71,10 @@ class Screen:
         self._err = err
         self._shared = is_terminal(out) and is_terminal(err)
         self._at_start = True  # whether the answer's text stands at the beginning of a line
+        self._held: list[Callable[[], None]] | None = None
+        self._lost = 0  # of what was to be held
         self._lock = threading.RLock()
-        self._fancy = can_write(err, "✓✗→↻·…⠋")
+        self._fancy = can_write(err, "✓✗⊘→↻·…⠋" + _ARROW)
 
     # ----------------------------------------------------------------------------------------- the answer
 
@@ -75,15 +83,18 @@ class Screen:
         if not text:
             return
         with self._lock:
-            self.busy(None)
             self.said = True
+            if self._is_held(partial(self.say, text), keep=True):
+                return
+            self.busy(None)
             self._at_start = text.endswith("\n")
             self._to_out(text)
 
     def end_paragraph(self) -> None:
         """Begin a new line, unless the answer's text ends with one."""
-        if not self._at_start:
-            self.say("\n")
+        with self._lock:
+            if not self._is_held(self.end_paragraph, keep=True) and not self._at_start:
+                self.say("\n")
 
     def data(self, line: str) -> None:
         """Write one line of data to stdout."""
@@ -94,20 +105,76 @@ class Screen:
     def note(self, line: Line) -> None:
         """Write a line to stderr, cut to fit."""
         with self._lock:
-            self._begin_note()
-            self._to_err(self._render(line) + "\n")
+            if not self._is_held(partial(self.note, line)):
+                self.ask_about(line)
 
     def tell(self, text: str) -> None:
         """Write text to stderr, whole."""
         with self._lock:
+            if not self._is_held(partial(self.tell, text)):
+                self.ask(text.rstrip("\n") + "\n")
+
+    def aside(self, text: str) -> None:
+        """Write a piece of what tools print to stderr, as it is."""
+        with self._lock:
+            if not self._is_held(partial(self.aside, text)):
+                self._to_err(text)
+
+    # ----------------------------------------------------------------------------------------- questions
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Inside, a question stands: all that others write waits until the end, but for `ask` and `ask_about`.
+
+        The answer's text is kept whole; of the rest up to 1,000 pieces, and what is more is counted.
+        """
+        with self._lock:
             self._begin_note()
-            self._to_err(text.rstrip("\n") + "\n")
+            self._held = []
+        try:
+            yield
+        finally:
+            with self._lock:
+                held, self._held = self._held, None
+                for write_now in held:
+                    write_now()
+                if self._lost:
+                    self.tell(f"toolbus: {self._lost:,} lines were not shown while a question was open")
+                    self._lost = 0
 
     def ask(self, prompt: str) -> None:
         """Write `prompt` to stderr, and stay on its line."""
         with self._lock:
             self._begin_note()
             self._to_err(prompt)
+
+    def ask_about(self, line: Line) -> None:
+        """Write a line to stderr, cut to fit."""
+        with self._lock:
+            self._begin_note()
+            self._to_err(self._painted(self._pieces(line)) + "\n")
+
+    @property
+    def arrow(self) -> str:
+        """What stands in front of something that is typed."""
+        return _ARROW if self._fancy else ">"
+
+    @property
+    def ellipsis(self) -> str:
+        """What stands for something left out."""
+        return "…" if self._fancy else "..."
+
+    def _is_held(self, write_later: Callable[[], None], *, keep: bool = False) -> bool:
+        """Whether a question stands; then it is written afterwards."""
+        if self._held is None:
+            return False
+        if keep or len(self._held) < _MOST_HELD:
+            self._held.append(write_later)
+        else:
+            self._lost += 1
+        return True
+
+    # ----------------------------------------------------------------------------------------- drawing
 
     def busy(self, line: Line | None) -> None:
         """Show `line` until something else is written, or None: nothing. A plain log has no such line."""
@@ -129,16 +196,17 @@ class Screen:
         if self._shared:
             self.end_paragraph()
 
-    def _render(self, line: Line) -> str:
-        return "".join(text for _, text in self._pieces(line))
+    def _painted(self, pieces: Sequence[tuple[str, str]]) -> str:
+        return "".join(text for _, text in pieces)
 
     def _pieces(self, line: Line) -> list[tuple[str, str]]:
         """The line cut to fit: what each piece is, and its text."""
         mark = self._mark(line.mark)
-        fitted = line.fitted(self.width - (cells(mark) + 1 if mark else 0), "…" if self._fancy else "...")
+        fitted = line.fitted(self.width - (cells(mark) + 1 if mark else 0), self.ellipsis)
         pieces = [(str(line.mark), mark), ("", " ")] if mark else []
         pieces.append(("name", fitted.name))
-        for kind, text in (("detail", fitted.detail), ("tail", fitted.tail)):
+        detail = "" if line.mark == "ask" else "detail"  # what is to be approved is not dimmed
+        for kind, text in ((detail, fitted.detail), ("tail", fitted.tail)):
             if text:
                 pieces += [("", "  "), (kind, text)]
         return pieces

@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 from ..core.plain_text import CSI, STRING, clean, one_line
 
-__all__ = ["Cleaner", "arguments_line", "cells", "clean", "cut", "duration", "escape_json", "one_line"]
+__all__ = [
+    "Cleaner",
+    "arguments_line",
+    "cells",
+    "clean",
+    "cut",
+    "duration",
+    "escape_json",
+    "indented",
+    "one_line",
+    "visible",
+    "visible_json",
+    "wrapped",
+]
 
 _UNFINISHED = re.compile(rf"(?:{CSI}|{STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
 _LONGEST_VALUE = 400  # characters of one argument that are looked at: no terminal line shows more
@@ -68,6 +82,27 @@ def cut(text: str, width: int, mark: str = "…") -> str:
     return text[:end].rstrip() + mark if width >= cells(mark) else ""
 
 
+def indented(text: str, width: int, most_lines: int | None = None) -> str:
+    """`text` in lines of at most `width` columns, two spaces in front of each; beyond `most_lines` it is cut."""
+    room = max(width - 2, 10)
+    lines = textwrap.wrap(text, room, max_lines=most_lines, placeholder=" …")
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """`text` in rows of at most `width` columns, cut wherever one is full: nothing is left out or changed."""
+    if text.isascii():
+        return [text[start : start + width] for start in range(0, len(text), width)]
+    rows: list[str] = []
+    begin = left = 0
+    for at, character in enumerate(text):
+        left -= _cells_of(character)
+        if left < 0:
+            rows.append(text[begin:at])
+            begin, left = at, width - _cells_of(character)
+    return [*rows[1:], text[begin:]]
+
+
 def arguments_line(arguments: Mapping[str, Any] | str) -> str:
     """A call's arguments on one line: `query="limits" max_results=30`. Text is taken as it is."""
     if isinstance(arguments, str):
@@ -95,3 +130,18 @@ def duration(seconds: float) -> str:
 def escape_json(written: str) -> str:
     """JSON text with the control characters escaped that JSON allows raw and some terminals obey. The same value."""
     return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written)
+
+
+def visible(text: str) -> str:
+    """`text` with what does not print as it is written as in JSON, so that it is seen: nothing is removed."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else _escape(each) for each in text)
+
+
+def visible_json(value: Any) -> str:
+    """`value` as JSON on one line, with all that does not print escaped. It reads back as the same value."""
+    return visible(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
