@@ -181,6 +181,15 @@ def test_there_is_no_note_where_nothing_failed_or_where_only_a_limit_spoke() -> 
     assert "system" not in turn.roles
 
 
+def test_a_note_can_be_sent_whatever_a_tool_has_said() -> None:
+    turn = Turn(note_failures=True)
+    turn.call()
+    turn.step(failed("r_0_0", "bad \ud800"))
+    note = turn.state.messages[-1]
+    assert isinstance(note, SystemMessage)
+    assert note.text.startswith("clock failed (error): bad ?\n")
+
+
 def test_each_round_with_failures_has_a_note_of_its_own() -> None:
     turn = Turn(note_failures=True)
     for _ in range(2):

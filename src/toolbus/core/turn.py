@@ -125,14 +125,19 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         facts.append(start.prompt)
 
 
-def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, _now: float) -> None:
+def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: float) -> None:
     if state.phase is not Phase.MODEL:
         return
     reply = replied.reply
     message = _identified(state, reply.message)
     cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
-    facts.add(
-        ModelResponded,
+    responded = ModelResponded(
+        event_id=facts.place,
+        request_id=state.request_id,
+        conversation_id=state.conversation_id,
+        parent_id=state.parent_id,
+        at=now,
+        metadata=state.metadata,
         round=state.round,
         message=message,
         finish_reason=reply.finish_reason,
@@ -141,6 +146,7 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, _now: float
         model=reply.model,
         cost=cost,
     )
+    facts.made.append(responded)
     if cost is None and state.limits.max_cost is not None:  # it could cost anything
         _on_unpriced(state, message, reply, facts)
         return
@@ -341,13 +347,19 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
                 for each in state.calls
             ]
         )
-        facts.add(
-            RoundStarted,
+        began = RoundStarted(
+            event_id=facts.place,
+            request_id=state.request_id,
+            conversation_id=state.conversation_id,
+            parent_id=state.parent_id,
+            at=now,
+            metadata=state.metadata,
             round=state.round + 1,
             message_count=len(state.messages),
             after=outcomes,
             tools_offered=stop is None,
         )
+        facts.made.append(began)
 
 
 def _ends_by_call(state: TurnState, newest: Message | None, now: float) -> bool:
@@ -373,7 +385,7 @@ def _failure_note(state: TurnState) -> SystemMessage | None:
     if not lines:
         return None
     told = "\n".join([*lines, "Try another way, or say what could not be done and why."])
-    return SystemMessage(text=told, message_id=_note_id(state))
+    return SystemMessage(text=encodable(told), message_id=_note_id(state))
 
 
 def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
