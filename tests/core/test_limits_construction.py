@@ -97,6 +97,8 @@ def test_stop_on_takes_any_collection_of_reasons_and_refuses_others_by_name() ->
     options: dict[str, Any] = {"stop_on": ["unknown_tool", "timeout"]}
     assert Limits(**options).stop_on == frozenset({"unknown_tool", "timeout"})
     assert refused("stop_on", {"unknown"}).startswith("stop_on has 'unknown'; a call fails for one of: error, ")
+    for wrong in (None, 5, [["unknown_tool"]]):
+        assert refused("stop_on", wrong) == f"stop_on is {wrong!r}; it must be a set of reasons"
 
 
 def test_the_presets_have_5_10_and_20_rounds() -> None:

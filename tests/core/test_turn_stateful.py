@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from turn_driver import TOOLS, Turn, call, completed, decided, failed, of, replied
+from turn_driver import Turn, call, completed, decided, failed, of, replied
 from turn_rules import (
     check_approvals,
     check_budget,
@@ -25,15 +24,31 @@ from turn_rules import (
     paused_seconds,
     plan_of,
 )
+from turn_strategies import (
+    HISTORIES,
+    OFFERS,
+    OWN_TOOLS,
+    SEQUENTIAL,
+    City,
+    agreed,
+    arguments,
+    denials,
+    edits,
+    limits,
+    replies,
+    seconds,
+    sentences,
+    spents,
+    texts,
+    usages,
+)
 
-from toolbus.core.approval import ApprovalPolicy, definition_of, needs_approval
+from toolbus.core.approval import definition_of, needs_approval
 from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
-from toolbus.core.prices import Price
 from toolbus.core.state import CallStatus, Phase
 from toolbus.core.transcript import repair, validate
 from toolbus.core.turn import AwaitCalls, CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, apply, pending
-from toolbus.errors import InvalidArguments
 from toolbus.events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -52,125 +67,10 @@ from toolbus.events import (
     decode,
     encode,
 )
-from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
+from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.protocols import ToolSpec
-from toolbus.toolsets.control import give_up, task_complete, update_plan
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
-HISTORIES: list[list[Message]] = [
-    [],
-    [SystemMessage(text="Be brief.")],
-    [
-        UserMessage(content="earlier"),
-        AssistantMessage(tool_calls=(ToolCall(name="clock", call_id="call_0"),)),
-        ToolMessage(call_id="call_0", name="clock", content="noon"),
-        AssistantMessage(text="noon"),
-    ],
-]
-
-
-@dataclass
-class City:
-    name: str
-
-
-def _nothing_bad(arguments: Mapping[str, Any]) -> None:
-    if "bad" in arguments:
-        raise InvalidArguments("$.bad: there is no such argument")
-
-
-def _is_much(arguments: Mapping[str, Any]) -> bool:
-    if arguments.get("n") == 0.1:
-        raise ZeroDivisionError
-    return bool(arguments)
-
-
-OWN_TOOLS: Mapping[str, ToolSpec] = {
-    **TOOLS,
-    "pay": ToolSpec(name="pay", approval=True, validate=_nothing_bad),
-    "send": ToolSpec(name="send", approval=_is_much),
-    "step": ToolSpec(name="step", sequential=True, validate=_nothing_bad),
-    "sign": ToolSpec(name="sign", sequential=True, approval=True),
-    **{each.spec.name: each.spec for each in (task_complete, give_up, update_plan)},
-}
-SEQUENTIAL = {"step", "sign"}
-CHANGED = {name: replace(spec, description="It is another one now.") for name, spec in OWN_TOOLS.items()}
-OFFERS: list[Mapping[str, ToolSpec]] = [
-    *[OWN_TOOLS] * 4,
-    CHANGED,
-    {name: OWN_TOOLS[name] for name in ("clock", "send", "sign", "task_complete")},
-    {},
-]
-OUTPUTS: list[OutputType[Any] | None] = [None, None, OutputType(City), OutputType(list[int])]
-
-
-def _in_order(spec: ToolSpec, _arguments: Mapping[str, Any]) -> bool:
-    return spec.sequential
-
-
-POLICIES: list[ApprovalPolicy | None] = [None, None, None, True, False, _in_order]
-
-limits = st.builds(
-    Limits,
-    max_rounds=st.integers(1, 5),
-    max_calls_per_round=st.integers(1, 5),
-    max_tool_calls=st.sampled_from([1, 4, 20]),
-    max_consecutive_errors=st.sampled_from([1, 4, 9]),
-    max_repeats=st.sampled_from([1, 3, 9]),
-    max_output_repairs=st.integers(1, 2),
-    timeout_seconds=st.sampled_from([120.0, 120.0, 5.0, 0.3]),
-    tool_timeout_seconds=st.sampled_from([2.0, 30.0, 0.1]),
-    model_timeout_seconds=st.sampled_from([3, 60.0, 0.7]),
-    approval_timeout_seconds=st.sampled_from([1.0, 3_600.0, 0.3]),
-    max_input_tokens=st.sampled_from([5, *[1_000_000] * 3]),
-    max_output_tokens=st.sampled_from([5, *[1_000_000] * 3]),
-    max_cost=st.sampled_from([None, None, None, 2.0]),
-    on_limit=st.sampled_from(["answer", "stop"]),
-    on_failure=st.sampled_from([*["collect"] * 5, "fail_fast"]),
-    stop_on=st.sampled_from([*[()] * 7, {"unknown_tool"}, {"timeout", "denied"}, {"limit", "cancelled"}]),
-)
-agreed = st.fixed_dictionaries(
-    {
-        "approval": st.sampled_from(POLICIES),
-        "output": st.sampled_from(OUTPUTS),
-        "note_failures": st.booleans(),
-        "prices": st.sampled_from([None, *[{"*": Price(input=500_000, output=100_000)}] * 5]),
-    }
-)
-arguments = st.sampled_from(
-    [
-        *["{}", "", '{"city":"Rome"}', '{"city": 1}', "{", '{"n": 0.1}', '{"a": "\ud800"}', '{"a":1,"a":1}'],
-        *['{"n":1}', '{"n":2}', '{"city":"Paris"}'] * 4,
-        '{"bad":1}',
-    ]
-)
-controls = st.sampled_from(
-    [
-        *[call("update_plan", '{"steps":[{"text":"look"}]}'), call("update_plan", '{"steps":[]}')],
-        *[call("update_plan", '{"steps":[{"text":"look","status":"done"},{"text":"tell"}]}')] * 2,
-        *[call("task_complete", '{"answer":"noon"}'), call("task_complete", '{"answer":"[1]"}')],
-        *[call("give_up", '{"reason":"too hard"}'), call("give_up", "{}")],
-        *[call("final_answer", '{"name":"Rome"}'), call("final_answer", '{"value":[1]}'), call("final_answer")],
-    ]
-)
-tools = st.builds(
-    call,
-    st.sampled_from(
-        ["clock", "weather", *["pay", "send"] * 2, *["step", "sign"] * 3, "nothing", "to\ud800rn"],
-    ),
-    arguments,
-    st.sampled_from(["", "x", "call_0"]),
-)
-tool_calls = st.one_of(*[tools] * 6, controls)
-replies = st.one_of(*[st.lists(tool_calls, min_size=2, max_size=5)] * 4, st.lists(tool_calls, max_size=1))
-# What models write is cleaned; what people say comes clean.
-texts = st.sampled_from(["", " ", "noon", "ü \ud83d", '{"name":"Rome"}', "Here:\n```json\n[1, 2]\n```"])
-sentences = st.sampled_from(["", "\n", "In Rome.", "ü"])
-usages = st.builds(Usage, input_tokens=st.integers(0, 3), output_tokens=st.integers(0, 3))
-spents = st.none() | st.builds(Spent, usage=usages, tool_calls=st.integers(0, 2), cost=st.sampled_from([0.0, 1.5]))
-seconds = st.sampled_from([0.0, 0.05, 0.1, 0.1, 1.0, 2.9, 31.0])
-edits = st.sampled_from([None, None, {}, {"n": 2}, {"bad": 1}, {"city": 5}])
-denials = st.sampled_from([{}, {}, {}, {0: "It is forbidden."}, {2: "It is forbidden."}])
 
 
 class AnyTurn(RuleBasedStateMachine):
@@ -287,7 +187,7 @@ class AnyTurn(RuleBasedStateMachine):
     @precondition(lambda self: self.turn.state.phase is not Phase.MODEL)
     @rule(text=texts)
     def reply_when_nobody_asks(self, text: str) -> None:
-        assert self.step(replied(text)) == []
+        assert of(ModelResponded, self.step(replied(text))) == []
 
     @precondition(lambda self: self.turn.state.waiting)
     @rule(offer=st.sampled_from(OFFERS))
@@ -309,7 +209,8 @@ class AnyTurn(RuleBasedStateMachine):
     def decide_whatever(self, call_id: str, approved: bool) -> None:
         each = self.turn.state.open_calls.get(call_id)
         waits = each is not None and each.status is CallStatus.WAITING
-        assert bool(self.step(decided(call_id, approved))) is waits
+        decision = decided(call_id, approved)
+        assert (decision in self.step(decision)) is waits
 
     @precondition(lambda self: self.turn.state.open_calls)
     @rule(
@@ -346,7 +247,8 @@ class AnyTurn(RuleBasedStateMachine):
     @rule(call_id=st.sampled_from(["r_0_0", "r_0_1", "r_1_0", "r_9_9", "q_0_0", ""]))
     def settle_whatever(self, call_id: str) -> None:
         known = call_id in self.turn.state.open_calls
-        assert bool(self.step(failed(call_id, at=self.turn.now))) is known
+        result = failed(call_id, at=self.turn.now)
+        assert (result in self.step(result)) is known
 
     @rule(after=seconds)
     def let_time_pass(self, after: float) -> None:
