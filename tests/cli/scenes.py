@@ -182,11 +182,18 @@ async def failing() -> str:
     raise ToolError("out of paper")
 
 
+@tool(name="delete_file", destructive=True)
+async def _another_delete_file(path: str) -> str:
+    """Delete a file, but not as the one above does."""
+    did.append(path)
+    return f"{path} is gone"
+
+
 @tool
 async def helper(task: str, context: ToolContext[None]) -> str:
     """Hands a task to a request of its own, which deletes what the task names."""
     script = [calls(("delete_file", {"path": task})), text("Helped.")]
-    return (await context.ask(task, provider=ScriptedProvider(script), tools=[delete_file])).text
+    return (await context.ask(task, provider=ScriptedProvider(script), tools=[_another_delete_file])).text
 
 
 asked = threading.Event()

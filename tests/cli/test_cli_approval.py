@@ -78,6 +78,14 @@ class Person:
     def __call__(self, *steps: Any, arguments: tuple[str, ...] = ASK, stdout: io.StringIO | None = None) -> int:
         self._left = iter(steps)
         self.terminal.readline = lambda *_: self._type() + "\n"  # type: ignore[method-assign]
+        return self._main(arguments, stdout)
+
+    def at_end(self, *, stdout: io.StringIO) -> int:
+        """With nothing more to come, where `readline` says so in its own way."""
+        self.terminal.readline = lambda *_: ""  # type: ignore[method-assign]
+        return self._main(ASK, stdout)
+
+    def _main(self, arguments: tuple[str, ...], stdout: io.StringIO | None) -> int:
         self._patch.setattr(builtins, "input", self._type)
         self._patch.setattr(_prompt, "_readline", lambda: self.readline)
         self._patch.setattr("sys.stdin", self.terminal)
@@ -185,6 +193,12 @@ class TestSeveral:
         assert person("a") == 0
         assert person.questions == ['? Delete File  path="a"']
         assert scenes.did == ["a", "b"]
+
+    def test_their_arguments_can_be_edited_too_and_are_checked_by_their_own_tool(self, person: Person):
+        scenes.play(calls(("helper", {"task": "a"})), text("Done."))
+        assert person("e", '{"nothing": 1}', "y") == 0
+        assert person.questions == ['? Delete File  path="a"', "? Delete File  nothing=1"]
+        assert scenes.did == []
 
     def test_one_that_needs_no_answer_any_more_is_taken_back(self, person: Person):
         def wait() -> str:
@@ -318,6 +332,12 @@ class TestPlaces:
         assert person("y", stdout=answers) == 0
         assert answers.getvalue() == "Done.\n"
         assert f'? Delete File  path="notes.txt"\n{RUN_IT}y\n' in person.shown
+
+    def test_the_end_of_input_denies_there_too(self, person: Person):
+        scenes.play(NOTES, text("Then not."))
+        assert person.at_end(stdout=io.StringIO()) == 0
+        assert scenes.did == []
+        assert f"{RUN_IT}\n⊘ Delete File" in person.shown
 
     def test_what_a_tool_prints_meanwhile_is_shown_after_the_answer(self, person: Person):
         import sys

@@ -275,7 +275,7 @@ def test_arguments_can_be_edited_in_place_and_answers_are_not_in_the_history(des
         terminal.read_until(ASKED, after=terminal.shown.index("force=true"))
         terminal.type("y\n")
         terminal.read_until("Done.")
-        so_far = len(terminal.shown)
+        so_far = terminal.shown.index("Done.")
         terminal.read_until("> ", after=so_far)
         terminal.type("\x1b[A\n")  # the line before is the question, and no answer
         terminal.read_until("one", after=so_far)

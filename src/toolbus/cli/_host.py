@@ -123,8 +123,7 @@ class Host:
     def _decided(self, call: ApprovalRequested) -> ApprovalDecided | None:
         """What the person says; None when the call has been settled meanwhile, or the request is being cancelled."""
         person = self._person
-        if person is None:
-            return None
+        assert person is not None  # else nobody would have heard the question
         known = person.known(call)
         if known is not None:
             return known
