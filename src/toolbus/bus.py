@@ -21,7 +21,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .buffers import EventBuffer, Overflow
-from .clock import SessionClock
+from .clock import SessionClock, loop_runs
 from .errors import BusError, ConfigurationError
 from .events import (
     ApprovalDecided,
@@ -152,11 +152,21 @@ class EventBus:
         try:
             if threading.get_ident() != self._thread:
                 return anyio.from_thread.run_sync(self.publish, event, token=self._token)
-            if _runs(self._token):
+            if loop_runs(self._token):
                 return self.publish(event)
         except anyio.RunFinishedError:
             pass
         raise BusError(f"the event loop of this bus has ended; {event.type} was not published")
+
+    def announce_all(self, events: Iterable[Event]) -> None:
+        """`announce`, event by event."""
+        receivers, by_type = self._receivers, self._by_type
+        for event in events:
+            kind = type(event)
+            if kind in receivers or kind in by_type or self._by_request or self._delivering:
+                self.announce(event)
+            else:
+                self._position += 1  # nobody to tell
 
     def announce(self, event: Event) -> None:
         """Broadcast without arbitration: for sessions, which have claimed what they say. Use `publish`."""
@@ -484,13 +494,3 @@ def _is_cancellation(exc: BaseException) -> bool:
         return isinstance(exc, anyio.get_cancelled_exc_class())
     except anyio.NoEventLoopError:
         return False
-
-
-def _runs(token: anyio.lowlevel.EventLoopToken) -> bool:
-    """Whether an event loop runs in this thread. Asked by a bare callback of asyncio, anyio does not know."""
-    try:
-        anyio.lowlevel.current_token()
-    except anyio.NoEventLoopError:
-        is_running = getattr(token.native_token, "is_running", None)
-        return is_running is not None and is_running()
-    return True

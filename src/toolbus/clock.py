@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 
-__all__ = ["SessionClock"]
+__all__ = ["SessionClock", "loop_runs"]
 
 
 class SessionClock:
@@ -41,3 +42,13 @@ def _loop_clock() -> Callable[[], float]:
     before = time.monotonic()
     now = anyio.current_time()
     return time.monotonic if before <= now <= time.monotonic() else anyio.current_time
+
+
+def loop_runs(token: anyio.lowlevel.EventLoopToken) -> bool:
+    """Whether an event loop runs in this thread. Asked by a bare callback of asyncio, anyio does not know."""
+    try:
+        anyio.lowlevel.current_token()
+    except anyio.NoEventLoopError:
+        is_running = getattr(token.native_token, "is_running", None)
+        return is_running is not None and is_running()
+    return True

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
 
-from .events import Event, ToolCallCompleted, ToolCallFailed
+from .events import CancelRequested, Event, ToolCallCompleted, ToolCallFailed
 from .protocols import LateResults, RequestView
 
 __all__ = ["Mailbox"]
@@ -50,6 +52,18 @@ class Mailbox:
     def has(self, kind: type[Event]) -> bool:
         """Whether an event of `kind` came in since the last time."""
         return any(isinstance(event, kind) for event in self._items)
+
+    @contextmanager
+    def unless_cancelled(self, deadline: float = math.inf) -> Generator[anyio.CancelScope]:
+        """A block that is left when somebody cancels the request, or at `deadline` on the loop's clock."""
+        with anyio.CancelScope(deadline=deadline) as scope:
+            self.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
+            try:
+                if self.has(CancelRequested):
+                    scope.cancel()
+                yield scope
+            finally:
+                self.on_put = None
 
     def drain(self) -> list[Any]:
         """All events that came in since the last time: results first, so that a cancel loses nothing that is done.

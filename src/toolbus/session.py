@@ -30,6 +30,7 @@ from .events import (
     Event,
     MessageAppended,
     RequestFailed,
+    StatusChanged,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
@@ -150,6 +151,7 @@ class RequestSession(SessionHandle):
             output=self._output,
             note_failures=get("note_failures", False),
         )
+        _check_together(state, self.tools.specs)
         super().__init__(
             bus,
             state,
@@ -288,15 +290,10 @@ class RequestSession(SessionHandle):
 
     async def _make_ready(self, prepare: Prepare, mailbox: Mailbox) -> None:
         """Wait for what has to come first, unless somebody cancels the request meanwhile."""
-        with anyio.CancelScope() as scope:
-            mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
-            try:
-                if not mailbox.has(CancelRequested):
-                    earlier = repair(await prepare())
-                    self._state.messages[:0] = earlier
-                    self._earlier = len(earlier)
-            finally:
-                mailbox.on_put = None
+        with mailbox.unless_cancelled():
+            earlier = repair(await prepare())
+            self._state.messages[:0] = earlier
+            self._earlier = len(earlier)
 
     def _start(self, refused: ToolbusError | None = None) -> Start:
         state = self._state
@@ -317,12 +314,10 @@ class RequestSession(SessionHandle):
         if prompt is None or not self.interceptors:
             return self._start()
         seconds = self._state.limits.timeout_seconds
-        with anyio.CancelScope(deadline=self._clock.loop_time() + seconds) as scope:
-            mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
+        with mailbox.unless_cancelled(self._clock.loop_time() + seconds):
             try:
-                if not mailbox.has(CancelRequested):
-                    self._prompt = await self._asker.admit(prompt, self)
-                    return self._start()
+                self._prompt = await self._asker.admit(prompt, self)
+                return self._start()
             except ToolbusError as exc:
                 return self._start(refused=exc)
             except Exception as exc:
@@ -330,8 +325,6 @@ class RequestSession(SessionHandle):
                 error = ApplicationError(f"on_prompt raised {type(exc).__name__}: {exc}")
                 error.__cause__ = exc
                 return self._start(refused=error)
-            finally:
-                mailbox.on_put = None
         if mailbox.has(CancelRequested):
             self._prompt = None  # nobody has looked at it, so it is not kept
             return self._start()
@@ -385,7 +378,8 @@ class RequestSession(SessionHandle):
             self._bus.claim(fact.request_id, fact.call_id)
 
     def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
-        announce, ending = self._bus.announce, self._state.ending
+        ending, status = self._state.ending, self.status
+        own: list[Event] = []
         for fact in facts:
             kind = type(fact)
             if kind in LEVELS and (self._logs or kind in WARNINGS):
@@ -393,10 +387,14 @@ class RequestSession(SessionHandle):
             if kind in _FROM_BUS or (kind in _TERMINAL and fact in inputs):
                 continue  # what came from the bus was published there
             if fact is ending:  # a request's ending is the last that is heard of it
-                self.status.tell_all(facts)
-            announce(fact)
-        if ending is None:
-            self.status.tell_all(facts)
+                self._bus.announce_all(own)
+                status.tell_all(facts)
+                own = [fact]
+            else:
+                own.append(fact)
+        self._bus.announce_all(own)
+        if ending is None and (status.is_heard or self._bus.wants(StatusChanged, self.request_id)):
+            status.tell_all(facts)
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -425,13 +423,8 @@ class RequestSession(SessionHandle):
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
         """Wait until the model may be called again. False when the request was ended meanwhile."""
-        with anyio.CancelScope(deadline=self._clock.on_loop(command.not_before)) as scope:
-            mailbox.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
-            try:
-                if not mailbox.has(CancelRequested):
-                    await anyio.sleep_forever()
-            finally:
-                mailbox.on_put = None
+        with mailbox.unless_cancelled(self._clock.on_loop(command.not_before)):
+            await anyio.sleep_forever()
         if asked := mailbox.drain():
             await self._step(asked, self._clock())
         return self._state.phase is Phase.MODEL
@@ -473,7 +466,7 @@ class RequestSession(SessionHandle):
                     name=each.call.name,
                     reason="interrupted",
                     error="The request ended by an internal error.",
-                    outcome_unknown=True,
+                    outcome_unknown=each.requested_at is not None,
                 )
                 self._bus.announce(failed)
         state.phase = Phase.ENDED
@@ -494,3 +487,11 @@ class RequestSession(SessionHandle):
             self._accepted.set()
         if self._done is not None:
             self._done.set()
+
+
+def _check_together(state: TurnState, specs: Mapping[str, ToolSpec]) -> None:
+    """Refuse what does not go together."""
+    if state.limits.max_cost is not None and not state.prices:
+        raise ConfigurationError("max_cost is set, and there is no price table; give prices={'*': Price(...)}, say")
+    if state.output is not None and state.output.spec.name in specs:
+        raise ConfigurationError(f"a tool is named {state.output.spec.name}, which output= needs; give it another name")

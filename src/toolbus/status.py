@@ -54,6 +54,11 @@ class StatusTeller:
         self._said = False
 
     @property
+    def is_heard(self) -> bool:
+        """Whether anybody has wanted to hear the status; else it need not be told of anything."""
+        return self._narration is not None
+
+    @property
     def status(self) -> Status:
         """The stage and the sentence as of now, for somebody who begins to listen; ("idle", "") before the start."""
         return self._begin().status(self._specs())

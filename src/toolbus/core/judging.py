@@ -63,7 +63,7 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
     Of sequential ones only the first that is not settled; the others stay `OPEN`.
     """
     tally = _Tally(state)
-    sequential = False
+    sequential = ends = False
     verdicts: list[_Verdict] = []
     for index, each in enumerate(state.calls):
         spec = state.tools.get(each.call.name)
@@ -71,10 +71,12 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
         if each.status is not CallStatus.OPEN:  # what is known no more may have been sequential when it began
             sequential = sequential or ((in_order or spec is None) and each.status is not CallStatus.SETTLED)
         elif not (in_order and sequential):
-            verdict = _verdict(state, index, each, tally, now)
+            verdict = _verdict(state, index, each, spec, tally, now)
             verdicts.append(verdict)
-            sequential = sequential or (in_order and not verdict.reason)
-    ends = any(each.reason and ends_at_once(state.limits, each.reason) for each in verdicts)
+            if verdict.reason:
+                ends = ends or ends_at_once(state.limits, verdict.reason)
+            else:
+                sequential = sequential or in_order
     for verdict in verdicts:
         if verdict.reason:
             facts.refuse(verdict.each.call, verdict.reason, verdict.error, limit=verdict.limit)
@@ -84,17 +86,19 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
             _admit(state, verdict, facts, now)
 
 
-def _verdict(state: TurnState, index: int, each: CallState, tally: _Tally, now: float) -> _Verdict:
+def _verdict(
+    state: TurnState, index: int, each: CallState, spec: ToolSpec | None, tally: _Tally, now: float
+) -> _Verdict:
     limits = state.limits
     call = each.call
-    if barred := _barred(state, index, call, tally.made, now):
+    if barred := _barred(state, index, spec, tally.made, now):
         limit, error = barred
         return _Verdict(each, "limit", f"{error} ({limit})." if error else _NO_TOOLS, limit)
-    checked = _checked(call, state)
+    checked = _checked(state, call, spec)
     if isinstance(checked, tuple):
         tally.made += 1
         return _Verdict(each, *checked)
-    spec = state.tools[call.name]
+    assert spec is not None
     if state.granted and state.granted.get(definition_of(spec)) is False:
         tally.made += 1
         return _Verdict(each, "denied", f"{call.name} was denied, and that was to be remembered.")
@@ -110,24 +114,22 @@ def _verdict(state: TurnState, index: int, each: CallState, tally: _Tally, now: 
     return _Verdict(each, arguments=checked, spec=spec)
 
 
-def _barred(state: TurnState, index: int, call: ToolCall, made: int, now: float) -> tuple[str, str] | None:
+def _barred(state: TurnState, index: int, spec: ToolSpec | None, made: int, now: float) -> tuple[str, str] | None:
     """The limit, with its value, that call number `index` of a reply may not pass, and why; None where it may run."""
     limits = state.limits
-    if not state.tools_offered and not (state.output is not None and call.name == state.output.spec.name):
+    if not state.tools_offered and not (spec is not None and spec.control == "output"):
         return state.stop.reason if state.stop else "", ""
     if is_time_over(state, now):  # it would be cancelled at once, after it may have had its effect
         return f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over"
     if index >= limits.max_calls_per_round:
         return f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply"
-    spec = state.tools.get(call.name)
     if made >= limits.max_tool_calls and (spec is None or spec.control not in ENDINGS):
         return f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up"
     return None
 
 
-def _checked(call: ToolCall, state: TurnState) -> dict[str, Any] | tuple[str, str]:
+def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[str, Any] | tuple[str, str]:
     """The arguments that the model has written, or the reason and the error for which no tool runs."""
-    spec = state.tools.get(call.name)
     if spec is None:
         there_are = ", ".join(state.tools) or "none"
         return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}."
@@ -147,16 +149,14 @@ def _admit(state: TurnState, verdict: _Verdict, facts: Facts, now: float) -> Non
     assert arguments is not None
     if spec.control:
         answer_control(call, spec.control, arguments, facts)
-    elif _must_ask(state, spec, arguments):
+    elif (
+        (state.approval is not None or spec.approval is not False)
+        and needs_approval(state.approval, spec, arguments)
+        and not state.granted.get(definition_of(spec))
+    ):
         _ask(state, call, spec, arguments, facts)
     else:
         _request(state, call, spec, arguments, facts, now)
-
-
-def _must_ask(state: TurnState, spec: ToolSpec, arguments: dict[str, Any]) -> bool:
-    if state.approval is None and spec.approval is False:
-        return False
-    return needs_approval(state.approval, spec, arguments) and not state.granted.get(definition_of(spec))
 
 
 def _request(
@@ -165,8 +165,13 @@ def _request(
     limits = state.limits
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
-    facts.add(
-        ToolCallRequested,
+    request = ToolCallRequested(  # written out, as `Facts.append` is: each call has one
+        event_id=facts.place,
+        request_id=state.request_id,
+        conversation_id=state.conversation_id,
+        parent_id=state.parent_id,
+        at=now,
+        metadata=state.metadata,
         call_id=call.call_id,
         provider_call_id=call.provider_call_id,
         vendor=state.vendor,
@@ -176,6 +181,7 @@ def _request(
         deadline=min(seconds, left),
         idempotency_key=call.call_id,
     )
+    facts.made.append(request)
 
 
 def _ask(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts) -> None:
@@ -194,11 +200,14 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
     each = state.open_calls.get(decided.call_id)
     if each is None or each.status is not CallStatus.WAITING:
         return
+    spec = state.tools.get(each.call.name)
+    if spec is not None and decided.definition not in ("", each.definition):  # the answer to an earlier question
+        _ask(state, each.call, spec, each.arguments or {}, facts)
+        return
     facts.made.append(decided)
     if state.cancel is not None or (state.stop is not None and state.stop.at_once):
         return  # in the same step, and before it: the call is given up next
     call = each.call
-    spec = state.tools.get(call.name)
     if not decided.approved:
         who = decided.by or "A person"
         facts.refuse(call, "denied", f"{who} denied the call{f': {decided.reason}' if decided.reason else '.'}")

@@ -297,6 +297,7 @@ class ApprovalRequested(Event):
             parent_id=self.parent_id,
             metadata=self.metadata,
             call_id=self.call_id,
+            definition=self.definition,
             approved=approved,
             arguments=arguments,
             by=by,
@@ -310,11 +311,13 @@ class ApprovalDecided(Event):
     """A person decided on one call. `arguments`, where given, replace the call's and are validated again.
 
     `by` says who, for the record; `reason` is told to the model with a denial. With `remember`, later calls of the
-    same tool (by its definition, whatever the arguments) in this conversation are decided likewise.
+    same tool (by its definition, whatever the arguments) in this conversation are decided likewise. `definition` is
+    that of the question; a decision on an older one is no decision, and the question is asked again.
     """
 
     type: Literal["approval_decided"] = "approval_decided"
     call_id: str
+    definition: str = ""
     approved: bool
     arguments: dict[str, Any] | None = None
     by: str = ""
