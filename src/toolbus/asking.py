@@ -17,19 +17,19 @@ from .core.control import plan_text
 from .core.guidance import guidance_text
 from .core.state import Messages, TurnState
 from .core.turn import CallModel, Input, ModelFailed, ModelReplied
-from .errors import ApplicationError, Denied, InvalidArguments, ProviderError, ToolbusError
+from .errors import ApplicationError, ConfigurationError, Denied, InvalidArguments, ProviderError, ToolbusError
 from .inputs import Instructions, is_blank, provider_list, read_instructions
 from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
-from .messages import AssistantMessage, Message, SystemMessage, ToolCall, UserMessage
-from .protocols import ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSpec
+from .messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
+from .protocols import ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSource, ToolSpec
 from .tools import ToolContext
 
 if TYPE_CHECKING:
     from .model_call import ModelCall
     from .options import ProviderForRound, SessionOptions
 
-__all__ = ["Asker", "context_of"]
+__all__ = ["Asker", "check_together", "context_of"]
 
 T = TypeVar("T")
 
@@ -80,9 +80,23 @@ class Asker:
             raise ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
+    def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
+        """The tools there are now, and that of the structured output."""
+        output = self._state.output
+        return tools.specs if output is None else {**tools.specs, output.spec.name: output.spec}
+
+    def offered(self, tools: ToolSource, command: CallModel) -> Mapping[str, ToolSpec]:
+        """What the model may call now. In the last answer after a limit, only what gives the structured output."""
+        state = self._state
+        state.tools = specs = self.known(tools)
+        if command.offer_tools:
+            return specs
+        return {} if state.output is None else {state.output.spec.name: state.output.spec}
+
     async def ask(self, call: ModelCall, tools: Mapping[str, ToolSpec], view: RequestView) -> Input:
         """Ask once. Raises nothing but cancellation."""
         self.error = None
+        spent: list[Usage] = []
         try:
             request = ModelRequest(
                 messages=await self._messages(tools, view),
@@ -95,19 +109,19 @@ class Asker:
             if not self.interceptors:
                 reply = await self._provider(call.command).respond(request, call.emit)
                 return ModelReplied(reply) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-            reply = await self._through(self._innermost(call), request, view)
+            reply = await self._through(self._innermost(call, spent), request, view)
             return await self._screened(reply, view) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance]
         except ProviderError as exc:
             self.error = exc
             return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds)
         except ToolbusError as exc:
             self.error = exc
-            return ModelFailed(exc.code, str(exc))
+            return ModelFailed(exc.code, str(exc), usage=sum(spent, Usage()))
         except Exception as exc:
             logger.exception("the model could not be asked", extra={"request_id": view.request_id})
             self.error = ApplicationError(f"{type(exc).__name__}: {exc}")
             self.error.__cause__ = exc
-            return ModelFailed(self.error.code, str(self.error))
+            return ModelFailed(self.error.code, str(self.error), usage=sum(spent, Usage()))
 
     def _provider(self, command: CallModel) -> Provider:
         if self._for_round is not None and command.provider == 0:
@@ -133,11 +147,15 @@ class Asker:
             return Messages(state.messages)
         return Messages(state.messages, SystemMessage(text=text, message_id=f"{state.request_id}_i"))
 
-    def _innermost(self, call: ModelCall) -> Ask:
+    def _innermost(self, call: ModelCall, spent: list[Usage]) -> Ask:
+        """The provider itself; what its replies have used goes into `spent`, whatever becomes of them."""
         emit = call.feed if edits_replies(self.interceptors) else call.emit
 
         async def ask(request: ModelRequest) -> ModelReply:
-            return await self._provider(call.command).respond(request, emit)
+            reply = await self._provider(call.command).respond(request, emit)
+            if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                spent.append(reply.usage)
+            return reply
 
         return ask
 
@@ -199,3 +217,11 @@ def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> A
         return _returned(reply, ModelReply, interceptor, "around_model")
 
     return asked
+
+
+def check_together(state: TurnState, specs: Mapping[str, ToolSpec]) -> None:
+    """Refuse what does not go together."""
+    if state.limits.max_cost is not None and not state.prices:
+        raise ConfigurationError("max_cost is set, and there is no price table; give prices={'*': Price(...)}, say")
+    if state.output is not None and state.output.spec.name in specs:
+        raise ConfigurationError(f"a tool is named {state.output.spec.name}, which output= needs; give it another name")

@@ -34,9 +34,11 @@ from .events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
+    ToolCallPaused,
+    ToolCallResumed,
 )
 from .mailbox import Mailbox
-from .subscriptions import BusStatistics, Receivers, Subscription, expand_kinds, words_of
+from .subscriptions import BusStatistics, Receivers, Subscription, expand_kinds, is_stray_cancellation, words_of
 
 if TYPE_CHECKING:
     from .protocols import LateResults, RequestView
@@ -48,7 +50,7 @@ _Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
 _Key: TypeAlias = tuple[str, str]
 
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
-_ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided})
+_ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed})
 _logger = logging.getLogger("toolbus.bus")
 
 
@@ -132,11 +134,15 @@ class EventBus:
                 self._dead_letter(event, "no such request runs here")
                 return False
             if isinstance(event, ApprovalDecided):
-                key = (event.request_id, event.call_id)
-                if key not in self._questions:  # nobody asked, or somebody has answered
-                    self._dead_letter(event, "no approval is open")
+                if (key := (event.request_id, event.call_id)) not in self._questions:
+                    self._dead_letter(event, "no approval is open")  # nobody asked, or somebody has answered
                     return False
                 self._questions.remove(key)
+            elif isinstance(event, (ToolCallPaused, ToolCallResumed)) and not self.is_open(
+                event.request_id, event.call_id
+            ):
+                self._dead_letter(event, "no such call is open")
+                return False
             mailbox.put(event)
         self.announce(event)
         return True
@@ -390,7 +396,7 @@ class EventBus:
 
     def _listener_failed(self, name: str, event: Event, exc: BaseException) -> None:
         self._failures += 1
-        if self._fatal is None and not isinstance(exc, Exception) and not _is_cancellation(exc):
+        if self._fatal is None and not isinstance(exc, Exception) and not is_stray_cancellation(exc):
             self._fatal = exc
         extra = {"request_id": event.request_id, "event_id": event.event_id}
         _logger.error("receiver %s failed on %s", name, event.type, exc_info=exc, extra=extra)
@@ -486,11 +492,3 @@ class EventBus:
             dead_letters=self._dead,
             subscriptions=tuple(each.statistics() for each in subscriptions.values()),
         )
-
-
-def _is_cancellation(exc: BaseException) -> bool:
-    """A stray one, such as the result of a cancelled future: nobody can cancel what does not await."""
-    try:
-        return isinstance(exc, anyio.get_cancelled_exc_class())
-    except anyio.NoEventLoopError:
-        return False

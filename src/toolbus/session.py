@@ -7,13 +7,14 @@ request's facts. It knows the bus, and no runtime, dispatcher or vendor.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, Unpack
 
 import anyio
 
-from .asking import Asker
+from .asking import Asker, check_together
 from .bus import EventBus
 from .core.control import UPDATE_PLAN, plan_in
 from .core.inherit import limits_left
@@ -34,6 +35,8 @@ from .events import (
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
+    ToolCallResumed,
     new_id,
 )
 from .handle import SessionHandle
@@ -45,7 +48,7 @@ from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
 from .options import SessionOptions, check_options
 from .outcome import RequestResult, result_from
-from .protocols import Journal, Provider, ToolSource, ToolSpec
+from .protocols import Journal, Provider, ToolSource
 from .status import StatusTeller
 
 __all__ = ["RequestSession"]
@@ -60,7 +63,7 @@ _DEFAULT_LIMITS = Limits()
 _DEEPEST = 8  # requests within requests: each level holds a session, and a model that calls itself has to end
 _INHERITED = ("deps", "metadata", "approval", "interceptors", "prices")
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
-_FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded})
+_FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed})
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
 _CLAIMED = frozenset[type[Event]]({MessageAppended, ApprovalRequested, *_TERMINAL})
 
@@ -93,6 +96,8 @@ class RequestSession(SessionHandle):
         "_logs",
         "_output",
         "_prompt",
+        "_tell_above",
+        "_waits",
         "deps",
         "interceptors",
         "metadata",
@@ -151,7 +156,7 @@ class RequestSession(SessionHandle):
             output=self._output,
             note_failures=get("note_failures", False),
         )
-        _check_together(state, self.tools.specs)
+        check_together(state, self.tools.specs)
         super().__init__(
             bus,
             state,
@@ -168,6 +173,8 @@ class RequestSession(SessionHandle):
         self._begun = False
         self._logs = True  # whether lines of INFO are written, as of the beginning
         self._depth = 0  # how many requests are above this one
+        self._tell_above: Callable[..., None] | None = None
+        self._waits = False  # for a person, as the request above was told
         self._earlier = 0  # how many messages `prepare` has put in front
 
     @property
@@ -217,7 +224,14 @@ class RequestSession(SessionHandle):
         )
         child._state.granted = self._state.granted  # what is to be remembered, is so for all of the conversation
         child._depth = depth
+        child._tell_above = functools.partial(self._on_child, call_id)
         return child
+
+    def _on_child(self, call_id: str, *, waits: bool) -> None:
+        """A sub-request waits for a person, or does so no more: so does its call."""
+        kind = ToolCallPaused if waits else ToolCallResumed
+        if call_id in self._state.open_calls:
+            self._bus.publish(kind(**self._state.envelope(self._bus.clock()), call_id=call_id))
 
     # ------------------------------------------------------------------------------------------------ the actor
 
@@ -351,7 +365,7 @@ class RequestSession(SessionHandle):
         """Decide and apply until nothing follows. Synchronous, so no result can slip in between."""
         state = self._state
         if state.waiting:  # a person's decision is for the tools as they are now
-            state.tools = self._specs()
+            state.tools = self._asker.known(self.tools)
         facts: list[Event] = []
         queue: list[Input | None] = [*inputs, None]
         for happened in queue:
@@ -395,6 +409,9 @@ class RequestSession(SessionHandle):
         self._bus.announce_all(own)
         if ending is None and (status.is_heard or self._bus.wants(StatusChanged, self.request_id)):
             status.tell_all(facts)
+        if self._tell_above is not None and self._waits is not (self._state.waiting > 0):
+            self._waits = not self._waits
+            self._tell_above(waits=self._waits)
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -402,7 +419,7 @@ class RequestSession(SessionHandle):
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
         if command.not_before and not await self._pause(command, mailbox):
             return
-        tools = self._offered(command)
+        tools = self._asker.offered(self.tools, command)
         call = ModelCall(self._bus, self._state, self._clock, command, scope, self.status)
         mailbox.on_put = call.on_put
         try:
@@ -428,18 +445,6 @@ class RequestSession(SessionHandle):
         if asked := mailbox.drain():
             await self._step(asked, self._clock())
         return self._state.phase is Phase.MODEL
-
-    def _specs(self) -> Mapping[str, ToolSpec]:
-        """The tools there are now, and that of the structured output."""
-        specs = self.tools.specs
-        return specs if self._output is None else {**specs, self._output.spec.name: self._output.spec}
-
-    def _offered(self, command: CallModel) -> Mapping[str, ToolSpec]:
-        """What the model may call now. In the last answer after a limit, only what gives the structured output."""
-        self._state.tools = specs = self.tools.specs if self._output is None else self._specs()
-        if command.offer_tools:
-            return specs
-        return {} if self._output is None else {self._output.spec.name: self._output.spec}
 
     # ------------------------------------------------------------------------------------------------- the end
 
@@ -487,11 +492,3 @@ class RequestSession(SessionHandle):
             self._accepted.set()
         if self._done is not None:
             self._done.set()
-
-
-def _check_together(state: TurnState, specs: Mapping[str, ToolSpec]) -> None:
-    """Refuse what does not go together."""
-    if state.limits.max_cost is not None and not state.prices:
-        raise ConfigurationError("max_cost is set, and there is no price table; give prices={'*': Price(...)}, say")
-    if state.output is not None and state.output.spec.name in specs:
-        raise ConfigurationError(f"a tool is named {state.output.spec.name}, which output= needs; give it another name")

@@ -23,7 +23,15 @@ from .events import EVENT_TYPES, Event
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["BusStatistics", "Receivers", "Subscription", "SubscriptionStatistics", "expand_kinds", "words_of"]
+__all__ = [
+    "BusStatistics",
+    "Receivers",
+    "Subscription",
+    "SubscriptionStatistics",
+    "expand_kinds",
+    "is_stray_cancellation",
+    "words_of",
+]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
 
@@ -358,3 +366,11 @@ def words_of(exc: BaseException) -> str:
         return f"{type(exc).__name__}: {exc}"
     except Exception:  # its __str__ is broken as well
         return type(exc).__name__
+
+
+def is_stray_cancellation(exc: BaseException) -> bool:
+    """A stray one, such as the result of a cancelled future: nobody can cancel what does not await."""
+    try:
+        return isinstance(exc, anyio.get_cancelled_exc_class())
+    except anyio.NoEventLoopError:
+        return False

@@ -36,6 +36,8 @@ FACTS = [
     "ApprovalRequested",
     "ApprovalDecided",
     "SteeringAdded",
+    "ToolCallPaused",
+    "ToolCallResumed",
     "CancelRequested",
     "PlanChanged",
     "HistoryCompressed",

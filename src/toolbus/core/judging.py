@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 
 from ..errors import InvalidArguments
-from ..events import ApprovalDecided, ApprovalRequested, ToolCallRequested
+from ..events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCallRequested, ToolCallResumed
 from ..messages import ToolCall
 from ..protocols import ToolSpec
 from .approval import definition_of, needs_approval
@@ -23,7 +23,7 @@ from .facts import Facts
 from .reducer import ends_at_once
 from .state import CallState, CallStatus, TurnState
 
-__all__ = ["AT_ONCE", "decide_approval", "is_time_over", "judge"]
+__all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge"]
 
 AT_ONCE = "Another call failed, and that ended the request."
 _NO_TOOLS = "No tool may be called any more; answer with what is known."
@@ -234,3 +234,12 @@ def _own_copy(arguments: object) -> dict[str, Any]:
     if not isinstance(copied, dict):
         raise InvalidArguments("they are no object")
     return cast("dict[str, Any]", copied)
+
+
+def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, facts: Facts, _now: float) -> None:
+    """A call that runs waits for a person, or does so no more. For any other call, and a second time, nothing."""
+    each = state.open_calls.get(event.call_id)
+    if each is None or each.status is not CallStatus.REQUESTED:
+        return
+    if (each.left is None) is isinstance(event, ToolCallPaused):
+        facts.made.append(event)

@@ -32,8 +32,10 @@ from ..events import (
     ToolArgumentsDelta,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallProgress,
     ToolCallRequested,
+    ToolCallResumed,
     ToolCallRetrying,
 )
 from ..messages import AssistantMessage
@@ -326,6 +328,16 @@ class Narration:
         self._calls[event.call_id] = (event, "")
         return self._show()
 
+    def _on_paused(self, event: ToolCallPaused) -> bool:
+        call = self._calls.get(event.call_id)
+        if call is None:
+            return False
+        self._waiting[event.call_id] = call[0].name
+        return self._show()
+
+    def _on_resumed(self, event: ToolCallResumed) -> bool:
+        return self._waiting.pop(event.call_id, None) is not None and self._show()
+
     def _on_progress(self, event: ToolCallProgress) -> bool:
         return bool(event.message) and not event.message.isspace() and self._say_of(event.call_id, event.message)
 
@@ -381,6 +393,8 @@ class Narration:
         ApprovalRequested: _on_approval,
         ApprovalDecided: _on_decision,
         ToolCallRequested: _on_requested,
+        ToolCallPaused: _on_paused,
+        ToolCallResumed: _on_resumed,
         ToolCallProgress: _on_progress,
         ToolCallRetrying: _on_retry,
         ToolCallCompleted: _on_completed,
@@ -434,6 +448,8 @@ def _events_of(each: CallState) -> list[Event]:
                 idempotency_key="",
             )
         )
+    if each.left is not None:
+        told.append(ToolCallPaused(call_id=call.call_id))
     if each.outcome is not None:
         told.append(each.outcome)
     return told

@@ -19,6 +19,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic_core import SchemaError
 
 from ..errors import ConfigurationError, InvalidArguments
 from ..protocols import ToolSpec
@@ -45,7 +46,7 @@ class OutputType(Generic[T]):
             if self._wrapped:
                 self._adapter = TypeAdapter(create_model("Answer", value=(wanted, ...)))
                 schema = self._adapter.json_schema()
-        except (PydanticSchemaGenerationError, PydanticUserError) as exc:
+        except (PydanticSchemaGenerationError, PydanticUserError, SchemaError) as exc:
             raise ConfigurationError(f"output={wanted!r} has no JSON schema: {exc}") from exc
         self.spec = ToolSpec(
             name=FINAL_ANSWER,

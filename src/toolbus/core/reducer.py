@@ -28,7 +28,9 @@ from ..events import (
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallRequested,
+    ToolCallResumed,
 )
 from ..messages import AssistantMessage, ToolMessage, Usage, UserMessage
 from .limits import Limits
@@ -238,6 +240,32 @@ def _end_waiting(state: TurnState, at: float) -> None:
         state.deadline += at - state.paused_at
 
 
+def _within_wait(state: TurnState, each: CallState, at: float) -> float:
+    """A moment of somebody else's clock, which may be any, as one while the call waits."""
+    return max(state.paused_at, min(at, each.deadline))
+
+
+def _apply_paused(state: TurnState, fact: ToolCallPaused) -> None:
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.requested_at is None or each.left is not None:
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be paused: it does not run, or stands still already")
+    at = max(each.requested_at, min(fact.at, each.deadline))
+    each.left = each.deadline - at
+    each.deadline = at + state.limits.approval_timeout_seconds + each.left
+    if not state.waiting:
+        state.paused_at = at
+    state.waiting += 1
+
+
+def _apply_resumed(state: TurnState, fact: ToolCallResumed) -> None:
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.left is None:
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot go on: it does not stand still")
+    at = _within_wait(state, each, fact.at)
+    each.deadline, each.left = at + each.left, None
+    _end_waiting(state, at)
+
+
 def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
     each = _judged(state, fact)
     if each.status is CallStatus.WAITING:
@@ -262,7 +290,10 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
     if before is CallStatus.WAITING:
         # Somebody else's result has the time of their clock, which may be any.
-        _end_waiting(state, fact.at if own else max(state.paused_at, min(fact.at, each.deadline)))
+        _end_waiting(state, fact.at if own else _within_wait(state, each, fact.at))
+    elif each.left is not None:
+        each.left = None
+        _end_waiting(state, _within_wait(state, each, fact.at))
     elif before is CallStatus.OPEN:
         _apply_unrequested(state, each, fact, own=own)
     if isinstance(fact, ToolCallFailed) and ends_at_once(state.limits, fact.reason, own=own):
@@ -308,6 +339,7 @@ def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
 def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | RequestCancelled) -> None:
     state.phase = Phase.ENDED
     state.ending = fact
+    state.usage = fact.usage
 
 
 def _apply_nothing(_state: TurnState, _fact: Event) -> None:
@@ -325,6 +357,8 @@ _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     ModelRetrying: ((Phase.MODEL,), _apply_retrying),
     ApprovalRequested: ((Phase.TOOLS,), _apply_asked),
     ApprovalDecided: ((Phase.TOOLS,), _apply_decided),
+    ToolCallPaused: ((Phase.TOOLS,), _apply_paused),
+    ToolCallResumed: ((Phase.TOOLS,), _apply_resumed),
     PlanChanged: ((Phase.TOOLS,), _apply_plan),
     ToolCallRequested: ((Phase.TOOLS,), _apply_requested),
     ToolCallCompleted: ((Phase.TOOLS,), _apply_settled),

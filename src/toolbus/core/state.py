@@ -92,6 +92,7 @@ class CallState:
     requested_at: float | None = None
     deadline: float = float("inf")
     definition: str = ""
+    left: float | None = None  # seconds until its deadline, while its clock stands still
     outcome: TerminalEvent | None = None
 
 

@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..events import ApprovalDecided, CancelRequested, SteeringAdded, ToolCallCompleted, ToolCallFailed
-from ..messages import Message, SystemMessage, UserMessage
+from ..events import (
+    ApprovalDecided,
+    CancelRequested,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallResumed,
+)
+from ..messages import Message, SystemMessage, Usage, UserMessage
 from ..protocols import ModelReply
 from .state import CallState
 
@@ -51,12 +59,16 @@ class ModelReplied:
 
 @dataclass(slots=True)
 class ModelFailed:
-    """A call of the model failed. `code` is a `ToolbusError.code`; the server may have said how long to wait."""
+    """A call of the model failed. `code` is a `ToolbusError.code`; the server may have said how long to wait.
+
+    `usage` is that of a reply that came, and may not be used.
+    """
 
     code: str
     error: str
     retryable: bool = False
     retry_after_seconds: float | None = None
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(slots=True)
@@ -72,6 +84,8 @@ Input: TypeAlias = (
     | ToolCallCompleted
     | ToolCallFailed
     | ApprovalDecided
+    | ToolCallPaused
+    | ToolCallResumed
     | CancelRequested
     | SteeringAdded
 )

@@ -37,13 +37,15 @@ from ..events import (
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
+    ToolCallResumed,
 )
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage, user_text
 from ..protocols import ModelReply
 from ..results import failure_content
 from .arguments import encodable, encodable_json
 from .facts import Facts
-from .judging import AT_ONCE, decide_approval, is_time_over, judge
+from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from .prices import cost_of
 from .reducer import apply, apply_all, over_budget, repair_id, used_up
 from .retry import backoff_seconds
@@ -211,7 +213,8 @@ def _on_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: f
     if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
         _complete(state, facts, state.stop.reason)
         return
-    facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=failed.retryable, usage=state.usage)
+    usage = state.usage + failed.usage
+    facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=failed.retryable, usage=usage)
 
 
 def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
@@ -289,6 +292,8 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
     ToolCallCompleted: _on_settled,
     ToolCallFailed: _on_settled,
     ApprovalDecided: decide_approval,
+    ToolCallPaused: decide_pause,
+    ToolCallResumed: decide_pause,
     CancelRequested: _on_cancel,
     SteeringAdded: _on_steering,
 }

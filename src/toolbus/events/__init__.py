@@ -37,7 +37,9 @@ from ._facts import (
     TerminalEvent,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallRequested,
+    ToolCallResumed,
 )
 from ._signals import (
     DeadLetter,
@@ -94,8 +96,10 @@ __all__ = [
     "ToolCallCompleted",
     "ToolCallFailed",
     "ToolCallLate",
+    "ToolCallPaused",
     "ToolCallProgress",
     "ToolCallRequested",
+    "ToolCallResumed",
     "ToolCallRetrying",
     "ToolCallStarted",
     "decode",

@@ -327,6 +327,28 @@ class ApprovalDecided(Event):
 
 
 @event
+class ToolCallPaused(Event):
+    """A call that runs waits for a person, as one whose sub-request asks for approval: its clocks stand still.
+
+    Whoever runs the call publishes it, and `ToolCallResumed` when the wait is over. The pause is bounded by
+    `approval_timeout_seconds`.
+    """
+
+    type: Literal["tool_call_paused"] = "tool_call_paused"
+    call_id: str
+    is_fact: ClassVar[bool] = True
+
+
+@event
+class ToolCallResumed(Event):
+    """A paused call goes on, with the time that it had left."""
+
+    type: Literal["tool_call_resumed"] = "tool_call_resumed"
+    call_id: str
+    is_fact: ClassVar[bool] = True
+
+
+@event
 class SteeringAdded(Event):
     """The user said something while the request ran; it joins the transcript at the next round boundary."""
 
