@@ -8,7 +8,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from toolbus import ToolRegistry, Limits, Price, Runtime, ToolContext, ToolError, subrequest_tool, tool
+from toolbus import Limits, Price, Runtime, ToolContext, ToolError, ToolRegistry, subrequest_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.events import Event, RequestStarted
 from toolbus.messages import SystemMessage, Usage

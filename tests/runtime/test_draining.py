@@ -1,0 +1,79 @@
+"""Draining: no new requests, a grace for those that run, and nothing lost of what is done."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolbus import Runtime, tool
+from toolbus.core.transcript import validate
+from toolbus.errors import NotRunning
+from toolbus.events import ToolCallCompleted
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+
+@tool
+async def quick() -> str:
+    """Answer at once."""
+    return "done"
+
+
+@tool(timeout_seconds=100)
+async def slow(seconds: float) -> str:
+    """Answer after a while."""
+    await anyio.sleep(seconds)
+    return f"{seconds:g} s"
+
+
+def working(seconds: float) -> ScriptedProvider:
+    return ScriptedProvider([calls(("quick", {}), ("slow", {"seconds": seconds})), text("All done.")])
+
+
+@pytest.mark.guarantee("G18")
+async def test_while_it_drains_no_request_begins_and_those_that_run_have_their_grace() -> None:
+    async with (
+        Runtime(tools=[quick, slow], provider=ScriptedProvider([])) as runtime,
+        anyio.create_task_group() as group,
+    ):
+        session = runtime.start("go", provider=working(5))
+        await settle()
+        group.start_soon(lambda: runtime.drain(grace_seconds=10))
+        await settle()
+        with pytest.raises(NotRunning, match="is closing"):
+            runtime.start("too late")
+        await advance(5)
+        assert (await session.result()).text == "All done."
+
+
+@pytest.mark.guarantee("G18")
+async def test_what_does_not_end_in_its_grace_keeps_what_is_done_and_its_conversation() -> None:
+    store = MemoryStore()
+    completed: list[ToolCallCompleted] = []
+    async with Runtime(ScriptedProvider([]), tools=[quick, slow], store=store) as runtime:
+        runtime.bus.connect(ToolCallCompleted, completed.append)
+        running = runtime.start("go", provider=working(50), conversation_id="c")
+        waiting = runtime.start("and then?", provider=working(1), conversation_id="c")
+        await settle()
+        assert await runtime.drain(grace_seconds=10) == 2
+        first, second = await running.result(), await waiting.result()
+        remembered = await store.history("c")
+    assert [(each.outcome, each.reason) for each in (first, second)] == [("cancelled", "the runtime is closing")] * 2
+    assert [(call.name, call.ok) for call in first.tool_calls] == [("quick", True), ("slow", False)]
+    assert [event.name for event in completed] == ["quick"]
+    # Turns are kept in the order in which they ended, and these two end at once.
+    assert [message for message in remembered if message not in second.new_messages] == first.messages
+    assert sorted(message.role for message in remembered) == ["assistant", "tool", "tool", "user", "user"]
+    validate(remembered)
+
+
+@pytest.mark.guarantee("G18")
+async def test_leaving_the_block_drains_and_a_grace_of_zero_waits_for_nothing() -> None:
+    async with Runtime(ScriptedProvider([]), tools=[quick, slow], drain_seconds=0) as runtime:
+        session = runtime.start("go", provider=working(50))
+        await settle()
+    assert (await session.result()).outcome == "cancelled"
+    with pytest.raises(NotRunning, match="is not running"):
+        runtime.start("after")
