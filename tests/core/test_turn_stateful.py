@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from turn_driver import Turn, call, completed, decided, failed, of, replied
+from turn_driver import Turn, call, completed, decided, failed, of, paused, replied, resumed
 from turn_rules import (
     check_approvals,
     check_budget,
     check_nothing_begins_after_the_end,
     check_order,
+    check_pauses,
     check_repeats,
     paused_seconds,
     plan_of,
@@ -63,7 +64,9 @@ from toolbus.events import (
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallRequested,
+    ToolCallResumed,
     decode,
     encode,
 )
@@ -139,6 +142,16 @@ class AnyTurn(RuleBasedStateMachine):
     def rough(self) -> bool:
         return self.turn.state.round >= self.calm
 
+    @property
+    def asked(self) -> list[str]:
+        """The calls that a person is asked about."""
+        return sorted(key for key, each in self.turn.state.open_calls.items() if each.status is CallStatus.WAITING)
+
+    @property
+    def paused(self) -> list[str]:
+        """The calls that run, and stand still."""
+        return sorted(key for key, each in self.turn.state.open_calls.items() if each.left is not None)
+
     @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
     @rule(text=texts, calls=replies, usage=usages, offer=st.sampled_from(OFFERS), denied=denials)
     def reply(
@@ -158,7 +171,7 @@ class AnyTurn(RuleBasedStateMachine):
         state = self.turn.state
         if state.phase is Phase.MODEL:
             self.reply(*(data.draw(each) for each in (texts, replies, usages, st.sampled_from(OFFERS), denials)))  # type: ignore[arg-type]
-        elif state.waiting and data.draw(st.booleans()):
+        elif self.asked and data.draw(st.booleans()):
             self.decide(data, *(data.draw(each) for each in (st.booleans(), edits, st.booleans(), seconds)))  # type: ignore[arg-type]
         elif state.open_calls:
             self.settle(data, False, data.draw(st.sampled_from(["", "", "", "error"])), data.draw(spents))
@@ -194,13 +207,12 @@ class AnyTurn(RuleBasedStateMachine):
     def change_the_tools(self, offer: Mapping[str, ToolSpec]) -> None:
         self.turn.offer(self.with_output(offer))
 
-    @precondition(lambda self: self.turn.state.waiting)
+    @precondition(lambda self: self.asked)
     @rule(data=st.data(), approved=st.booleans(), edit=edits, remember=st.booleans(), after=seconds)
     def decide(
         self, data: st.DataObject, approved: bool, edit: dict[str, Any] | None, remember: bool, after: float
     ) -> None:
-        waiting = sorted(key for key, each in self.turn.state.open_calls.items() if each.status is CallStatus.WAITING)
-        chosen = data.draw(st.lists(st.sampled_from(waiting), min_size=1, max_size=3))  # one perhaps twice
+        chosen = data.draw(st.lists(st.sampled_from(self.asked), min_size=1, max_size=3))  # one perhaps twice
         self.turn.now += after
         facts = self.step(*(decided(each, approved, arguments=edit, remember=remember) for each in chosen))
         assert {each.call_id for each in of(ApprovalDecided, facts)} == set(chosen)
@@ -211,6 +223,25 @@ class AnyTurn(RuleBasedStateMachine):
         waits = each is not None and each.status is CallStatus.WAITING
         decision = decided(call_id, approved)
         assert (decision in self.step(decision)) is waits
+
+    @precondition(lambda self: self.turn.state.open_calls)
+    @rule(data=st.data(), goes_on=st.booleans(), at=st.sampled_from([0.0, 1e9, 9e12]), after=seconds)
+    def pause_or_resume(self, data: st.DataObject, goes_on: bool, at: float, after: float) -> None:
+        """Any call that is open, perhaps in vain, and by whatever clock."""
+        state = self.turn.state
+        chosen = data.draw(st.sampled_from(sorted(state.open_calls)))
+        runs = state.open_calls[chosen].status is CallStatus.REQUESTED
+        means_something = chosen in self.paused if goes_on else runs and chosen not in self.paused
+        self.turn.now += after
+        facts = self.step((resumed if goes_on else paused)(chosen, at=at))
+        assert [each.call_id for each in of(ToolCallResumed if goes_on else ToolCallPaused, facts)] == (
+            [chosen] if means_something else []
+        )
+
+    @precondition(lambda self: not self.turn.state.open_calls)
+    @rule(call_id=st.sampled_from(["r_0_0", "r_0_1", "r_9_9", ""]))
+    def pause_whatever(self, call_id: str) -> None:
+        assert self.step(paused(call_id), resumed(call_id)) == []
 
     @precondition(lambda self: self.turn.state.open_calls)
     @rule(
@@ -306,7 +337,7 @@ class AnyTurn(RuleBasedStateMachine):
         assert len(set(requests)) == len(requests)
         assert {key for key, each in state.open_calls.items() if each.status is CallStatus.REQUESTED} <= set(requests)
         assert state.unjudged == sum(each.status is CallStatus.OPEN for each in state.open_calls.values())
-        assert state.waiting == sum(each.status is CallStatus.WAITING for each in state.open_calls.values())
+        assert state.waiting == len(self.asked) + len(self.paused)
 
     @invariant()
     def the_transcript_is_valid_whenever_nothing_is_open(self) -> None:
@@ -342,6 +373,7 @@ class AnyTurn(RuleBasedStateMachine):
         facts, turn = self.turn.facts, self.turn
         check_approvals(facts)
         check_order(facts, SEQUENTIAL)
+        check_pauses(facts)
         check_nothing_begins_after_the_end(facts, turn.limits)
         check_repeats(facts, turn.limits)
         usage, cost = check_budget(facts, turn.limits)
@@ -353,9 +385,10 @@ class AnyTurn(RuleBasedStateMachine):
     @invariant()
     def the_requests_clock_stands_still_while_something_waits(self) -> None:
         facts, state = self.turn.facts, self.turn.state
-        paused, waits = paused_seconds(facts)
+        stood_still, waits = paused_seconds(facts, self.turn.limits)
         assert waits is bool(state.waiting)
-        assert math.isclose(state.deadline, facts[0].at + self.turn.limits.timeout_seconds + paused, abs_tol=1e-5)
+        until = facts[0].at + self.turn.limits.timeout_seconds + stood_still
+        assert math.isclose(state.deadline, until, abs_tol=1e-5)
 
     @invariant()
     def an_answer_of_a_type_is_of_it(self) -> None:
@@ -377,8 +410,8 @@ class AnyTurn(RuleBasedStateMachine):
         began = facts[0].at
         for each in requested:
             before = facts[: facts.index(each) + 1]
-            paused, waits = paused_seconds(before)
-            assert waits or each.at + each.deadline <= began + limits.timeout_seconds + paused + 1e-5
+            stood_still, waits = paused_seconds(before, limits)
+            assert waits or each.at + each.deadline <= began + limits.timeout_seconds + stood_still + 1e-5
         rounds = of(RoundStarted, facts)
         assert [each.round for each in rounds] == list(range(len(rounds)))
         assert sum(each.tools_offered for each in rounds) <= limits.max_rounds

@@ -33,6 +33,8 @@ from toolbus.events import (
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
+    ToolCallResumed,
 )
 from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
 from toolbus.protocols import ModelReply, ToolSpec
@@ -73,6 +75,14 @@ def failed(call_id: str, error: str = "broken", reason: Any = "error", **fields:
 
 def decided(call_id: str, approved: bool = True, **fields: Any) -> ApprovalDecided:
     return ApprovalDecided(request_id="r", call_id=call_id, approved=approved, **fields)
+
+
+def paused(call_id: str, **fields: Any) -> ToolCallPaused:
+    return ToolCallPaused(request_id="r", call_id=call_id, **fields)
+
+
+def resumed(call_id: str, **fields: Any) -> ToolCallResumed:
+    return ToolCallResumed(request_id="r", call_id=call_id, **fields)
 
 
 class Turn:
@@ -174,6 +184,12 @@ class Turn:
 
     def deny(self, *call_ids: str, **fields: Any) -> list[Event]:
         return self.step(*(decided(each, approved=False, **fields) for each in call_ids))
+
+    def pause(self, *call_ids: str) -> list[Event]:
+        return self.step(*(paused(each) for each in call_ids))
+
+    def resume(self, *call_ids: str) -> list[Event]:
+        return self.step(*(resumed(each) for each in call_ids))
 
     # What came of it.
 

@@ -20,7 +20,9 @@ from toolbus.events import (
     RoundStarted,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallRequested,
+    ToolCallResumed,
 )
 from toolbus.messages import Usage
 
@@ -73,19 +75,47 @@ def check_order(facts: Sequence[Event], sequential: set[str]) -> None:
             under_way = ""
 
 
-def paused_seconds(facts: Sequence[Event]) -> tuple[float, bool]:
+def paused_seconds(facts: Sequence[Event], limits: Limits) -> tuple[float, bool]:
     """How long anything waited for a person in all, while nothing waits; and whether something waits now."""
+    deadlines: dict[str, float] = {}  # of calls that run
+    left: dict[str, float] = {}  # seconds of those that stand still
     waiting: dict[str, float] = {}  # until when
     total = since = 0.0
     for fact in facts:
         if isinstance(fact, ApprovalRequested):
             since = since if waiting else fact.at
             waiting[fact.call_id] = fact.at + fact.deadline
-        elif isinstance(fact, (ToolCallRequested, *SETTLED)) and fact.call_id in waiting:
+        elif isinstance(fact, ToolCallPaused):
+            at = min(fact.at, deadlines[fact.call_id])  # an overdue call has no time left, and no less
+            since = since if waiting else at
+            left[fact.call_id] = deadlines[fact.call_id] - at
+            waiting[fact.call_id] = at + limits.approval_timeout_seconds + left[fact.call_id]
+        elif isinstance(fact, (ToolCallRequested, ToolCallResumed, *SETTLED)) and fact.call_id in waiting:
             until = waiting.pop(fact.call_id)
             at = fact.at if is_own(fact) else min(fact.at, until)  # an overdue one has waited no longer than it might
             total += 0.0 if waiting else at - since
+            if isinstance(fact, ToolCallResumed):
+                deadlines[fact.call_id] = at + left[fact.call_id]
+        if isinstance(fact, ToolCallRequested):
+            deadlines[fact.call_id] = fact.at + fact.deadline
     return total, bool(waiting)
+
+
+def check_pauses(facts: Sequence[Event]) -> None:
+    """Only a call that runs is paused, and none twice; only a paused one is resumed."""
+    running: set[str] = set()
+    paused: set[str] = set()
+    for fact in facts:
+        if isinstance(fact, ToolCallRequested):
+            running.add(fact.call_id)
+        elif isinstance(fact, ToolCallPaused):
+            assert fact.call_id in running - paused
+            paused.add(fact.call_id)
+        elif isinstance(fact, ToolCallResumed):
+            paused.remove(fact.call_id)
+        elif isinstance(fact, SETTLED):
+            running.discard(fact.call_id)
+            paused.discard(fact.call_id)
 
 
 def check_nothing_begins_after_the_end(facts: Sequence[Event], limits: Limits) -> None:

@@ -7,7 +7,7 @@ its siblings from beginning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -236,10 +236,13 @@ def _own_copy(arguments: object) -> dict[str, Any]:
     return cast("dict[str, Any]", copied)
 
 
-def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, facts: Facts, _now: float) -> None:
-    """A call that runs waits for a person, or does so no more. For any other call, and a second time, nothing."""
+def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, facts: Facts, now: float) -> None:
+    """A call that runs waits for a person, or does so no more. For any other call, and a second time, nothing.
+
+    The fact has the time of the session's clock: by an executor's own, which may jump, a pause could have no length.
+    """
     each = state.open_calls.get(event.call_id)
     if each is None or each.status is not CallStatus.REQUESTED:
         return
     if (each.left is None) is isinstance(event, ToolCallPaused):
-        facts.made.append(event)
+        facts.made.append(replace(event, at=now))
