@@ -6,6 +6,7 @@ may be missed.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .bus import EventBus
@@ -18,7 +19,6 @@ from .events import (
     RequestFailed,
     StatusChanged,
     ToolCallProgress,
-    ToolCallRequested,
     ToolCallRetrying,
 )
 from .protocols import ToolSpec
@@ -41,7 +41,7 @@ class StatusTeller:
     until the request ends. Not thread-safe.
     """
 
-    __slots__ = ("_bus", "_heard", "_heard_at", "_hears", "_narration", "_said", "_specs", "_state")
+    __slots__ = ("__weakref__", "_bus", "_heard", "_heard_at", "_hears", "_narration", "_said", "_specs", "_state")
 
     def __init__(self, bus: EventBus, state: TurnState, specs: Callable[[], Mapping[str, ToolSpec]]) -> None:
         self._bus = bus
@@ -74,16 +74,18 @@ class StatusTeller:
         if narration is None:
             if not self._bus.wants(StatusChanged, newest.request_id):
                 return
-            narration = self._begin()  # the facts are in the state already
+            narration, changed = self._begin(), True  # the facts are in the state already
+        else:
+            changed = False
+            for event in facts:
+                changed = narration.take(event) or changed
+        if changed:  # once a step: nobody can see what was between
             self._announce(narration, newest.request_id, newest.at)
-            if narration.has_calls and not self._hears:
-                self._listen(newest.request_id)
-            return
-        for event in facts:
-            if narration.take(event):
-                self._announce(narration, event.request_id, event.at)
-                if type(event) is ToolCallRequested and self._said and not self._hears:
-                    self._listen(event.request_id)
+        if narration.ended:
+            self._leave(newest.request_id)
+        elif self._said and not self._hears and narration.has_calls:
+            self._hears = True
+            _ear_of(self._bus).add(newest.request_id, self)
 
     def hear(self, kind: type[Event], request_id: str) -> None:
         """As `tell`, for a piece of the model's reply (`TextDelta`, `ToolArgumentsDelta`), built or not.
@@ -142,22 +144,45 @@ class StatusTeller:
             stage, text = status
             self._bus.announce(StatusChanged(**self._state.envelope(at), stage=stage, text=text))
 
-    def _listen(self, request_id: str) -> None:
-        """Hear what the request's tools say of themselves. It ends with the request's ending, however that comes.
-
-        A subscription of one request costs the others nothing; its filter is called inline and lets nothing in.
-        """
-        self._hears = True
-        kinds = (ToolCallProgress, ToolCallRetrying)
-        name = f"status of {request_id}"
-        self._bus.subscribe(
-            *kinds, request_id=request_id, where=self._overheard, until=_is_ending, capacity=1, name=name
-        ).open()
-
-    def _overheard(self, event: Event) -> bool:
-        self.tell(event)
-        return False
+    def _leave(self, request_id: str) -> None:
+        if self._hears:
+            self._hears = False
+            _ear_of(self._bus).remove(request_id)
 
 
-def _is_ending(event: Event) -> bool:
-    return isinstance(event, _ENDINGS)
+class _Ear:
+    """Hears what tools say of themselves, for all requests of one bus whose status is told. Deaf with none."""
+
+    __slots__ = ("_connect", "_disconnect", "_tellers")
+
+    def __init__(self, bus: EventBus) -> None:
+        self._connect = weakref.WeakMethod(bus.connect)
+        self._disconnect: Callable[[], None] | None = None
+        self._tellers: weakref.WeakValueDictionary[str, StatusTeller] = weakref.WeakValueDictionary()
+
+    def add(self, request_id: str, teller: StatusTeller) -> None:
+        self._tellers[request_id] = teller
+        connect = self._connect()
+        if self._disconnect is None and connect is not None:
+            self._disconnect = connect((ToolCallProgress, ToolCallRetrying), self._hear)
+
+    def remove(self, request_id: str) -> None:
+        self._tellers.pop(request_id, None)
+        if not self._tellers and self._disconnect is not None:
+            self._disconnect()
+            self._disconnect = None
+
+    def _hear(self, event: Event) -> None:
+        teller = self._tellers.get(event.request_id)
+        if teller is not None:
+            teller.tell(event)
+
+
+_ears: weakref.WeakKeyDictionary[EventBus, _Ear] = weakref.WeakKeyDictionary()
+
+
+def _ear_of(bus: EventBus) -> _Ear:
+    ear = _ears.get(bus)
+    if ear is None:
+        ear = _ears[bus] = _Ear(bus)
+    return ear

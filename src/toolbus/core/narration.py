@@ -83,6 +83,7 @@ _UNASKED = frozenset({"cancelled", "interrupted"})  # such a failure is the end 
 # ------------------------------------------------------------------------------------------------- sentences
 
 
+@lru_cache(maxsize=1024)
 def display_name(name: str) -> str:
     """A tool's name for people: `lookup_tool`, `lookup-tool` and `lookupTool` are "Lookup Tool", `read_PDF` "Read PDF".
 
@@ -222,6 +223,11 @@ class Narration:
         """Take note of `event`. Returns whether there may be something new to say."""
         handler = self._handlers.get(type(event))
         return handler is not None and not self._ended and handler(self, event)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the request has ended, so that nothing more is said."""
+        return self._ended
 
     @property
     def has_calls(self) -> bool:
