@@ -23,6 +23,8 @@ from toolbus.events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
+    ToolCallPaused,
+    ToolCallResumed,
 )
 
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
@@ -284,6 +286,38 @@ async def test_an_approval_that_nobody_asked_for_becomes_a_dead_letter():
     heard = hear(bus)
     assert bus.publish(ApprovalDecided(request_id="r", call_id="c", approved=True)) is False
     assert [event.type for event in heard] == ["dead_letter"]
+    assert mailbox.drain() == []
+
+
+@pytest.mark.guarantee("G05")
+@pytest.mark.parametrize("kind", [ToolCallPaused, ToolCallResumed], ids=["pause", "resume"])
+async def test_a_pause_goes_to_the_mailbox_of_an_open_call_and_to_everybody(
+    kind: type[ToolCallPaused | ToolCallResumed],
+):
+    bus = EventBus()
+    mailbox, other = opened(bus, "c"), opened(bus, "c", request_id="other")
+    heard = hear(bus)
+    event = kind(request_id="r", call_id="c")
+    assert bus.publish(event) is True
+    assert mailbox.drain() == heard == [event]
+    assert other.drain() == []
+    assert bus.is_open("r", "c")
+
+
+@pytest.mark.guarantee("G05")
+@pytest.mark.parametrize("kind", [ToolCallPaused, ToolCallResumed], ids=["pause", "resume"])
+async def test_a_pause_of_a_call_that_is_not_open_becomes_a_dead_letter(kind: type[ToolCallPaused | ToolCallResumed]):
+    bus = EventBus()
+    mailbox = opened(bus, "c")
+    bus.publish(completed("c"))
+    mailbox.drain()
+    heard = hear(bus)
+    events = [kind(request_id=request, call_id=call) for request, call in [("r", "c"), ("r", "never"), ("gone", "c")]]
+    assert [bus.publish(event) for event in events] == [False, False, False]
+    letters = [each for each in heard if isinstance(each, DeadLetter)]
+    assert len(letters) == len(heard)
+    assert [(each.letter_id, each.letter_type) for each in letters] == [(each.event_id, each.type) for each in events]
+    assert [each.call_id for each in letters] == ["c", "never", "c"]
     assert mailbox.drain() == []
 
 
