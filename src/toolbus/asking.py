@@ -88,7 +88,7 @@ class Asker:
     def offered(self, tools: ToolSource, command: CallModel) -> Mapping[str, ToolSpec]:
         """What the model may call now. In the last answer after a limit, only what gives the structured output."""
         state = self._state
-        state.tools = specs = self.known(tools)
+        state.tools = specs = tools.specs if state.output is None else self.known(tools)
         if command.offer_tools:
             return specs
         return {} if state.output is None else {state.output.spec.name: state.output.spec}
@@ -107,7 +107,9 @@ class Asker:
                 round=call.command.round,
             )
             if not self.interceptors:
-                reply = await self._provider(call.command).respond(request, call.emit)
+                usual = self.providers[call.command.provider]
+                provider = usual if self._for_round is None else self._provider(call.command)
+                reply = await provider.respond(request, call.emit)
                 return ModelReplied(reply) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
             reply = await self._through(self._innermost(call, spent), request, view)
             return await self._screened(reply, view) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -10,20 +10,30 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack, cast
 
 import anyio
 
 from .asking import Asker, check_together
 from .bus import EventBus
 from .core.control import UPDATE_PLAN, plan_in
-from .core.inherit import limits_left
 from .core.limits import Limits
 from .core.output import OutputType
 from .core.state import Messages, Phase, TurnState
 from .core.transcript import repair
-from .core.turn import AwaitCalls, CallModel, Elapsed, Input, ModelFailed, Start, apply_all, decide, pending
-from .errors import ApplicationError, ConfigurationError, LimitReached, ToolbusError
+from .core.turn import (
+    AwaitCalls,
+    CallModel,
+    Elapsed,
+    Input,
+    ModelFailed,
+    Start,
+    apply_all,
+    decide,
+    pending,
+)
+from .crash import settle_broken
+from .errors import ApplicationError, ConfigurationError, ToolbusError
 from .events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -36,6 +46,7 @@ from .events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallPaused,
+    ToolCallRequested,
     ToolCallResumed,
     new_id,
 )
@@ -46,6 +57,7 @@ from .logs import LEVELS, WARNINGS, log_fact, logger
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
+from .nesting import INHERITED, sub_request_limits, tell_above
 from .options import SessionOptions, check_options
 from .outcome import RequestResult, result_from
 from .protocols import Journal, Provider, ToolSource
@@ -60,12 +72,10 @@ Parent: TypeAlias = tuple[str, str]
 """The request and the call that a sub-session works for: `request_id` and `call_id`."""
 
 _DEFAULT_LIMITS = Limits()
-_DEEPEST = 8  # requests within requests: each level holds a session, and a model that calls itself has to end
-_INHERITED = ("deps", "metadata", "approval", "interceptors", "prices")
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
 _FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed})
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
-_CLAIMED = frozenset[type[Event]]({MessageAppended, ApprovalRequested, *_TERMINAL})
+_CLAIMED = frozenset[type[Event]]({ApprovalRequested, *_TERMINAL})
 
 
 class RequestSession(SessionHandle):
@@ -89,7 +99,6 @@ class RequestSession(SessionHandle):
         "_begun",
         "_call",
         "_clock",
-        "_depth",
         "_earlier",
         "_error",
         "_journal",
@@ -97,8 +106,8 @@ class RequestSession(SessionHandle):
         "_output",
         "_prompt",
         "_tell_above",
-        "_waits",
         "deps",
+        "depth",
         "interceptors",
         "metadata",
         "notes",
@@ -107,6 +116,7 @@ class RequestSession(SessionHandle):
         "prepare",
         "status",
         "tools",
+        "waits",
     )
 
     def __init__(
@@ -172,9 +182,9 @@ class RequestSession(SessionHandle):
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
         self._logs = True  # whether lines of INFO are written, as of the beginning
-        self._depth = 0  # how many requests are above this one
+        self.depth = 0  # how many requests are above this one
         self._tell_above: Callable[..., None] | None = None
-        self._waits = False  # for a person, as the request above was told
+        self.waits = False  # for a person, as the request above was told
         self._earlier = 0  # how many messages `prepare` has put in front
 
     @property
@@ -204,34 +214,25 @@ class RequestSession(SessionHandle):
         It gets this one's provider, deps, metadata, approvals, prices and interceptors where nothing else is given,
         and of the limits no more than is left. Raises `LimitReached` where nothing is left, and for the depth.
         """
-        depth = self._depth + 1
-        if depth > _DEEPEST:
-            raise LimitReached(f"requests are nested {_DEEPEST} deep")
-        limits = limits_left(self._state, call_id, self._bus.clock(), options.get("limits"))
-        if limits is None:
-            raise LimitReached("the request that asks has used up its limits")
-        inherited: SessionOptions = {key: self.options[key] for key in _INHERITED if key in self.options}  # type: ignore[assignment]
-        if self._state.tool_calls >= self._state.limits.max_tool_calls:
-            tools = ()
+        state, now = self._state, self._bus.clock()
+        options["limits"] = sub_request_limits(state, call_id, now, self.depth, options.get("limits"))
+        inherited: SessionOptions = {key: self.options[key] for key in INHERITED if key in self.options}  # type: ignore[assignment]
+        spent = state.tool_calls >= state.limits.max_tool_calls
         child = RequestSession(
             self._bus,
             provider or self._asker.providers,
             [prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)],
-            tools=tools,
+            tools=() if spent else tools,
             parent=(self.request_id, call_id),
             output=output,
-            **{**inherited, **options, "limits": limits},
+            **{**inherited, **options},
         )
-        child._state.granted = self._state.granted  # what is to be remembered, is so for all of the conversation
-        child._depth = depth
-        child._tell_above = functools.partial(self._on_child, call_id)
+        child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation
+        child.depth = self.depth + 1
+        if (call := state.open_calls.get(call_id)) is not None:
+            call.sub_requests.append(child)
+            child._tell_above = functools.partial(tell_above, self._bus, state, call)
         return child
-
-    def _on_child(self, call_id: str, *, waits: bool) -> None:
-        """A sub-request waits for a person, or does so no more: so does its call."""
-        kind = ToolCallPaused if waits else ToolCallResumed
-        if call_id in self._state.open_calls:
-            self._bus.publish(kind(**self._state.envelope(self._bus.clock()), call_id=call_id))
 
     # ------------------------------------------------------------------------------------------------ the actor
 
@@ -315,8 +316,7 @@ class RequestSession(SessionHandle):
         if plan is not None and plan.control == "plan":
             state.plan = plan_in(state.messages)
         start = Start(self._prompt, Messages(state.messages), self.notes)
-        if self.parent is not None:
-            start.parent_request_id, start.parent_call_id = self.parent
+        start.parent_request_id, start.parent_call_id = self.parent or ("", "")
         if refused is not None:
             self._error = refused
             start.refused = ModelFailed(refused.code, str(refused) or "the prompt was denied")
@@ -350,7 +350,11 @@ class RequestSession(SessionHandle):
         if not facts:
             return
         if self._journal is not None:
-            await self._write(self._journal, facts)
+            try:
+                await self._write(self._journal, facts)
+            except anyio.get_cancelled_exc_class():  # by asyncio itself, which knows no shield: tell what is applied
+                self._publish([fact for fact in facts if type(fact) is not ToolCallRequested], inputs)
+                raise
         self._publish(facts, inputs)
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
@@ -373,19 +377,20 @@ class RequestSession(SessionHandle):
             while made:
                 apply_all(state, made)
                 for fact in made:
-                    if type(fact) in _CLAIMED and fact is not happened:
+                    kind = type(fact)
+                    if kind is MessageAppended:
+                        message = cast("MessageAppended", fact).message
+                        if type(message) is AssistantMessage and message.tool_calls and self._mailbox is not None:
+                            self._bus.open_calls(self._mailbox, [call.call_id for call in message.tool_calls])
+                    elif kind in _CLAIMED and fact is not happened:
                         self._arbitrate(fact)
                 facts.extend(made)
                 made = () if happened is not None else decide(state, None, now)
         return facts
 
     def _arbitrate(self, fact: Event) -> None:
-        """Open a reply's calls and questions on the bus, and claim the calls that the machine has settled itself."""
-        if isinstance(fact, MessageAppended):
-            message = fact.message
-            if isinstance(message, AssistantMessage) and message.tool_calls and self._mailbox is not None:
-                self._bus.open_calls(self._mailbox, [call.call_id for call in message.tool_calls])
-        elif isinstance(fact, ApprovalRequested):
+        """Open a question on the bus, or claim a call that the machine has settled itself."""
+        if isinstance(fact, ApprovalRequested):
             if self._mailbox is not None:
                 self._bus.open_approval(self._mailbox, fact)
         elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
@@ -409,9 +414,9 @@ class RequestSession(SessionHandle):
         self._bus.announce_all(own)
         if ending is None and (status.is_heard or self._bus.wants(StatusChanged, self.request_id)):
             status.tell_all(facts)
-        if self._tell_above is not None and self._waits is not (self._state.waiting > 0):
-            self._waits = not self._waits
-            self._tell_above(waits=self._waits)
+        if self._tell_above is not None and self.waits is not (self._state.waiting > 0):
+            self.waits = not self.waits
+            self._tell_above(waits=self.waits)
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -463,19 +468,7 @@ class RequestSession(SessionHandle):
             logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
         state = self._state
         self._clock = self._bus.clock  # it may have broken before there was one
-        for each in list(state.open_calls.values()):
-            if self._bus.claim(self.request_id, each.call.call_id):
-                failed = ToolCallFailed(
-                    **state.envelope(self._clock()),
-                    call_id=each.call.call_id,
-                    name=each.call.name,
-                    reason="interrupted",
-                    error="The request ended by an internal error.",
-                    outcome_unknown=each.requested_at is not None,
-                )
-                self._bus.announce(failed)
-        state.phase = Phase.ENDED
-        state.messages[:] = repair(state.messages)
+        settle_broken(self._bus, state, self._mailbox, self._clock())
         self._error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
         if self._error is not exc:
             self._error.__cause__ = exc

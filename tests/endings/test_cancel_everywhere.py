@@ -142,8 +142,7 @@ class Model:
     vendor = "slow"
 
     def __init__(self) -> None:
-        on_trio = anyio.get_cancelled_exc_class() is not asyncio.CancelledError
-        steps = script(*(["threaded"] if on_trio else []))
+        steps = script("threaded")
         self._script = ScriptedProvider(lambda request: steps[request.round])
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
@@ -299,11 +298,13 @@ async def test_a_request_that_is_cancelled_at_any_suspension_of_its_handlers_end
 @pytest.mark.guarantee("G06", "G07", "G09", "G16", "G17")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("of_handlers", [False, True], ids=["run", "handlers"])
+@pytest.mark.parametrize(
+    ("of_handlers", "journal"), [(False, False), (True, False), (False, True)], ids=["run", "handlers", "journal"]
+)
 async def test_a_request_whose_asyncio_task_is_cancelled_at_any_suspension_ends_well(
-    moment: Moment, of_handlers: bool
+    moment: Moment, of_handlers: bool, journal: bool
 ) -> None:
-    assert await everywhere("task", moment, of_handlers=of_handlers) >= 9
+    assert await everywhere("task", moment, of_handlers=of_handlers, journal=journal) >= 9
 
 
 # ------------------------------------------------------------------------------------------------- two turns at once

@@ -433,7 +433,8 @@ async def test_a_request_ends_cancelled_with_its_host(host: str, moment: str) ->
                 if not host.endswith("drains"):
                     await anyio.sleep_forever()
     result = await session.result()
-    assert result.reason in {"the host cancelled the request", "the runtime was left by an exception"}
+    hosts = {"the host cancelled the request", "the runtime was left by an exception", "the runtime was cancelled"}
+    assert result.reason in hosts
     case.reason = result.reason
     if host not in BY_SESSION:  # the handlers are cancelled with it: one that swallows that may still be in time
         case.completed = sum(call.ok for call in result.tool_calls)
@@ -498,7 +499,7 @@ APPENDS = 7  # of such a request
 
 @pytest.mark.guarantee("G06", "G08", "G09", "G10")
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
-@pytest.mark.parametrize("place", [0, 1, 3, 4, 5, 6, APPENDS])
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 5, 6, APPENDS])
 async def test_a_journal_that_fails_ends_the_request_and_not_the_conversation(
     place: int, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -181,7 +181,6 @@ async def test_parents_of_parents_on_one_place_all_finish() -> None:
 
 
 @pytest.mark.guarantee("G10")
-@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 async def test_parents_of_parents_on_one_place_and_one_thread_all_finish() -> None:
     innermost = by_tool(model(calls(("in_thread", {"key": "b"}), LOOK_UP), text("Found.")), [look_up, in_thread])
     await parents_of_parents(innermost, max_concurrency=1, max_threads=1)
@@ -597,3 +596,19 @@ async def test_a_child_knows_whom_it_works_for() -> None:
     assert (child.parent_request_id, child.parent_call_id) == (result.request_id, result.tool_calls[0].call_id)
     assert child.metadata == {"tenant": "t"}
     assert child.conversation_id != parent.conversation_id
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("end", ["timed out", "cancelled", "failed fast"])
+async def test_what_a_call_that_was_given_up_has_spent_counts_too(end: str) -> None:
+    running = Running()
+    desk = by_context(model(calls(WAIT, usage=USED), text("Found.")), [running.tool])
+    limits = Limits(tool_timeout_seconds=5, on_failure="fail_fast" if end == "failed fast" else "collect")
+    script = model(calls(ASK, ("fails_later", {}), usage=USED), text("Done.", usage=USED))
+    async with Runtime(script, tools=[desk, fails_later], limits=limits) as runtime:
+        session = runtime.start("Go.")
+        if end == "cancelled":
+            await settle()
+            session.cancel()
+        result = await session.result()
+    assert result.usage.input_tokens == 20 + 10 * (result.outcome == "completed")

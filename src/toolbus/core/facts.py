@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..events import Event, MessageAppended, ToolCallFailed
-from ..messages import Message, ToolCall
+from ..events import Event, MessageAppended, Spent, ToolCallCompleted, ToolCallFailed
+from ..messages import Message, ToolCall, ToolMessage
+from ..results import failure_content
 from .state import CallState, TurnState
 
-__all__ = ["Facts"]
+__all__ = ["Facts", "result_message"]
 
 
 class Facts:
@@ -67,5 +68,32 @@ class Facts:
             reason=reason,
             error=error,
             outcome_unknown=True,
+            spent=_spent(each),
             duration_seconds=self._now - each.requested_at,
         )
+
+
+def _spent(each: CallState) -> Spent | None:
+    """What the sub-requests of a call have used up so far, since nobody else will tell any more."""
+    total: Spent | None = None
+    for request in each.sub_requests:
+        total = request.spent if total is None else total + request.spent
+    return total
+
+
+def result_message(each: CallState) -> ToolMessage:
+    """What the model reads of a settled call."""
+    outcome = each.outcome
+    failed = not isinstance(outcome, ToolCallCompleted)
+    if isinstance(outcome, ToolCallCompleted):
+        content = outcome.content
+    else:
+        assert outcome is not None
+        content = failure_content(outcome.reason, outcome.error)
+    return ToolMessage(
+        call_id=each.call.call_id,
+        name=each.call.name,
+        content=content,
+        is_error=failed,
+        message_id=f"{each.call.call_id}_t",
+    )

@@ -329,7 +329,8 @@ def _apply_steering(state: TurnState, fact: SteeringAdded) -> None:
 
 
 def _apply_cancel(state: TurnState, fact: CancelRequested) -> None:
-    state.cancel = fact.reason
+    if state.cancel is None:  # the first one is why the request ends
+        state.cancel = fact.reason
 
 
 def _apply_plan(state: TurnState, fact: PlanChanged) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
-from ..events import PlanStep, RequestEnding, TerminalEvent
+from ..events import PlanStep, RequestEnding, Spent, TerminalEvent
 from ..messages import Message, SystemMessage, ToolCall, Usage
 from ..protocols import ToolSpec
 from .approval import ApprovalPolicy
@@ -19,7 +19,7 @@ from .limits import Limits
 from .output import OutputType
 from .prices import Price
 
-__all__ = ["CallState", "CallStatus", "Messages", "Phase", "RoundState", "Stop", "TurnState"]
+__all__ = ["CallState", "CallStatus", "Messages", "Phase", "RoundState", "Stop", "SubRequest", "TurnState"]
 
 
 class Phase(enum.Enum):
@@ -77,6 +77,17 @@ class CallStatus(enum.Enum):
     SETTLED = "settled"
 
 
+class SubRequest(Protocol):
+    """A request that works for a call. `waits` is whether it waits for a person."""
+
+    waits: bool
+
+    @property
+    def spent(self) -> Spent:
+        """What it has used up so far."""
+        ...
+
+
 @dataclass(slots=True)
 class CallState:
     """One call of a reply. `arguments` is set once it was requested; `outcome` once it is settled.
@@ -93,6 +104,7 @@ class CallState:
     deadline: float = float("inf")
     definition: str = ""
     left: float | None = None  # seconds until its deadline, while its clock stands still
+    sub_requests: list[SubRequest] = field(default_factory=list[SubRequest], compare=False)  # those that its tool made
     outcome: TerminalEvent | None = None
 
 

@@ -42,9 +42,8 @@ from ..events import (
 )
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage, user_text
 from ..protocols import ModelReply
-from ..results import failure_content
 from .arguments import encodable, encodable_json
-from .facts import Facts
+from .facts import Facts, result_message
 from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from .prices import cost_of
 from .reducer import apply, apply_all, over_budget, repair_id, used_up
@@ -78,6 +77,7 @@ __all__ = [
     "decide",
     "pending",
     "reply_id",
+    "result_message",
 ]
 
 # ------------------------------------------------------------------------------------------------- decide
@@ -171,7 +171,7 @@ def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply,
             facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
         refused = [each for each in facts.made if isinstance(each, ToolCallFailed)]
         for call, outcome in zip(message.tool_calls, refused, strict=True):
-            facts.append(_result_message(CallState(call, state.round, outcome=outcome)))
+            facts.append(result_message(CallState(call, state.round, outcome=outcome)))
     facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
 
 
@@ -304,7 +304,7 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
     if state.phase is Phase.TOOLS:
         if not state.open_calls:
             for each in state.calls[state.appended :]:
-                facts.append(_result_message(each))
+                facts.append(result_message(each))
         elif state.cancel is not None:
             _give_up_open(state, facts, "The request was cancelled.")
         elif state.stop is not None and state.stop.at_once:
@@ -458,23 +458,6 @@ def _complete(state: TurnState, facts: Facts, reason: str, *, text: str = "", ou
         text=text or state.last_text,
         output=output,
         usage=_usage(state, facts),
-    )
-
-
-def _result_message(each: CallState) -> ToolMessage:
-    outcome = each.outcome
-    failed = not isinstance(outcome, ToolCallCompleted)
-    if isinstance(outcome, ToolCallCompleted):
-        content = outcome.content
-    else:
-        assert outcome is not None
-        content = failure_content(outcome.reason, outcome.error)
-    return ToolMessage(
-        call_id=each.call.call_id,
-        name=each.call.name,
-        content=content,
-        is_error=failed,
-        message_id=f"{each.call.call_id}_t",
     )
 
 

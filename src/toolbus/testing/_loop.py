@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import selectors
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = ["VirtualDeadlock", "VirtualTimeLoop"]
 
 PATIENCE_SECONDS = 5.0
 """Real seconds for which time waits for a working thread. Far over what a thread needs in a test, far under a hang."""
+_LOOK_AGAIN_SECONDS = 0.001
 
 
 class VirtualDeadlock(ToolbusError, RuntimeError):
@@ -100,14 +102,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._wake_idle(threads_work=bool(working)):
             return []
         if working:
-            if not self._hurried and (ready := poll(self._patience)):
-                return ready
+            # A thread answers before its queue counts it idle, so its own work is looked at again and again.
+            patience_ends = time.monotonic() + (0 if self._hurried else self._patience)
+            while working and time.monotonic() < patience_ends:
+                if ready := poll(_LOOK_AGAIN_SECONDS):
+                    return ready
+                working = self._working_threads()
             self._unwaited.update(working)
+            return []  # somebody may have waited for the threads
         if timeout is not None:
             self._virtual_now += timeout
             return []
-        # One descriptor is the loop's own pipe. A thread that is not ours may still call us.
-        if watched > 1 or (foreign and (ready := poll(self._patience))):
+        # One descriptor is the loop's own pipe. A thread that is not ours, or not waited for, may still call us.
+        if watched > 1 or ((foreign or self._unwaited) and (ready := poll(self._patience))):
             return ready or poll(None)
         raise VirtualDeadlock(f"nothing can run any more at {self._virtual_now:g} s; waiting are:\n{self._waiting()}")
 

@@ -1,0 +1,36 @@
+"""What is left in order when a session breaks: every call answered once, and a transcript with all that is known.
+
+Belongs to `toolbus.session`, for what must not happen: a bug of ours, or a journal that fails.
+"""
+
+from __future__ import annotations
+
+from .bus import EventBus
+from .core.facts import result_message
+from .core.state import Phase, TurnState
+from .core.transcript import repair
+from .events import ToolCallCompleted, ToolCallFailed
+from .mailbox import Mailbox
+
+__all__ = ["settle_broken"]
+
+
+def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float) -> None:
+    """Take the results that have come, answer the calls that are open, and close the turn with a valid transcript."""
+    for event in mailbox.drain() if mailbox is not None else ():
+        if isinstance(event, (ToolCallCompleted, ToolCallFailed)) and event.call_id in state.open_calls:
+            state.open_calls.pop(event.call_id).outcome = event
+    for each in list(state.open_calls.values()):
+        if bus.claim(state.request_id, each.call.call_id):
+            each.outcome = ToolCallFailed(
+                **state.envelope(now),
+                call_id=each.call.call_id,
+                name=each.call.name,
+                reason="interrupted",
+                error="The request ended by an internal error.",
+                outcome_unknown=each.requested_at is not None,
+            )
+            bus.announce(each.outcome)
+    state.phase = Phase.ENDED
+    known = [each for each in state.calls[state.appended :] if each.outcome is not None]
+    state.messages[:] = repair([*state.messages, *map(result_message, known)])
