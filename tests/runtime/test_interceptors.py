@@ -136,7 +136,7 @@ async def test_of_a_denied_prompt_nothing_stays_and_the_conversation_goes_on() -
     script = ScriptedProvider([text("Hello."), text("Still here.")])
     async with Runtime(script, interceptors=[NoSecrets()]) as runtime:
         first = await runtime.run("Hello")
-        denied = await runtime.run("My password is 123", conversation_id=first.conversation_id)
+        denied = await runtime.run("My password is swordfish", conversation_id=first.conversation_id)
         after = await runtime.run("Are you there?", conversation_id=first.conversation_id)
     assert (denied.outcome, denied.reason, denied.text) == ("failed", "denied", "")
     assert isinstance(denied.error, Denied)
@@ -144,14 +144,14 @@ async def test_of_a_denied_prompt_nothing_stays_and_the_conversation_goes_on() -
     assert denied.messages == first.messages
     assert denied.rounds == 0
     assert said_in(after.messages) == ["Hello", "Are you there?"]
-    assert "123" not in repr(script.requests)
+    assert "swordfish" not in repr(script.requests)
     validate(after.messages)
 
 
 async def test_a_denied_first_prompt_leaves_a_conversation_that_has_not_begun() -> None:
     script = ScriptedProvider([text("Hello.")])
     async with Runtime(script, interceptors=[NoSecrets()]) as runtime:
-        denied = await runtime.run("My password is 123", conversation_id="c")
+        denied = await runtime.run("My password is swordfish", conversation_id="c")
         after = await runtime.run("Hello", conversation_id="c")
     assert denied.messages == []
     assert (after.history_count, said_in(after.messages)) == (0, ["Hello"])
@@ -160,7 +160,7 @@ async def test_a_denied_first_prompt_leaves_a_conversation_that_has_not_begun() 
 async def test_a_denial_is_raised_where_exceptions_are_asked_for() -> None:
     async with Runtime(ScriptedProvider([]), interceptors=[NoSecrets()]) as runtime:
         with pytest.raises(Denied, match="do not belong here"):
-            await runtime.run("My password is 123", raise_on_failure=True)
+            await runtime.run("My password is swordfish", raise_on_failure=True)
 
 
 async def test_a_denial_without_words_has_some_all_the_same() -> None:

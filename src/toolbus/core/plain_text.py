@@ -26,7 +26,8 @@ def clean(text: str) -> str:
 
 def one_line(text: str) -> str:
     """`text` clean and on one line, each run of white space as one space."""
-    return _CONTROL.sub("", " ".join(_DIRECTION.sub("", _ESCAPE.sub("", text)).split()))
+    spaced = " ".join(_DIRECTION.sub("", _ESCAPE.sub("", text)).split())
+    return " ".join(_CONTROL.sub("", spaced).split())  # what is removed may have stood between spaces
 
 
 def clip(text: str, length: int) -> str:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TypeAlias
@@ -47,7 +47,7 @@ async def assert_idle(*buses: EventBus, ignore: Iterable[anyio.TaskInfo] = ()) -
     first, for what is about to end. Raises `AssertionError`, which names everything that is left. For threads and
     processes see `Census`.
     """
-    known = {task.id for task in ignore}
+    known = _held(ignore)
     await _assert_none(lambda: _remains(known, buses), ())
 
 
@@ -67,7 +67,7 @@ class Census:
     __slots__ = ("_children", "_tasks", "_working")
 
     def __init__(self) -> None:
-        self._tasks = {task.id for task in anyio.get_running_tasks()}
+        self._tasks = _held(anyio.get_running_tasks())
         self._working = _settled_threads()
         self._children = _children()
 
@@ -104,9 +104,17 @@ async def _assert_none(remains: Callable[[], Iterator[_Left]], but: Collection[R
         time.sleep(_POLL_SECONDS)  # noqa: ASYNC251 -- real time, which an event loop's timers may not know
 
 
-def _remains(known_tasks: Collection[int], buses: Iterable[EventBus]) -> Iterator[_Left]:
+_Known: TypeAlias = Mapping[int, object]
+
+
+def _held(tasks: Iterable[anyio.TaskInfo]) -> _Known:
+    """Tasks by the id of their coroutine, which is held: ids of what is gone are given to what comes later."""
+    return {id(task.coro): task.coro for task in tasks}
+
+
+def _remains(known_tasks: _Known, buses: Iterable[EventBus]) -> Iterator[_Left]:
     for task in _tasks_left():
-        if task.id not in known_tasks:
+        if id(task.coro) not in known_tasks:
             yield "tasks", f"task {task.name}"
     for bus in buses:
         for said in _left_on(bus):
