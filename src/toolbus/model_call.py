@@ -5,6 +5,7 @@ Belongs to `toolbus.session`, which decides nothing either: what came of the cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -34,6 +35,7 @@ class ModelCall:
         "_state",
         "_status",
         "command",
+        "heard",
         "over",
         "scope",
     )
@@ -45,7 +47,7 @@ class ModelCall:
         clock: SessionClock,
         command: CallModel,
         scope: anyio.CancelScope,
-        status: StatusTeller,
+        status: Callable[[], StatusTeller | None],
     ) -> None:
         self._status = status
         self._bus = bus
@@ -58,6 +60,7 @@ class ModelCall:
         self.scope = scope
         scope.deadline = self._hard
         self.over = False
+        self.heard: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
 
     def emit(self, delta: Delta) -> None:
         """Pass a piece on to whoever listens; move the timer for streams that stand still."""
@@ -83,7 +86,11 @@ class ModelCall:
         if self._bus.wants(kind, state.request_id):
             fields.update(state.envelope(self._clock()), message_id=self.command.message_id, round=self.command.round)
             self._bus.announce(kind(**fields))
-        self._status.hear(kind, state.request_id)
+        if kind not in self.heard:
+            self.heard += (kind,)
+            status = self._status()
+            if status is not None:
+                status.hear(kind, state.request_id)
 
     def on_put(self, event: Event) -> None:
         """Give the call up when somebody cancels the request. For `Mailbox.on_put`."""

@@ -105,6 +105,7 @@ class RequestSession(SessionHandle):
         "_logs",
         "_output",
         "_prompt",
+        "_status",
         "_tell_above",
         "deps",
         "depth",
@@ -114,7 +115,6 @@ class RequestSession(SessionHandle):
         "options",
         "parent",
         "prepare",
-        "status",
         "tools",
         "waits",
     )
@@ -176,8 +176,7 @@ class RequestSession(SessionHandle):
         )
         self._asker = Asker(state, providers, options)
         self.interceptors: Sequence[Interceptor] = self._asker.interceptors
-        tools_of = self.tools  # not by way of the session, which would keep itself alive
-        self.status = StatusTeller(bus, state, lambda: tools_of.specs)
+        self._status: StatusTeller | None = None  # until somebody wants to hear it
         self._error: ToolbusError | None = None  # what broke, other than the model
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
@@ -191,6 +190,20 @@ class RequestSession(SessionHandle):
     def granted(self) -> dict[str, bool]:
         """Decisions on tools to be remembered, by their definition (`core.approval`): given ones and new ones."""
         return self._state.granted
+
+    @property
+    def status(self) -> StatusTeller:
+        """Where the request stands: `session.status.status` is the stage and the sentence, for who begins to watch."""
+        if self._status is None:
+            tools = self.tools  # not by way of the session, which would keep itself alive
+            self._status = StatusTeller(self._bus, self._state, lambda: tools.specs)
+            for kind in () if self._call is None else self._call.heard:
+                self._status.hear(kind, self.request_id)
+        return self._status
+
+    def _status_if_wanted(self) -> StatusTeller | None:
+        made = self._status
+        return self.status if made is None and self._bus.wants(StatusChanged, self.request_id) else made
 
     def take_new_messages(self) -> list[Message]:
         """What a store does not have yet: all messages but those that `prepare` gave, and that were taken before."""
@@ -230,7 +243,7 @@ class RequestSession(SessionHandle):
         child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation
         child.depth = self.depth + 1
         if (call := state.open_calls.get(call_id)) is not None:
-            call.sub_requests.append(child)
+            call.sub_requests += (child,)
             child._tell_above = functools.partial(tell_above, self._bus, state, call)
         return child
 
@@ -397,7 +410,6 @@ class RequestSession(SessionHandle):
             self._bus.claim(fact.request_id, fact.call_id)
 
     def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
-        ending, status = self._state.ending, self.status
         own: list[Event] = []
         for fact in facts:
             kind = type(fact)
@@ -405,15 +417,13 @@ class RequestSession(SessionHandle):
                 log_fact(fact, self._state.envelope(fact.at))
             if kind in _FROM_BUS or (kind in _TERMINAL and fact in inputs):
                 continue  # what came from the bus was published there
-            if fact is ending:  # a request's ending is the last that is heard of it
-                self._bus.announce_all(own)
-                status.tell_all(facts)
-                own = [fact]
-            else:
-                own.append(fact)
+            own.append(fact)
+        last = own.pop() if self._state.ending is not None else None  # the ending is the last that is heard of it
         self._bus.announce_all(own)
-        if ending is None and (status.is_heard or self._bus.wants(StatusChanged, self.request_id)):
+        if (status := self._status_if_wanted()) is not None:
             status.tell_all(facts)
+        if last is not None:
+            self._bus.announce(last)
         if self._tell_above is not None and self.waits is not (self._state.waiting > 0):
             self.waits = not self.waits
             self._tell_above(waits=self.waits)
@@ -425,7 +435,7 @@ class RequestSession(SessionHandle):
         if command.not_before and not await self._pause(command, mailbox):
             return
         tools = self._asker.offered(self.tools, command)
-        call = ModelCall(self._bus, self._state, self._clock, command, scope, self.status)
+        call = ModelCall(self._bus, self._state, self._clock, command, scope, self._status_if_wanted)
         mailbox.on_put = call.on_put
         try:
             if asked := mailbox.drain():  # before the model was

@@ -22,6 +22,15 @@ from .prices import Price
 __all__ = ["CallState", "CallStatus", "Messages", "Phase", "RoundState", "Stop", "SubRequest", "TurnState"]
 
 
+# `list[Message]` as a factory costs five times as much: a generic alias tries to note itself on what it makes.
+def _new_list() -> list[Any]:
+    return []
+
+
+def _new_dict() -> dict[str, Any]:
+    return {}
+
+
 class Phase(enum.Enum):
     """Where the machine stands. Which facts are legal in which phase is the table in `core.reducer`."""
 
@@ -104,7 +113,7 @@ class CallState:
     deadline: float = float("inf")
     definition: str = ""
     left: float | None = None  # seconds until its deadline, while its clock stands still
-    sub_requests: list[SubRequest] = field(default_factory=list[SubRequest], compare=False)  # those that its tool made
+    sub_requests: tuple[SubRequest, ...] = field(default=(), compare=False)  # those that its tool made
     outcome: TerminalEvent | None = None
 
 
@@ -131,7 +140,7 @@ class RoundState:
     finish_reason: str = ""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
-    calls: list[CallState] = field(default_factory=list[CallState])
+    calls: list[CallState] = field(default_factory=_new_list)
 
 
 @dataclass(slots=True)
@@ -145,19 +154,19 @@ class TurnState:
     # What was agreed for the request; `tools` as the session last saw them. No facts change these.
     limits: Limits = field(default_factory=Limits)
     providers: int = 1  # how many there are to turn to, one after the other
-    tools: Mapping[str, ToolSpec] = field(default_factory=dict[str, ToolSpec])
+    tools: Mapping[str, ToolSpec] = field(default_factory=_new_dict)
     approval: ApprovalPolicy | None = None
     prices: Mapping[str, Price] | None = None
     output: OutputType[Any] | None = None
     note_failures: bool = False
 
     phase: Phase = Phase.NEW
-    messages: list[Message] = field(default_factory=list[Message])
+    messages: list[Message] = field(default_factory=_new_list)
     history_count: int = 0
     round: int = -1  # the number of the current round, from 0
-    rounds: list[RoundState] = field(default_factory=list[RoundState])
-    calls: list[CallState] = field(default_factory=list[CallState])  # of the current round, in call order
-    open_calls: dict[str, CallState] = field(default_factory=dict[str, CallState])  # of these, not settled yet
+    rounds: list[RoundState] = field(default_factory=_new_list)
+    calls: list[CallState] = field(default_factory=_new_list)  # of the current round, in call order
+    open_calls: dict[str, CallState] = field(default_factory=_new_dict)  # of these, not settled yet
     unjudged: int = 0  # how many of these are still to be judged
     waiting: int = 0  # how many of these wait for a person; the request's own clock stands still meanwhile
     paused_at: float = 0.0  # since when
@@ -177,14 +186,14 @@ class TurnState:
     empty_replies: int = 0  # in the current round
     attempts: int = 0  # calls of the current provider in the current round, the one under way included
     provider: int = 0  # the place of the current provider; a request stays with the one that it has turned to
-    steering: list[str] = field(default_factory=list[str])
+    steering: list[str] = field(default_factory=_new_list)
     steered: int = 0
     usage: Usage = field(default_factory=Usage)
     cost: float = 0.0
     vendor: str = ""  # of the newest reply
     repairs: int = 0  # texts that were sent back because they were not the structured output
     plan: tuple[PlanStep, ...] = ()
-    granted: dict[str, bool] = field(default_factory=dict[str, bool])  # decisions to be remembered, by definition
+    granted: dict[str, bool] = field(default_factory=_new_dict)  # decisions to be remembered, by definition
 
     stop: Stop | None = None
     cancel: str | None = None  # the reason, once somebody asked

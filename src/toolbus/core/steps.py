@@ -54,7 +54,7 @@ class ModelReplied:
     """The model's whole reply. `denied` are the reasons of interceptors, by the call's place in it."""
 
     reply: ModelReply
-    denied: Mapping[int, str] = field(default_factory=dict[int, str])
+    denied: Mapping[int, str] | None = None
 
 
 @dataclass(slots=True)

@@ -156,7 +156,7 @@ def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: float)
         _on_empty_reply(state, facts, over_budget(state.limits, _usage(state, facts), state.cost + (cost or 0.0)))
         return
     facts.append(message)
-    for place, reason in replied.denied.items():
+    for place, reason in (replied.denied or {}).items():
         facts.refuse(message.tool_calls[place], "denied", reason)
 
 
