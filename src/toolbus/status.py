@@ -54,11 +54,6 @@ class StatusTeller:
         self._said = False
 
     @property
-    def is_heard(self) -> bool:
-        """Whether anybody has wanted to hear the status; else it need not be told of anything."""
-        return self._narration is not None
-
-    @property
     def status(self) -> Status:
         """The stage and the sentence as of now, for somebody who begins to listen; ("idle", "") before the start."""
         return self._begin().status(self._specs())
@@ -90,7 +85,7 @@ class StatusTeller:
     def hear(self, kind: type[Event], request_id: str) -> None:
         """As `tell`, for a piece of the model's reply (`TextDelta`, `ToolArgumentsDelta`), built or not.
 
-        To be called for every piece: all but the first of its kind in a round cost a tenth of a microsecond.
+        Of each kind, only the first piece of an attempt at a reply says anything new; the others may be left out.
         """
         narration = self._narration
         if narration is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -612,3 +614,17 @@ async def test_what_a_call_that_was_given_up_has_spent_counts_too(end: str) -> N
             session.cancel()
         result = await session.result()
     assert result.usage.input_tokens == 20 + 10 * (result.outcome == "completed")
+
+
+async def test_a_result_keeps_no_sub_request_alive() -> None:
+    sessions: list[weakref.ref[Any]] = []
+    desk = by_context(model(calls(LOOK_UP), text("Found.")), [look_up])
+    async with Runtime(model(calls(ASK), text("Done.")), tools=[desk]) as runtime:
+        runtime.bus.connect(
+            RequestStarted, lambda event: sessions.append(weakref.ref(runtime.bus.view(event.request_id)))
+        )
+        result = await runtime.run("Go.")
+        await settle()
+        gc.collect()
+        assert (result.ok, len(sessions)) == (True, 2)
+        assert [each() for each in sessions] == [None, None]

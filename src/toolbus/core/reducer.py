@@ -281,6 +281,8 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
     before, each.status = each.status, CallStatus.SETTLED
     each.outcome = fact
+    if each.sub_requests:  # else the request's result would keep them
+        each.sub_requests = ()
     if fact.spent is not None:
         state.usage = state.usage + fact.spent.usage
         state.tool_calls += fact.spent.tool_calls
