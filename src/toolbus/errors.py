@@ -13,6 +13,8 @@ __all__ = [
     "ApplicationError",
     "BusError",
     "ConfigurationError",
+    "ContentFiltered",
+    "ContextOverflow",
     "ConversationBusy",
     "DecodeError",
     "Denied",
@@ -228,6 +230,28 @@ class ReplyTooLarge(ProviderError):
     """The model's reply passed the size at which reading stops."""
 
     code = "reply_too_large"
+
+
+class ContextOverflow(ProviderError):
+    """What would be sent does not fit the model's context window, and cannot be shortened further.
+
+    Raised by a provider when its server says so: then the history is shortened harder, and the model asked once more.
+    `limit_tokens` is the window's size where the server told it.
+    """
+
+    code = "context_overflow"
+
+    def __init__(
+        self, message: str, *, vendor: str = "", status: int | None = None, limit_tokens: int | None = None
+    ) -> None:
+        super().__init__(message, vendor=vendor, status=status)
+        self.limit_tokens = limit_tokens
+
+
+class ContentFiltered(ProviderError):
+    """The provider withheld the reply, or the model refused without a word of text. Asking again gives the same."""
+
+    code = "content_filtered"
 
 
 class ScriptError(ProviderError):

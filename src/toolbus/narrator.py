@@ -32,7 +32,6 @@ __all__ = ["Narrator", "NarratorOnBus"]
 _logger = logging.getLogger("toolbus.narrator")
 _LONGEST_ARGUMENTS = 1_000  # characters of JSON
 _QUOTES = "\"'`“”„‘’«»*"  # noqa: RUF001 -- what small models put around a sentence that they were asked for
-_CUT_SHORT = frozenset({"length", "max_tokens", "MAX_TOKENS"})  # of OpenAI and Ollama, Anthropic, Gemini
 
 _PROMPT = """\
 An assistant is calling a tool on behalf of its user.
@@ -109,7 +108,7 @@ class Narrator:
         lines = (one_line(line).strip(f"{_QUOTES} ") for line in reply.message.text.splitlines())
         words = next((line for line in lines if any(map(str.isalpha, line))), "").split()
         kept = words[: self.max_words]
-        if reply.finish_reason in _CUT_SHORT and len(words) <= self.max_words:
+        if reply.finish_reason == "length" and len(words) <= self.max_words:
             kept = words[:-1]  # the last one may be half a word
         elif len(kept) == len(words):
             return sentence(" ".join(kept))

@@ -19,6 +19,7 @@ __all__ = [
     "Control",
     "Delta",
     "Emit",
+    "FinishReason",
     "Journal",
     "LateResults",
     "ModelReply",
@@ -32,6 +33,7 @@ __all__ = [
     "TextPiece",
     "ToolChoice",
     "ToolExecutor",
+    "ToolKind",
     "ToolSource",
     "ToolSpec",
 ]
@@ -51,6 +53,11 @@ Control: TypeAlias = Literal["", "complete", "give_up", "plan", "output"]
 request's structured output. Empty for a tool that is run."""
 
 
+ToolKind: TypeAlias = Literal["", "query", "action"]
+"""What a tool is for the history: a "query" reads a state that changes, so its older results are worth little; an
+"action" does something, so that it was done counts and the details less. Of any other, results stay whole."""
+
+
 def _accept(_arguments: Mapping[str, Any]) -> None:
     """The validator of a tool that takes any object."""
 
@@ -64,6 +71,8 @@ class ToolSpec:
     on the bus, so no dispatcher runs them. A call of a tool with `approval` waits for a person first, always or where
     the rule says so. Calls of `sequential` tools in one reply run one after another, in call order. `status` is the
     sentence for people while it runs, such as "Looking {city} up". `control` tools are answered by the turn machine.
+    `kind` and `sensitive_history` say how its results may be shortened in the history that is sent, the latter that they
+    may not. `max_result_chars` replaces the request's: longer results are cut for the model.
     """
 
     name: str
@@ -76,6 +85,9 @@ class ToolSpec:
     sequential: bool = False
     status: str = ""
     control: Control = ""
+    kind: ToolKind = ""
+    sensitive_history: bool = False
+    max_result_chars: int | None = None
 
 
 class ToolSource(Protocol):
@@ -161,12 +173,19 @@ class ModelRequest:
     round: int = 0
 
 
+FinishReason: TypeAlias = Literal["", "stop", "tool_calls", "length", "content_filter", "refusal", "other"]
+"""Why a reply ended, in one form for all vendors: it was whole ("stop"), it asks for tools, it was cut off by a limit of
+tokens ("length"), by the provider ("content_filter"), or the model would not ("refusal"). Empty: the provider did not
+say. The vendor's own word is `ModelReply.vendor_finish_reason`."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ModelReply:
     """The model's whole reply. The message's ids are empty: the session mints them."""
 
     message: AssistantMessage
-    finish_reason: str = ""
+    finish_reason: FinishReason = ""
+    vendor_finish_reason: str = ""
     usage: Usage = field(default_factory=Usage)
     vendor: str = ""
     model: str = ""

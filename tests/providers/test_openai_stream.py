@@ -201,7 +201,7 @@ def test_usage_that_comes_with_each_chunk_is_the_last_one() -> None:
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "function_call", "eos"])
 def test_any_finish_reason_ends_a_reply_with_or_without_the_last_line(reason: str) -> None:
     reply = text("hi", finish_reason=reason)
-    assert read(reply).finish_reason == reason
+    assert read(reply).vendor_finish_reason == reason
     assert read(Reply(chunks=reply.chunks, ending="no_done")).message.text == "hi"
 
 

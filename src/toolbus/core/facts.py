@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..events import Event, MessageAppended, Spent, ToolCallCompleted, ToolCallFailed
-from ..messages import Message, ToolCall, ToolMessage
+from ..messages import Message, Part, ToolCall, ToolMessage
 from ..results import failure_content
 from .state import CallState, TurnState
 
@@ -84,9 +84,10 @@ def _spent(each: CallState) -> Spent | None:
 def result_message(each: CallState) -> ToolMessage:
     """What the model reads of a settled call."""
     outcome = each.outcome
+    parts: tuple[Part, ...] = ()
     failed = not isinstance(outcome, ToolCallCompleted)
     if isinstance(outcome, ToolCallCompleted):
-        content = outcome.content
+        content, parts = outcome.content, outcome.parts
     else:
         assert outcome is not None
         content = failure_content(outcome.reason, outcome.error)
@@ -94,6 +95,7 @@ def result_message(each: CallState) -> ToolMessage:
         call_id=each.call.call_id,
         name=each.call.name,
         content=content,
+        parts=parts,
         is_error=failed,
         message_id=f"{each.call.call_id}_t",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from ..messages import Message, Usage
+from ..messages import Message, Part, Usage
 from ._base import Event, event
 
 FailureReason: TypeAlias = Literal[
@@ -107,7 +107,7 @@ class RoundStarted(Event):
 
 @event
 class ModelResponded(Event):
-    """The model's whole reply. `finish_reason` is the provider's word for why it ended.
+    """The model's whole reply. `finish_reason` is why it ended: see `toolbus.protocols.FinishReason`.
 
     `cost` is what it cost by the request's price table; None where there is none, or no price in it.
     """
@@ -163,12 +163,13 @@ class ToolCallRequested(Event):
         self,
         content: str,
         *,
+        parts: tuple[Part, ...] = (),
         data: Any = None,
         artifacts: tuple[Artifact, ...] = (),
         affected: tuple[str, ...] = (),
         duration_seconds: float = 0.0,
     ) -> ToolCallCompleted:
-        """The terminal event of this call's success. `content` is the exact text for the model, `data` any JSON value.
+        """The terminal event of this call's success. `content` is the text for the model, `data` any JSON value.
 
         Raises `TypeError` for a content that is no text.
         """
@@ -185,6 +186,7 @@ class ToolCallRequested(Event):
             call_id=self.call_id,
             name=self.name,
             content=content,
+            parts=parts,
             data=data,
             artifacts=artifacts,
             affected=affected,
@@ -226,15 +228,17 @@ class ToolCallRequested(Event):
 
 @event
 class ToolCallCompleted(Event):
-    """The call's one terminal event, on success. `content` is the exact text for the model.
+    """The call's one terminal event, on success. `content` is the text for the model, `parts` images and files for it.
 
-    `spent` is what requests that the tool made itself have used up.
+    A content over the request's `max_result_chars` is whole here, and cut where it is sent to the model. `spent` is
+    what requests that the tool made itself have used up.
     """
 
     type: Literal["tool_call_completed"] = "tool_call_completed"
     call_id: str
     name: str
     content: str
+    parts: tuple[Part, ...] = ()
     data: Any = None
     artifacts: tuple[Artifact, ...] = ()
     affected: tuple[str, ...] = ()
@@ -377,11 +381,21 @@ class PlanChanged(Event):
 
 @event
 class HistoryCompressed(Event):
-    """What is sent to the model was shortened; the stored history stays whole."""
+    """What is sent to the model is shorter than the history, which stays whole: told when that changes.
+
+    Tokens are estimates of the messages alone: of the whole history, and of what is sent of it. Of that, the results of
+    `results_shortened` calls are cut or replaced by a line, and `turns_left_out` earlier turns are left out;
+    `summary` is what stands for these, where a model was asked for one, with what that has used and cost.
+    """
 
     type: Literal["history_compressed"] = "history_compressed"
     before_tokens: int
     after_tokens: int
+    results_shortened: int = 0
+    turns_left_out: int = 0
+    summary: str = ""
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
     is_fact: ClassVar[bool] = True
 
 

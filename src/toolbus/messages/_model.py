@@ -103,11 +103,15 @@ class AssistantMessage:
 
 @dataclass(slots=True, kw_only=True)
 class ToolMessage:
-    """The result of one call: `content` is the exact text that the model reads. `is_error` marks a failed call."""
+    """The result of one call: `content` is the text that the model reads, `parts` the images and files beside it.
+
+    `is_error` marks a failed call.
+    """
 
     call_id: str
     name: str
     content: str
+    parts: tuple[Part, ...] = ()
     is_error: bool = False
     message_id: str = ""
     role: Literal["tool"] = "tool"
@@ -120,12 +124,17 @@ Message: TypeAlias = Annotated[
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Tokens as the provider counted them. `cached_tokens` are part of the input, `reasoning_tokens` of the output."""
+    """Tokens as the provider counted them.
+
+    Of the input, `cached_tokens` were read from the provider's cache, and `cache_write_tokens` put there, where it
+    bills that apart. `reasoning_tokens` are part of the output.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -133,6 +142,7 @@ class Usage:
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
         )
 
 

@@ -14,12 +14,20 @@ from typing import Any, cast
 import orjson
 
 from ..messages import AssistantMessage, ToolCall, Usage
-from ..protocols import ArgumentsPiece, Emit, ModelReply, ReasoningPiece, TextPiece
+from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._openai_errors import ErrorTranslator
 
 __all__ = ["EventLines", "ReplyBuilder"]
 
 _CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "": "",
+    "stop": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "content_filter": "content_filter",
+}
 _CUT_OFF = "length"  # the finish_reason of a reply that ran into its token limit
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
@@ -268,7 +276,8 @@ class ReplyBuilder:
             message=AssistantMessage(
                 text=self._text.whole(), tool_calls=calls, reasoning=self._reasoning.whole(), vendor_data=vendor_data
             ),
-            finish_reason=self._finish_reason,
+            finish_reason=_FINISH_REASONS.get(self._finish_reason, "other"),
+            vendor_finish_reason=self._finish_reason,
             usage=_usage(self._usage),
             vendor=self._errors.vendor,
             model=self._model,

@@ -14,7 +14,7 @@ import orjson
 
 from ..errors import ConfigurationError, ScriptError
 from ..messages import AssistantMessage, ToolCall, Usage, UserMessage, user_text
-from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece
+from ..protocols import ArgumentsPiece, Delta, Emit, FinishReason, ModelReply, ModelRequest, ReasoningPiece, TextPiece
 
 __all__ = ["Script", "ScriptedProvider", "Step", "calls", "error", "text"]
 
@@ -29,7 +29,7 @@ class Step:
     text: str = ""
     calls: tuple[tuple[str, str, str], ...] = ()  # name, argument text, provider call id
     reasoning: str = ""
-    finish_reason: str = ""
+    finish_reason: FinishReason = ""
     usage: Usage = field(default_factory=Usage)
     deltas: tuple[Delta, ...] = ()
     exception: Exception | None = None
@@ -44,7 +44,7 @@ def calls(
     text: str = "",
     ids: Sequence[str] | None = None,
     reasoning: str = "",
-    finish_reason: str = "tool_calls",
+    finish_reason: FinishReason = "tool_calls",
     usage: Usage | None = None,
 ) -> Step:
     """A reply that calls tools: `calls(("get_weather", {"city": "Paris"}), ...)`, in call order.
@@ -76,7 +76,7 @@ def text(
     pieces: Sequence[str] | int | None = None,
     *,
     reasoning: str = "",
-    finish_reason: str = "stop",
+    finish_reason: FinishReason = "stop",
     usage: Usage | None = None,
 ) -> Step:
     """A reply of text. `pieces` is how it is streamed: the pieces themselves, or how many there are at most.
