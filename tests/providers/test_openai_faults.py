@@ -26,7 +26,8 @@ from toolbus.errors import (
 from toolbus.messages import UserMessage
 from toolbus.protocols import Delta, ModelRequest
 from toolbus.providers import OpenAIProvider, resolve
-from toolbus.providers._openai_errors import ErrorTranslator, retry_after
+from toolbus.providers._errors import retry_after
+from toolbus.providers._openai_errors import OpenAIErrors
 
 REQUEST = ModelRequest(messages=[UserMessage(content="hi")])
 SECRET = "sk-proj-0123456789abcdef"
@@ -145,7 +146,7 @@ def test_a_retry_after_is_seconds_or_a_date_and_nonsense_is_none(
 
 
 def test_an_unknown_status_has_no_name() -> None:
-    error = ErrorTranslator(vendor="v", where="w", hint="h").status(499, {}, None)
+    error = OpenAIErrors(vendor="v", where="w", hint="h").status(499, {}, None)
     assert str(error) == "v answered 499 (unknown status)"
 
 
@@ -229,10 +230,10 @@ async def test_an_ollama_that_does_not_run_is_named(closed_port: int, monkeypatc
 
 
 async def test_other_errors_of_the_sdk_are_rejections() -> None:
-    error = ErrorTranslator(vendor="v", where="w", hint="h").translate(openai.OpenAIError("odd"))
+    error = OpenAIErrors(vendor="v", where="w", hint="h").translate(openai.OpenAIError("odd"))
     assert type(error) is ProviderRejected
     assert str(error) == "v at w: odd"
-    assert ErrorTranslator(vendor="v", where="w", hint="h").translate(KeyError("x")) is None
+    assert OpenAIErrors(vendor="v", where="w", hint="h").translate(KeyError("x")) is None
 
 
 # ---------------------------------------------------------------------------------------------------- keys

@@ -11,10 +11,11 @@ from support.openai_server import Reply, calls, chunk, text
 from toolbus.errors import ProviderError, ProviderRejected, ProviderUnavailable, ReplyTooLarge
 from toolbus.messages import Usage
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
-from toolbus.providers._openai_errors import ErrorTranslator
-from toolbus.providers._openai_stream import EventLines, ReplyBuilder
+from toolbus.providers._openai_errors import OpenAIErrors
+from toolbus.providers._openai_stream import ReplyBuilder
+from toolbus.providers._sse import EventLines, JsonLines
 
-ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
+ERRORS = OpenAIErrors(vendor="stub", where="http://stub/v1", hint="look")
 
 
 def read(reply: Reply, *, limit_bytes: int = 1000, deltas: list[Delta] | None = None) -> ModelReply:
@@ -315,3 +316,20 @@ def test_a_last_event_needs_no_empty_line() -> None:
 def test_a_line_without_an_end_stops_at_the_limit() -> None:
     with pytest.raises(ReplyTooLarge):
         events(b"data: " + b"x" * 100, 10, limit_bytes=50)
+
+
+def test_one_event_of_many_lines_stops_at_the_limit() -> None:
+    for line in (b"data: xxxx\n", b"data\n"):
+        with pytest.raises(ReplyTooLarge):
+            events(line * 100, 7, limit_bytes=50)
+    assert len(events(b"data: xxxx\n\n" * 100, 7, limit_bytes=50)) == 100
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_json_lines_are_split_from_pieces_of_any_size(size: int) -> None:
+    lines = JsonLines(9, OpenAIErrors(vendor="v", where="w", hint="h"))
+    data = b'{"n": 1}\r\n\n[2]\n3'
+    found = [each for at in range(0, len(data), size) for each in lines.feed(data[at : at + size])]
+    assert found + lines.finish() == [("", b'{"n": 1}'), ("", b"[2]"), ("", b"3")]
+    with pytest.raises(ReplyTooLarge):
+        lines.feed(b'{"n": 123}\n')

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
-
-import orjson
 
 from ..errors import ConfigurationError
 from ..messages import to_openai
 from ..protocols import ModelRequest, ToolSpec
 
-__all__ = ["request_body", "speaks_for_openai", "without_half_characters"]
+__all__ = ["request_body", "speaks_for_openai"]
 
 _OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 
@@ -93,8 +90,3 @@ def _wire(tool: ToolSpec) -> dict[str, Any]:
     if tool.description:
         function["description"] = tool.description
     return {"type": "function", "function": function}
-
-
-def without_half_characters(body: dict[str, Any]) -> dict[str, Any]:
-    """The body with a question mark for every lone surrogate, which UTF-8 cannot carry (a text cut inside an emoji)."""
-    return orjson.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Reads a streamed chat completion: server-sent events, then chunks, then the one whole reply.
+"""Puts a streamed chat completion together: chunks, then the one whole reply.
 
 Knows the wire as OpenAI speaks it and as compatible servers bend it; does no I/O. Tolerated: no `index`, the same
 `index` for all, calls that arrive whole, ids that are empty, repeated or new in each chunk, names repeated in each
@@ -15,9 +15,10 @@ import orjson
 
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
-from ._openai_errors import ErrorTranslator
+from ._errors import ErrorTranslator
+from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
 
-__all__ = ["EventLines", "ReplyBuilder"]
+__all__ = ["ReplyBuilder"]
 
 _CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -32,77 +33,6 @@ _CUT_OFF = "length"  # the finish_reason of a reply that ran into its token limi
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
-class EventLines:
-    """Splits bytes, in pieces of any size, into the data of server-sent events."""
-
-    __slots__ = ("_buffer", "_data", "_errors", "_event", "_limit_bytes")
-
-    def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
-        """One event may have `limit_bytes`; more raises `ReplyTooLarge` in `feed`."""
-        self._buffer = b""
-        self._data: list[bytes] = []
-        self._event = b""
-        self._limit_bytes = limit_bytes
-        self._errors = errors
-
-    def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
-        """The events that `piece` completes, as (event name, data)."""
-        *lines, self._buffer = (self._buffer + piece).split(b"\n")
-        if len(self._buffer) > self._limit_bytes:
-            raise self._errors.too_large(self._limit_bytes)
-        found: list[tuple[str, bytes]] = []
-        for line in lines:
-            self._line(line.rstrip(b"\r"), found)
-        return found
-
-    def finish(self) -> list[tuple[str, bytes]]:
-        """What the end of the body completes: a last event without its empty line."""
-        found: list[tuple[str, bytes]] = []
-        self._line(self._buffer.rstrip(b"\r"), found)
-        self._line(b"", found)
-        self._buffer = b""
-        return found
-
-    def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
-        if not line:
-            if self._data:
-                found.append((self._event.decode("utf-8", "replace"), b"\n".join(self._data)))
-            self._data, self._event = [], b""
-            return
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            self._data.append(value.removeprefix(b" "))
-        elif name == b"event":
-            self._event = value.strip()
-
-
-class _Characters:
-    """Text from pieces that may cut a character in half, as JSON escapes of a surrogate pair can."""
-
-    __slots__ = ("_half", "parts")
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self._half = ""
-
-    def add(self, piece: str) -> str:
-        """The text that is whole now; half a character waits for the next piece."""
-        if self._half or not piece.isascii():
-            piece, self._half = self._half + piece, ""
-            if "\ud800" <= piece[-1:] <= "\udbff":
-                piece, self._half = piece[:-1], piece[-1]
-            piece = piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        if piece:
-            self.parts.append(piece)
-        return piece
-
-    def whole(self) -> str:
-        if self._half:
-            self.parts.append("\ufffd")
-            self._half = ""
-        return "".join(self.parts)
-
-
 class _Call:
     """A tool call as far as it has arrived."""
 
@@ -112,7 +42,7 @@ class _Call:
         self.place = place
         self.wire_id = ""
         self.name = ""
-        self.arguments = _Characters()
+        self.arguments = Characters()
         self.extra: dict[str, Any] = {}
 
     def is_complete(self) -> bool:
@@ -149,8 +79,8 @@ class ReplyBuilder:
         self._limit_bytes = limit_bytes
         self._errors = errors
         self._size_bytes = 0
-        self._text = _Characters()
-        self._reasoning = _Characters()
+        self._text = Characters()
+        self._reasoning = Characters()
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._finish_reason = ""
@@ -162,11 +92,11 @@ class ReplyBuilder:
             self.done = True
             return
         try:
-            chunk: Any = _loads(data)
+            chunk: Any = loads(data)
         except ValueError:
-            raise self._errors.unavailable(f"sent a chunk that is no JSON: {_start(data)}") from None
+            raise self._errors.unavailable(f"sent a chunk that is no JSON: {start_of(data)}") from None
         if not isinstance(chunk, Mapping):
-            raise self._errors.unavailable(f"sent a chunk that is no object: {_start(data)}")
+            raise self._errors.unavailable(f"sent a chunk that is no object: {start_of(data)}")
         fields = cast("Mapping[str, Any]", chunk)
         if event == "error" or fields.get("error"):
             raise self._errors.in_stream(fields)
@@ -184,10 +114,10 @@ class ReplyBuilder:
             self._model = model
         if isinstance(usage := chunk.get("usage"), Mapping):
             self._usage = cast("Mapping[str, Any]", usage)  # cumulative where it comes more than once
-        for choice in _objects(chunk.get("choices")):
+        for choice in as_objects(chunk.get("choices")):
             if choice.get("index"):  # another sample; nobody asked for one
                 continue
-            self._delta(_object(choice.get("delta") or choice.get("message")))
+            self._delta(as_object(choice.get("delta") or choice.get("message")))
             if reason := choice.get("finish_reason"):
                 self._finish_reason = str(reason)
 
@@ -196,10 +126,10 @@ class ReplyBuilder:
         content = delta.get("content") or delta.get("refusal")
         if isinstance(content, str):
             self._say(content)
-        for part in _objects(content):
-            self._reason("".join(str(each.get("text") or "") for each in _objects(part.get("thinking"))))
+        for part in as_objects(content):
+            self._reason("".join(str(each.get("text") or "") for each in as_objects(part.get("thinking"))))
             self._say(part.get("text"))
-        for fragment in _objects(delta.get("tool_calls")):
+        for fragment in as_objects(delta.get("tool_calls")):
             self._fragment(fragment)
 
     def _say(self, piece: object) -> None:
@@ -215,7 +145,7 @@ class ReplyBuilder:
                 self._emit(ReasoningPiece(text))
 
     def _fragment(self, fragment: Mapping[str, Any]) -> None:
-        function = _object(fragment.get("function"))
+        function = as_object(fragment.get("function"))
         arguments = function.get("arguments")
         if isinstance(arguments, Mapping):
             arguments = orjson.dumps(arguments).decode()
@@ -255,7 +185,7 @@ class ReplyBuilder:
         return found
 
     def _grow(self, piece: str) -> None:
-        self._size_bytes += len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
+        self._size_bytes += size_bytes(piece)
         if self._size_bytes > self._limit_bytes:
             raise self._errors.too_large(self._limit_bytes)
 
@@ -290,37 +220,10 @@ class ReplyBuilder:
         return text if text.strip() or self._finish_reason == _CUT_OFF else "{}"
 
 
-def _loads(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return json.loads(data)  # takes half a surrogate pair, which a chunk may end with
-
-
-def _start(data: bytes) -> str:
-    return repr(data[:80].decode("utf-8", "replace"))
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    """`value` if it is an object, else an empty one."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    """The objects in a list; nothing for what is no list."""
-    if not isinstance(value, list):
-        return []
-    return [found for each in cast("list[object]", value) if (found := _object(each))]
-
-
 def _usage(wire: Mapping[str, Any]) -> Usage:
-    def count(fields: object, name: str) -> int:
-        value = _object(fields).get(name)
-        return value if isinstance(value, int) and value > 0 else 0
-
     return Usage(
-        input_tokens=count(wire, "prompt_tokens"),
-        output_tokens=count(wire, "completion_tokens"),
-        cached_tokens=count(wire.get("prompt_tokens_details"), "cached_tokens"),
-        reasoning_tokens=count(wire.get("completion_tokens_details"), "reasoning_tokens"),
+        input_tokens=count_at(wire, "prompt_tokens"),
+        output_tokens=count_at(wire, "completion_tokens"),
+        cached_tokens=count_at(wire.get("prompt_tokens_details"), "cached_tokens"),
+        reasoning_tokens=count_at(wire.get("completion_tokens_details"), "reasoning_tokens"),
     )

@@ -7,23 +7,29 @@ and tell a cut stream from a whole one.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
-from urllib.parse import urlsplit, urlunsplit
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import anyio
-import orjson
-from anyio.lowlevel import RunVar
-
-from ..errors import ApplicationError, ConfigurationError, MissingExtra, ToolbusError
+from ..errors import ConfigurationError, MissingExtra, ToolbusError
 from ..protocols import Emit, ModelReply, ModelRequest
-from ._openai_errors import ErrorTranslator
-from ._openai_request import request_body, speaks_for_openai, without_half_characters
-from ._openai_stream import EventLines, ReplyBuilder
+from ._clients import Clients
+from ._openai_errors import OpenAIErrors
+from ._openai_request import request_body, speaks_for_openai
+from ._openai_stream import ReplyBuilder
+from ._options import (
+    MAX_REPLY_BYTES,
+    ApiKey,
+    ask_for_key,
+    check_limits,
+    checked_url,
+    clean_key,
+    secrets_in,
+    shown_url,
+)
+from ._reading import read_reply
+from ._sse import EventLines
+from ._text import without_half_characters
 
 if TYPE_CHECKING:
     import httpx2
@@ -31,18 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_REPLY_BYTES", "ApiKey", "OpenAIProvider"]
 
-ApiKey: TypeAlias = str | Callable[[], Awaitable[str]]
-
-MAX_REPLY_BYTES = 8 * 2**20
-"""Where reading a reply stops: far beyond any real one, and still harmless in memory."""
-
 _DEFAULT_URL = "https://api.openai.com/v1"
 _NO_KEY = "none"  # servers without keys ignore it; the SDK insists on one
 _CONNECT_SECONDS = 5.0  # the SDK's own limit for connecting
-_DRAIN_SECONDS = 0.5  # the end of the body after [DONE] comes with it, as a rule; without it the connection is lost
-_CLOSE_SECONDS = 2.0
 _HINT = "check that the server is running, and that base_url= (or OPENAI_BASE_URL) is right"
-_SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie")
 
 
 class OpenAIProvider:
@@ -73,15 +71,13 @@ class OpenAIProvider:
         "_api_key",
         "_base_url",
         "_client_options",
+        "_clients",
         "_compatible",
         "_errors",
-        "_given",
-        "_here",
         "_include_usage",
         "_max_reply_bytes",
         "_model",
         "_reasoning_field",
-        "_spare",
     )
 
     def __init__(
@@ -102,7 +98,7 @@ class OpenAIProvider:
         include_usage: bool = True,
         unreachable_hint: str = _HINT,
     ) -> None:
-        _check(model, timeout_seconds, max_reply_bytes)
+        check_limits(model, timeout_seconds, max_reply_bytes)
         own = (api_key, base_url, organization, project, default_headers)
         if client is not None and any(option is not None for option in own):
             raise ConfigurationError(
@@ -113,23 +109,22 @@ class OpenAIProvider:
             base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
             api_key = _usable_key(api_key or os.environ.get("OPENAI_API_KEY"), base_url)
         self._model = model
-        self._base_url = _checked_url(str(client.base_url) if client is not None else base_url or _DEFAULT_URL)
-        self._errors = ErrorTranslator(vendor=vendor, where=_shown(self._base_url), hint=unreachable_hint)
+        self._base_url = checked_url(str(client.base_url) if client is not None else base_url or _DEFAULT_URL)
+        self._errors = OpenAIErrors(vendor=vendor, where=shown_url(self._base_url), hint=unreachable_hint)
         self._compatible = not speaks_for_openai(self._base_url) if compatible is None else compatible
         self._max_reply_bytes = max_reply_bytes
         self._reasoning_field = reasoning_field
         self._include_usage = include_usage
         self._api_key = api_key
-        self._hide(default_headers)
+        for secret in secrets_in(self._base_url, default_headers):
+            self._errors.keep_secret(secret)
         self._client_options: dict[str, Any] = {
             "organization": organization,
             "project": project,
             "default_headers": default_headers,
             "timeout_seconds": timeout_seconds,
         }
-        self._here: RunVar[AsyncOpenAI | None] = RunVar("toolbus_openai_client")
-        self._given = client
-        self._spare = self._build() if client is None else None
+        self._clients: Clients[AsyncOpenAI] = Clients(self._build, lambda each: each.close(), given=client)
 
     @property
     def vendor(self) -> str:
@@ -164,7 +159,8 @@ class OpenAIProvider:
                 response = await self._post(body)
             except UnicodeEncodeError:
                 response = await self._post(without_half_characters(body))
-            await self._read(response, reply)
+            lines = EventLines(self._max_reply_bytes, self._errors)
+            await read_reply(response, reply, lines, limit_bytes=self._max_reply_bytes, errors=self._errors)
         except ToolbusError:
             raise
         except Exception as exc:
@@ -183,12 +179,7 @@ class OpenAIProvider:
 
         A provider that is used again afterwards builds a new client.
         """
-        clients = (self._here.get(None), self._spare)
-        self._here.set(None)
-        self._spare = None
-        for client in clients:
-            if client is not None:
-                await client.close()
+        await self._clients.aclose()
 
     # --------------------------------------------------------------------------------------------- client
 
@@ -212,33 +203,10 @@ class OpenAIProvider:
             max_retries=0,
         )
 
-    def _client(self) -> AsyncOpenAI:
-        """The client of the running event loop."""
-        if self._given is not None:
-            self._errors.keep_secret(self._given.api_key)
-            return self._given
-        client = self._here.get(None)
-        if client is None:
-            client, self._spare = self._spare or self._build(), None
-            self._here.set(client)
-        return client
-
     async def _fresh_key(self) -> str:
-        ask = self._api_key
-        try:
-            key = await ask() if callable(ask) else ask
-        except Exception as exc:
-            raise ApplicationError(f"the api_key callable raised {type(exc).__name__}") from exc
-        key = _clean_key(key)
+        key = await ask_for_key(self._api_key or "")
         self._errors.keep_secret(key)
         return key
-
-    def _hide(self, headers: Mapping[str, str] | None) -> None:
-        for name, value in (headers or {}).items():
-            if any(word in name.lower() for word in _SECRET_HEADERS):
-                self._errors.keep_secret(value)
-        if password := urlsplit(self._base_url).password:
-            self._errors.keep_secret(password)
 
     # --------------------------------------------------------------------------------------------- reading
 
@@ -247,7 +215,8 @@ class OpenAIProvider:
         from openai import AsyncStream  # noqa: PLC0415
 
         # Not chat.completions.create: it walks the whole history through typed dictionaries on every call.
-        client = self._client()
+        client = self._clients.get()
+        self._errors.keep_secret(client.api_key)
         response: Any = await client.post(
             "/chat/completions",
             cast_to=httpx2.Response,
@@ -258,101 +227,15 @@ class OpenAIProvider:
         )
         return response
 
-    async def _read(self, response: httpx2.Response, reply: ReplyBuilder) -> None:
-        pieces = response.aiter_bytes()
-        try:
-            content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if content_type == "text/html":
-                raise self._errors.no_such_service(content_type)
-            if content_type == "application/json":
-                reply.whole(await self._whole_body(pieces))
-            else:
-                await self._events(pieces, reply)
-        finally:
-            with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-                await response.aclose()
-                # The HTTP library nests generators that do not close each other, and trio complains of one that is
-                # left half way. Reading on after the close takes what is buffered and ends in an error in all of them.
-                with contextlib.suppress(Exception):
-                    async for _ in pieces:
-                        pass
-
-    async def _events(self, pieces: AsyncIterator[bytes], reply: ReplyBuilder) -> None:
-        lines = EventLines(self._max_reply_bytes, self._errors)
-        async for piece in pieces:
-            for event, data in lines.feed(piece):
-                reply.feed(event, data)
-            if reply.done:
-                break
-        else:
-            for event, data in lines.finish():
-                reply.feed(event, data)
-            return
-        # The reply is whole: what comes after it only decides whether the connection can be used again.
-        with contextlib.suppress(Exception), anyio.move_on_after(_DRAIN_SECONDS):
-            async for _ in pieces:
-                pass
-
-    async def _whole_body(self, pieces: AsyncIterator[bytes]) -> Mapping[str, Any]:
-        """The body of a server that does not stream."""
-        body = bytearray()
-        async for piece in pieces:
-            body += piece
-            if len(body) > self._max_reply_bytes:
-                raise self._errors.too_large(self._max_reply_bytes)
-        try:
-            found: Any = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            found = None
-        if not isinstance(found, Mapping):
-            raise self._errors.unavailable("answered with a body that is no JSON object")
-        return cast("Mapping[str, Any]", found)
-
-
-def _check(model: str, timeout_seconds: float, max_reply_bytes: int) -> None:
-    if not model:
-        raise ConfigurationError("the model's name is empty")
-    if not 0 < timeout_seconds < math.inf:
-        raise ConfigurationError(f"timeout_seconds is {timeout_seconds}; it must be above 0 and finite")
-    if max_reply_bytes < 1:
-        raise ConfigurationError(f"max_reply_bytes is {max_reply_bytes}; it must be at least 1")
-
 
 def _usable_key(key: ApiKey | None, base_url: str | None) -> ApiKey:
     if callable(key):
         return key
     if key and key.strip():
-        return _clean_key(key)
+        return clean_key(key)
     if base_url:
         return _NO_KEY
     raise ConfigurationError(
         "there is no key for OpenAI: set OPENAI_API_KEY, give api_key=, or name another server with base_url= or "
         "OPENAI_BASE_URL"
     )
-
-
-def _clean_key(key: object) -> str:
-    """The key without white space around it. Nothing of it is quoted where it is refused."""
-    text = key.strip() if isinstance(key, str) else ""
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigurationError("api_key is no key: it must be text of printable ASCII characters without spaces")
-    return text
-
-
-def _checked_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        shown = re.sub(r"//[^/]*@", "//***@", url)
-        raise ConfigurationError(f"base_url {shown!r} is no URL of a server: it must look like http://host:port/v1")
-    return url
-
-
-def _shown(url: str) -> str:
-    """The URL for people: without user and password, query and fragment."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))

@@ -1,0 +1,51 @@
+"""One client of an SDK for each event loop, since connections belong to the loop that opened them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from anyio.lowlevel import RunVar
+
+__all__ = ["Clients"]
+
+ClientT = TypeVar("ClientT")
+
+
+class Clients(Generic[ClientT]):
+    """Clients by event loop. The first is built at once, so that what is wrong shows early; or one was given."""
+
+    __slots__ = ("_build", "_close", "_given", "_here", "_spare")
+
+    def __init__(
+        self,
+        build: Callable[[], ClientT],
+        close: Callable[[ClientT], Awaitable[object]],
+        *,
+        given: ClientT | None = None,
+    ) -> None:
+        """`given` is used in every loop, and never closed here. Raises what `build` raises."""
+        self._build = build
+        self._close = close
+        self._given = given
+        self._here: RunVar[ClientT | None] = RunVar("toolbus_provider_client")
+        self._spare = build() if given is None else None
+
+    def get(self) -> ClientT:
+        """The client of the running event loop."""
+        if self._given is not None:
+            return self._given
+        client = self._here.get(None)
+        if client is None:
+            client, self._spare = self._spare or self._build(), None
+            self._here.set(client)
+        return client
+
+    async def aclose(self) -> None:
+        """Close what was opened in this event loop. Idempotent; `get` builds anew afterwards."""
+        clients = (self._here.get(None), self._spare)
+        self._here.set(None)
+        self._spare = None
+        for client in clients:
+            if client is not None:
+                await self._close(client)

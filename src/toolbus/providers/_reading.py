@@ -1,0 +1,105 @@
+"""Reads an answer's body into a reply, within a size, and leaves no connection behind.
+
+Knows HTTP responses by their few methods, which httpx2 and the older httpx have alike; no vendor, and no SDK.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol, cast
+
+import anyio
+import orjson
+
+from ._errors import ErrorTranslator
+
+__all__ = ["Building", "Lines", "Response", "read_reply"]
+
+_DRAIN_SECONDS = 0.5  # the end of the body comes with the reply's, as a rule; without it the connection is lost
+_CLOSE_SECONDS = 2.0
+
+
+class Response(Protocol):
+    """An answer whose body is still to come."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    def aiter_bytes(self) -> AsyncIterator[bytes]: ...
+    async def aclose(self) -> None: ...
+
+
+class Lines(Protocol):
+    """Splits a body into events: `EventLines` or `JsonLines`."""
+
+    def feed(self, piece: bytes) -> list[tuple[str, bytes]]: ...
+    def finish(self) -> list[tuple[str, bytes]]: ...
+
+
+class Building(Protocol):
+    """What puts a reply together. `done` is true once the server said that there is no more."""
+
+    @property
+    def done(self) -> bool: ...
+    def feed(self, event: str, data: bytes) -> None: ...
+    def whole(self, completion: Mapping[str, Any]) -> None: ...
+
+
+async def read_reply(
+    response: Response, reply: Building, lines: Lines, *, limit_bytes: int, errors: ErrorTranslator
+) -> None:
+    """Feed the body's events to `reply`, or the whole body where the server did not stream; then close `response`.
+
+    Under cancellation, and where reading fails, the connection is closed at once; after a whole reply what is left of
+    the body is read for half a second, so that the connection can be used again. Raises what `reply` raises, what the
+    HTTP library raises, and `ProviderRejected`, `ProviderUnavailable` and `ReplyTooLarge` for the body as such.
+    """
+    pieces = response.aiter_bytes()
+    try:
+        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == "text/html":
+            raise errors.no_such_service(content_type)
+        if content_type == "application/json":
+            reply.whole(await _whole_body(pieces, limit_bytes, errors))
+        else:
+            await _events(pieces, reply, lines)
+    finally:
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await response.aclose()
+            # The HTTP library nests generators that do not close each other, and trio complains of one that is
+            # left half way. Reading on after the close takes what is buffered and ends in an error in all of them.
+            with contextlib.suppress(Exception):
+                async for _ in pieces:
+                    pass
+
+
+async def _events(pieces: AsyncIterator[bytes], reply: Building, lines: Lines) -> None:
+    async for piece in pieces:
+        for event, data in lines.feed(piece):
+            reply.feed(event, data)
+        if reply.done:
+            break
+    else:
+        for event, data in lines.finish():
+            reply.feed(event, data)
+        return
+    # The reply is whole: what comes after it only decides whether the connection can be used again.
+    with contextlib.suppress(Exception), anyio.move_on_after(_DRAIN_SECONDS):
+        async for _ in pieces:
+            pass
+
+
+async def _whole_body(pieces: AsyncIterator[bytes], limit_bytes: int, errors: ErrorTranslator) -> Mapping[str, Any]:
+    """The body of a server that does not stream."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        if len(body) > limit_bytes:
+            raise errors.too_large(limit_bytes)
+    try:
+        found: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, Mapping):
+        raise errors.unavailable("answered with a body that is no JSON object")
+    return cast("Mapping[str, Any]", found)

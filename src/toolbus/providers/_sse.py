@@ -1,0 +1,81 @@
+"""Splits a streamed body into its events: server-sent events, or one JSON value in each line. Does no I/O."""
+
+from __future__ import annotations
+
+from ._errors import ErrorTranslator
+
+__all__ = ["EventLines", "JsonLines"]
+
+
+class _Lines:
+    """Bytes, in pieces of any size, as lines."""
+
+    __slots__ = ("_buffer", "_errors", "_limit_bytes")
+
+    def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
+        """One event may have `limit_bytes`; more raises `ReplyTooLarge` in `feed`."""
+        self._buffer = b""
+        self._limit_bytes = limit_bytes
+        self._errors = errors
+
+    def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
+        """The events that `piece` completes, as (event name, data)."""
+        *lines, self._buffer = (self._buffer + piece).split(b"\n")
+        self._bound(len(self._buffer))
+        found: list[tuple[str, bytes]] = []
+        for line in lines:
+            self._line(line.rstrip(b"\r"), found)
+        return found
+
+    def finish(self) -> list[tuple[str, bytes]]:
+        """What the end of the body completes: a last event without its empty line."""
+        found: list[tuple[str, bytes]] = []
+        self._line(self._buffer.rstrip(b"\r"), found)
+        self._line(b"", found)
+        self._buffer = b""
+        return found
+
+    def _bound(self, size_bytes: int) -> None:
+        if size_bytes > self._limit_bytes:
+            raise self._errors.too_large(self._limit_bytes)
+
+    def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
+        raise NotImplementedError
+
+
+class EventLines(_Lines):
+    """Server-sent events."""
+
+    __slots__ = ("_data", "_event", "_size_bytes")
+
+    def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
+        """One event may have `limit_bytes`; more raises `ReplyTooLarge` in `feed`."""
+        super().__init__(limit_bytes, errors)
+        self._data: list[bytes] = []
+        self._event = b""
+        self._size_bytes = 0
+
+    def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
+        if not line:
+            if self._data:
+                found.append((self._event.decode("utf-8", "replace"), b"\n".join(self._data)))
+            self._data, self._event, self._size_bytes = [], b"", 0
+            return
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._size_bytes += len(value) + 1  # an empty line of data has its weight too
+            self._bound(self._size_bytes)
+            self._data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._event = value.strip()
+
+
+class JsonLines(_Lines):
+    """One JSON value in each line (NDJSON). Its events have no name, and empty lines are none."""
+
+    __slots__ = ()
+
+    def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
+        self._bound(len(line))
+        if line.strip():
+            found.append(("", line))

@@ -1,0 +1,93 @@
+"""Small things that reading any vendor's wire needs: characters cut in half, objects that may be none, JSON text.
+
+Knows no vendor. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import orjson
+
+__all__ = [
+    "Characters",
+    "as_object",
+    "as_objects",
+    "count_at",
+    "loads",
+    "size_bytes",
+    "start_of",
+    "without_half_characters",
+]
+
+
+class Characters:
+    """Text from pieces that may cut a character in half, as JSON escapes of a surrogate pair can."""
+
+    __slots__ = ("_half", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        """What has been added and is whole; a last half of a character is not in it yet."""
+        self._half = ""
+
+    def add(self, piece: str) -> str:
+        """The text that is whole now; half a character waits for the next piece."""
+        if self._half or not piece.isascii():
+            piece, self._half = self._half + piece, ""
+            if "\ud800" <= piece[-1:] <= "\udbff":
+                piece, self._half = piece[:-1], piece[-1]
+            piece = piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        if piece:
+            self.parts.append(piece)
+        return piece
+
+    def whole(self) -> str:
+        """All of the text; half a character at the end is a replacement mark."""
+        if self._half:
+            self.parts.append("\ufffd")
+            self._half = ""
+        return "".join(self.parts)
+
+
+def loads(data: bytes) -> Any:
+    """JSON that may end in half a surrogate pair, as a chunk may. Raises `ValueError`."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data)
+
+
+def start_of(data: bytes) -> str:
+    """The start of what could not be read, for an error's text."""
+    return repr(data[:80].decode("utf-8", "replace"))
+
+
+def size_bytes(piece: str) -> int:
+    """The size of a piece of text in UTF-8; half a character counts as three."""
+    return len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
+
+
+def as_object(value: object) -> Mapping[str, Any]:
+    """`value` if it is an object, else an empty one."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def as_objects(value: object) -> list[Mapping[str, Any]]:
+    """The objects in a list that are not empty; nothing for what is no list."""
+    if not isinstance(value, list):
+        return []
+    return [found for each in cast("list[object]", value) if (found := as_object(each))]
+
+
+def count_at(fields: object, name: str) -> int:
+    """The count of that name in an object; 0 for what is no positive whole number, or no object."""
+    value = as_object(fields).get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def without_half_characters(body: dict[str, Any]) -> dict[str, Any]:
+    """The body with a question mark for every lone surrogate, which UTF-8 cannot carry (a text cut inside an emoji)."""
+    return orjson.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))

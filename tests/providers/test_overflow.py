@@ -1,0 +1,161 @@
+"""Errors that say that the context window was exceeded, in the words of real servers; and those that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolbus.errors import ContextOverflow, ProviderRejected, ProviderUnavailable
+from toolbus.providers._errors import ErrorTranslator
+
+ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
+
+
+def inner(message: str, **fields: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "limit_tokens"),
+    [
+        (
+            400,
+            inner(
+                "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens.",
+                type="invalid_request_error",
+                code="context_length_exceeded",
+            ),
+            128_000,
+        ),
+        (
+            400,
+            inner(
+                "Your input exceeds the context window of this model. Please adjust your input and try again.",
+                type="invalid_request_error",
+                code="context_length_exceeded",
+            ),
+            None,
+        ),
+        (400, inner("too long", type="invalid_request_error", code="context_length_exceeded"), None),
+        (
+            400,
+            inner(
+                "the request exceeds the available context size. try increasing the context size",
+                code=400,
+                type="exceed_context_size_error",
+                n_prompt_tokens=14429,
+                n_ctx=8192,
+            ),
+            8192,
+        ),
+        (500, inner("full", code=500, type="exceed_context_size_error", n_prompt_tokens=1407, n_ctx=256), 256),
+        (400, inner("request (900 tokens) exceeds the available context size (512 tokens), try increasing it"), 512),
+        (
+            400,
+            {
+                "object": "error",
+                "message": "This model's maximum context length is 6048 tokens. However, you requested 6616 tokens "
+                "(568 in the messages, 6048 in the completion).",
+                "type": "BadRequestError",
+                "code": 400,
+            },
+            6048,
+        ),
+        (400, inner("The decoder prompt (length 44) is longer than the maximum model length of 16."), 16),
+        (
+            400,
+            inner(
+                "You passed 41 input tokens and requested 0 output tokens. However, the model's context length is only "
+                "40 tokens, resulting in a maximum input length of 40 tokens."
+            ),
+            40,
+        ),
+        (
+            400,
+            {
+                "type": "error",
+                **inner("prompt is too long: 210000 tokens > 200000 maximum", type="invalid_request_error"),
+            },
+            200_000,
+        ),
+        (
+            400,
+            inner(
+                "input length and `max_tokens` exceed context limit: 189136 + 20000 > 204648, decrease input length",
+                type="invalid_request_error",
+            ),
+            204_648,
+        ),
+        (413, inner("Request exceeds the maximum allowed number of bytes.", type="request_too_large"), None),
+        (
+            400,
+            inner(
+                "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens "
+                '(42832 of text input). Please reduce the length of either one, or use the "middle-out" transform.',
+                code=400,
+            ),
+            32_768,
+        ),
+        (
+            413,
+            inner(
+                "Provider returned error",
+                code=413,
+                metadata={"provider_name": "Google", "raw": '{"error":{"message":"Prompt is too long"}}'},
+            ),
+            None,
+        ),
+        (400, inner("This model's maximum prompt length is 131072 but the request contains 136973 tokens."), 131_072),
+        (
+            400,
+            [
+                inner(
+                    "The input token count (1054016) exceeds the maximum number of tokens allowed (1048576).", code=400
+                )
+            ],
+            1_048_576,
+        ),
+        (400, inner("The model returned the following errors: Input is too long for requested model."), None),
+        (400, "However, the model is loaded with context length of only 32768 tokens, which is not enough.", 32_768),
+        (400, inner("Requested tokens (2285) exceed context window of 2048"), 2048),
+    ],
+)
+def test_a_context_that_is_too_long_is_told_with_its_limit(status: int, body: Any, limit_tokens: int | None) -> None:
+    answered = ERRORS.status(status, {"x-request-id": "req_7", "x-should-retry": "true"}, body)
+    streamed = ERRORS.in_stream(body)
+    for error in (answered, streamed):
+        assert type(error) is ContextOverflow
+        assert (error.vendor, error.limit_tokens, error.retryable) == ("stub", limit_tokens, False)
+    assert answered.status == status
+    assert str(answered).endswith("[request req_7]")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, inner("max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens")),
+        (400, inner("messages.0: tool_use ids must be unique", type="invalid_request_error")),
+        (400, inner("Invalid 'messages[1].content': string too long", code="string_above_max_length")),
+        (401, inner("prompt is too long")),
+        (404, inner("The model's maximum context length is 10")),
+        (413, inner("Payload Too Large")),
+        (400, inner("context", n_ctx=512)),
+        (400, None),
+    ],
+)
+def test_what_is_something_else_stays_a_rejection(status: int, body: Any) -> None:
+    assert type(ERRORS.status(status, {}, body)) is ProviderRejected
+
+
+def test_a_limit_of_tokens_per_minute_is_no_context_that_is_too_long() -> None:
+    words = "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 14810"
+    error = ERRORS.status(429, {}, inner(words, type="tokens", code="rate_limit_exceeded"))
+    assert type(error) is ProviderUnavailable
+
+
+def test_a_key_is_not_shown_by_an_overflow_either() -> None:
+    errors = ErrorTranslator(vendor="stub", where="w", hint="h")
+    errors.keep_secret("sk-secret")
+    error = errors.status(400, {}, inner("prompt is too long, sk-secret", type="invalid_request_error"))
+    assert "prompt is too long, ***" in str(error)
