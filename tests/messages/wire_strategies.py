@@ -46,9 +46,16 @@ files = st.sampled_from(
 parts: st.SearchStrategy[Part] = words.map(lambda text: TextPart(text=text)) | images | files
 
 
+result_parts = st.lists(parts, max_size=3).map(tuple)
+no_parts: st.SearchStrategy[tuple[Part, ...]] = st.just(())
+
+
 @st.composite
-def transcripts(draw: st.DrawFn) -> list[Message]:
-    """One system message or none, then turns: a user message, rounds of calls with results, an answer."""
+def transcripts(draw: st.DrawFn, beside: st.SearchStrategy[tuple[Part, ...]] = no_parts) -> list[Message]:
+    """One system message or none, then turns: a user message, rounds of calls with results, an answer.
+
+    `beside` are the parts that results have.
+    """
     found: list[Message] = []
     if draw(st.booleans()):
         found.append(SystemMessage(text=draw(words)))
@@ -72,6 +79,9 @@ def transcripts(draw: st.DrawFn) -> list[Message]:
             for call in calls:
                 failed = draw(st.booleans())
                 content = '{"ok":false,"reason":"error","error":"x"}' if failed else draw(words)
-                found.append(ToolMessage(call_id=call.call_id, name=call.name, content=content, is_error=failed))
+                result = ToolMessage(
+                    call_id=call.call_id, name=call.name, content=content, parts=draw(beside), is_error=failed
+                )
+                found.append(result)
         found.append(AssistantMessage(text=draw(words)))
     return found

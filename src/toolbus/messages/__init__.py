@@ -1,10 +1,11 @@
 """The provider-neutral conversation, and its plain wire forms.
 
-The data model is in `_model`; `_openai` and `_anthropic` turn a message list into the vendor's plain dictionaries
-and back. They import no SDK: an adapter under `toolbus.providers` does that.
+The data model is in `_model`; `_openai`, `_anthropic` and `_ollama` turn a message list into the vendor's plain
+dictionaries and back. They import no SDK: an adapter under `toolbus.providers` does that.
 """
 
 from ._anthropic import from_anthropic, to_anthropic
+from ._images import without_images
 from ._model import (
     AssistantMessage,
     FilePart,
@@ -19,6 +20,7 @@ from ._model import (
     UserMessage,
     user_text,
 )
+from ._ollama import from_ollama, to_ollama
 from ._openai import from_openai, to_openai
 
 __all__ = [
@@ -34,8 +36,11 @@ __all__ = [
     "Usage",
     "UserMessage",
     "from_anthropic",
+    "from_ollama",
     "from_openai",
     "to_anthropic",
+    "to_ollama",
     "to_openai",
     "user_text",
+    "without_images",
 ]

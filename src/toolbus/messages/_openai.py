@@ -5,7 +5,10 @@ Knows the dialect of chat completions as OpenAI and the servers that imitate it 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import orjson
@@ -35,16 +38,21 @@ from ._wire import (
     text_at,
 )
 
-__all__ = ["from_openai", "to_openai"]
+__all__ = ["FAILURE", "any_id", "from_openai", "parsable", "to_openai"]
 
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}  # the two that chat completions take
 _AUDIO_TYPES = {name: media_type for media_type, name in _AUDIO_FORMATS.items()}
 _KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
 _KNOWN_IN_CALL = frozenset({"id", "type", "function", "index"})
-_FAILURE = '{"ok":false'  # how `toolbus.results` writes a failure; the dialect has no field for it
+_ATTACHED = re.compile(r"\[Result (\d{1,6}) above, of call .*, came with (\d{1,6}) attachments?:\]", re.DOTALL)
+_NONE_ATTACHED = "[No attachments came with the results above.]"
+
+FAILURE = '{"ok":false'
+"""How `toolbus.results` writes a failure; OpenAI's dialects have no field for it."""
 
 
-def _any_id(wire_id: str) -> str:
+def any_id(wire_id: str) -> str:
+    """Every id is legal in chat completions."""
     return wire_id
 
 
@@ -60,6 +68,10 @@ def to_openai(
 ) -> list[dict[str, Any]]:
     """The transcript as chat-completions messages, one dictionary for each message, in order.
 
+    Chat completions take text alone in tool messages. So images and files of results stand in a user message of their
+    own, directly behind all results of the round, where a line of text says which result each belongs to;
+    `from_openai` reads it back. A user's own message that looks like one has a line before it that says otherwise.
+
     On the wire a call has its `provider_call_id` where that is neither empty nor taken by an earlier call, else its
     `call_id`; its result has the same. `vendor_data[vendor]` is merged back where a reply brought some. Reasoning is
     left out, as OpenAI wants it, unless `reasoning_field` names a field for it ("reasoning_content" for servers that
@@ -69,20 +81,44 @@ def to_openai(
 
     The dictionaries are fresh; nothing is validated (see `toolbus.core.transcript`).
     """
-    ids = OutgoingIds(_any_id)
+    ids = OutgoingIds(any_id)
     wire: list[dict[str, Any]] = []
+    results: list[tuple[str, tuple[Part, ...]]] = []  # of the round, as long as nothing came behind them
     for message in messages:
         if isinstance(message, ToolMessage):
-            wire.append({"role": "tool", "tool_call_id": ids.result(message.call_id), "content": message.content})
-        elif isinstance(message, AssistantMessage):
+            wire_id = ids.result(message.call_id)
+            wire.append({"role": "tool", "tool_call_id": wire_id, "content": message.content})
+            results.append((wire_id, message.parts))
+            continue
+        wire += _attachments(results)
+        if isinstance(message, AssistantMessage):
             wire.append(_assistant(message, ids, vendor, reasoning_field, valid_arguments=valid_arguments))
         elif isinstance(message, UserMessage):
             content = message.content
             parts = content if isinstance(content, str) else [_part(part) for part in content]
-            wire.append({"role": "user", "content": parts})
+            said = {"role": "user", "content": parts}
+            if wire and wire[-1]["role"] == "tool" and _attached(said, [wire_id for wire_id, _ in results]) is not None:
+                wire.append({"role": "user", "content": [{"type": "text", "text": _NONE_ATTACHED}]})
+            wire.append(said)
         else:
             wire.append({"role": "system", "content": message.text})
-    return wire
+        results = []
+    return wire + _attachments(results)
+
+
+def _attachments(results: Sequence[tuple[str, Sequence[Part]]]) -> list[dict[str, Any]]:
+    """The user message with all that a round's results have beside their text, or nothing."""
+    content: list[dict[str, Any]] = []
+    for place, (wire_id, parts) in enumerate(results):
+        if parts:
+            content += [{"type": "text", "text": _mark(place, wire_id, len(parts))}, *map(_part, parts)]
+    return [{"role": "user", "content": content}] if content else []
+
+
+def _mark(place: int, wire_id: str, count: int) -> str:
+    """What stands before the attachments of one result. The number of each keeps the reading of it free of doubt."""
+    what = "1 attachment" if count == 1 else f"{count} attachments"
+    return f"[Result {place + 1} above, of call {json.dumps(wire_id)}, came with {what}:]"
 
 
 def _assistant(
@@ -98,7 +134,7 @@ def _assistant(
         wire["content"] = None
     calls: list[dict[str, Any]] = []
     for call in message.tool_calls:
-        text = _valid(call.arguments) if valid_arguments else call.arguments
+        text = parsable(call.arguments) if valid_arguments else call.arguments
         function = {"name": call.name, "arguments": text or "{}"}
         wire_id = ids.call(call.call_id, call.provider_call_id)
         calls.append({"id": wire_id, "type": "function", "function": function})
@@ -110,7 +146,8 @@ def _assistant(
     return wire
 
 
-def _valid(arguments: str) -> str:
+def parsable(arguments: str) -> str:
+    """Argument text as it is, or where it is no JSON object, an object that quotes it."""
     found = arguments_object(arguments)
     return orjson.dumps(found).decode() if MALFORMED in found else arguments
 
@@ -137,33 +174,86 @@ def from_openai(messages: Sequence[Mapping[str, Any]], *, vendor: str = "openai"
 
     A call's `call_id` and `provider_call_id` are its wire id; where that is empty or repeated the `call_id` gets a
     suffix that makes it unique, and results are paired by position. `developer` counts as `system`. A tool message
-    takes its name from its call, and `is_error` from content that is toolbus's own `{"ok":false,...}`. Fields of an
-    assistant message that have no place in toolbus are kept in `vendor_data[vendor]` for `to_openai`.
+    takes its name from its call, and `is_error` from content that is toolbus's own `{"ok":false,...}`. Its `parts` are
+    the images and files in its content, and those that `to_openai` put behind the round. Fields of an assistant message
+    that have no place in toolbus are kept in `vendor_data[vendor]` for `to_openai`.
 
     Raises `InvalidHistory` with the index of a message that has an unknown role or a wrongly typed field. Orphans
     and missing results are not looked for (see `toolbus.core.transcript`).
     """
     ids = IncomingIds()
     found: list[Message] = []
+    results: list[str] = []  # the wire ids of the round's results, as long as nothing came behind them
     for index, each in enumerate(messages):
         wire = mapping_at(index, each, "a message")
         role = wire.get("role")
+        if role == "tool":
+            results.append(text_at(index, wire.get("tool_call_id"), "tool_call_id"))
+            found.append(_result_back(index, wire, ids))
+            continue
+        attached = _attached(wire, results) if results and role == "user" else None
+        results, answered = [], len(results)
+        if attached is not None:
+            for place, parts in attached.items():
+                at = len(found) - answered + place
+                result = cast("ToolMessage", found[at])
+                found[at] = replace(result, parts=result.parts + tuple(_part_back(index, part) for part in parts))
+            continue
         if role in {"system", "developer"}:
             found.append(SystemMessage(text=_joined(index, wire.get("content"))))
         elif role == "user":
             found.append(UserMessage(content=_user_content(index, wire.get("content"))))
         elif role == "assistant":
             found.append(_assistant_back(index, wire, ids, vendor))
-        elif role == "tool":
-            call_id, name = ids.result(text_at(index, wire.get("tool_call_id"), "tool_call_id"))
-            content = _joined(index, wire.get("content"))
-            failed = content.startswith(_FAILURE)
-            found.append(
-                ToolMessage(call_id=call_id, name=name or str(wire.get("name") or ""), content=content, is_error=failed)
-            )
         else:
             raise InvalidHistory(index, f"role {role!r} is none of system, developer, user, assistant, tool")
     return found
+
+
+def _attached(wire: Mapping[str, Any], results: Sequence[str]) -> dict[int, list[Mapping[str, Any]]] | None:
+    """The attachments in a user message behind a round, by the place of their result; None if it is no such message.
+
+    It is one only if all of it is as `to_openai` writes it for these very results.
+    """
+    content = wire.get("content")
+    if not isinstance(content, list) or len(wire) != 2:
+        return None
+    parts = [cast("Mapping[str, Any]", part) for part in cast("list[object]", content) if isinstance(part, Mapping)]
+    if len(parts) != len(cast("list[object]", content)) or not parts:
+        return None
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    if len(parts) == 1 and parts[0] == {"type": "text", "text": _NONE_ATTACHED}:
+        return found
+    at, before = 0, -1
+    while at < len(parts):
+        text = parts[at].get("text")
+        mark = _ATTACHED.fullmatch(text) if isinstance(text, str) and len(parts[at]) == 2 else None
+        if not mark:
+            return None
+        place, count = int(mark[1]) - 1, int(mark[2])
+        known = before < place < len(results) and count > 0 and text == _mark(place, results[place], count)
+        found[place] = parts[at + 1 : at + 1 + count]
+        if not known or len(found[place]) != count:
+            return None
+        at, before = at + 1 + count, place
+    return found
+
+
+def _result_back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> ToolMessage:
+    call_id, name = ids.result(text_at(index, wire.get("tool_call_id"), "tool_call_id"))
+    content, parts = wire.get("content"), ()
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        each = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
+        content = [part for part in each if part.get("type", "text") == "text"]
+        parts = tuple(_part_back(index, part) for part in each if part.get("type", "text") != "text")
+    text = _joined(index, content)
+    return ToolMessage(
+        call_id=call_id,
+        name=name or str(wire.get("name") or ""),
+        content=text,
+        parts=parts,
+        is_error=text.startswith(FAILURE),
+    )
 
 
 def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendor: str) -> AssistantMessage:
