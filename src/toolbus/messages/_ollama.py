@@ -1,0 +1,226 @@
+"""Messages to and from Ollama's native chat dictionaries.
+
+Knows the dialect: text beside a list of bare base64 images, arguments as objects, calls and results without ids. Pure:
+no SDK, no I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from ..errors import InvalidHistory
+from ._model import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from ._wire import (
+    arguments_object,
+    arguments_text,
+    data_url,
+    decoded_text,
+    mapping_at,
+    split_data_url,
+    text_at,
+)
+
+__all__ = ["from_ollama", "to_ollama"]
+
+_FAILURE = '{"ok":false'  # how `toolbus.results` writes a failure; the dialect has no field for it
+_UNKNOWN_IMAGE = "image/png"  # what models are shown most; the dialect does not say what an image is
+_MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+
+
+# --------------------------------------------------------------------------------------------------- out
+
+
+def to_ollama(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """The transcript as native chat messages, one dictionary for each message, in order.
+
+    A result names its tool, and belongs to its call by its place: results have to stand in call order, directly behind
+    their message, as in every valid transcript (see `toolbus.core.transcript`). Argument text that is no JSON object
+    goes as an object that quotes it. Reasoning goes as `thinking`, which models want back between their calls.
+
+    Text parts are joined by line breaks, and images of `data:` URLs stand beside the text. The server fetches nothing
+    and takes no other files, and one such part in an old turn must not make a conversation unusable: so a text file
+    stands in the text, and of an image behind an `http(s):` URL, or another file, there is a mark in brackets that
+    says what was there. Not carried: ids, the place of an image among text parts, its media type, `is_error` of a
+    result that is no `{"ok": false}` object.
+
+    The dictionaries are fresh; nothing is validated.
+    """
+    wire: list[dict[str, Any]] = []
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            wire.append({"role": "system", "content": message.text})
+        elif isinstance(message, UserMessage):
+            parts = (TextPart(text=message.content),) if isinstance(message.content, str) else message.content
+            wire.append({"role": "user", **_content(parts)})
+        elif isinstance(message, AssistantMessage):
+            wire.append(_assistant(message))
+        else:
+            parts = (TextPart(text=message.content), *message.parts)
+            wire.append({"role": "tool", "tool_name": message.name, **_content(parts)})
+    return wire
+
+
+def _assistant(message: AssistantMessage) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": "assistant", "content": message.text}
+    if message.reasoning:
+        wire["thinking"] = message.reasoning
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": arguments_object(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+def _content(parts: Iterable[Part]) -> dict[str, Any]:
+    """`content`, and `images` where there are some."""
+    texts: list[str] = []
+    images: list[str] = []
+    for part in parts:
+        inline = None if isinstance(part, TextPart) else split_data_url(part.url)
+        if isinstance(part, TextPart):
+            texts.append(part.text)
+        elif isinstance(part, FilePart):
+            texts.append(_file(part, inline))
+        elif inline and (data := _plain_base64(inline[1])):
+            images.append(data)
+        else:
+            texts.append("[an image that is no base64]" if inline else f"[an image at {part.url}]")
+    content: dict[str, Any] = {"content": "\n".join(filter(None, texts))}
+    if images:
+        content["images"] = images
+    return content
+
+
+def _file(part: FilePart, inline: tuple[str, str] | None) -> str:
+    name = f" {part.name}" if part.name else ""
+    text = decoded_text(inline[1]) if inline and part.media_type.startswith("text/") else None
+    if text is not None:
+        return f"[file{name}]\n{text}\n[end of file{name}]"
+    return f"[a file{name} of type {part.media_type}{'' if inline else f' at {part.url}'}]"
+
+
+def _plain_base64(data: str) -> str:
+    """The base64 as the server reads it; empty where it would refuse the whole request."""
+    try:
+        return data if base64.b64decode(data, validate=True) else ""
+    except binascii.Error:
+        return ""
+
+
+# -------------------------------------------------------------------------------------------------- back
+
+
+def from_ollama(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages that native chat dictionaries stand for.
+
+    Calls get `call_id`s that are unique in the list. A result belongs to the oldest unanswered call of the newest
+    message that calls: the one with its `tool_call_id`, where newer servers gave one, else the one of its `tool_name`,
+    else any. `provider_call_id` is such an id, mostly empty. A message with images becomes parts, the text first; what
+    kind an image is shows in its first bytes. `is_error` comes from content that is toolbus's own `{"ok":false,...}`.
+
+    Raises `InvalidHistory` with the index of a message that has an unknown role or a wrongly typed field. Orphans and
+    missing results are not looked for (see `toolbus.core.transcript`).
+    """
+    found: list[Message] = []
+    calls = _Calls()
+    for index, each in enumerate(messages):
+        wire = mapping_at(index, each, "a message")
+        role, content = wire.get("role"), text_at(index, wire.get("content"), "content")
+        if role == "system":
+            found.append(SystemMessage(text=content))
+        elif role == "user":
+            images = _images_back(index, wire)
+            text = (TextPart(text=content),) if content else ()
+            found.append(UserMessage(content=(*text, *images) if images else content))
+        elif role == "assistant":
+            thinking = text_at(index, wire.get("thinking"), "thinking")
+            found.append(
+                AssistantMessage(
+                    text=content, tool_calls=calls.begin(index, wire.get("tool_calls")), reasoning=thinking
+                )
+            )
+        elif role == "tool":
+            name = text_at(index, wire.get("tool_name") or wire.get("name"), "tool_name")
+            call_id, name = calls.result(name, text_at(index, wire.get("tool_call_id"), "tool_call_id"))
+            failed = content.startswith(_FAILURE)
+            images = _images_back(index, wire)
+            found.append(ToolMessage(call_id=call_id, name=name, content=content, parts=images, is_error=failed))
+        else:
+            raise InvalidHistory(index, f"role {role!r} is none of system, user, assistant, tool")
+    return found
+
+
+class _Calls:
+    """The calls of a transcript that is read from front to back, and which of them are unanswered."""
+
+    __slots__ = ("_open", "_taken")
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._open: list[ToolCall] = []
+
+    def begin(self, index: int, raw: object) -> tuple[ToolCall, ...]:
+        """The calls of a message, in call order; what is unanswered before it stays so."""
+        if not raw:
+            return ()
+        if not isinstance(raw, Sequence) or isinstance(raw, str):
+            raise InvalidHistory(index, f"tool_calls must be a list, not {type(raw).__name__}")
+        self._open = [self._call(index, mapping_at(index, each, "a tool call")) for each in cast("Sequence[Any]", raw)]
+        return tuple(self._open)
+
+    def _call(self, index: int, wire: Mapping[str, Any]) -> ToolCall:
+        function = mapping_at(index, wire.get("function"), "a tool call's function")
+        arguments = function.get("arguments")
+        if isinstance(arguments, Mapping):
+            arguments = arguments_text(index, cast("Mapping[str, Any]", arguments))
+        wire_id = text_at(index, wire.get("id"), "a tool call's id")
+        return ToolCall(
+            name=text_at(index, function.get("name"), "a function's name"),
+            arguments=text_at(index, arguments, "a function's arguments") or "{}",
+            call_id=self._unique(wire_id),
+            provider_call_id=wire_id,
+        )
+
+    def _unique(self, wire_id: str) -> str:
+        made, number = wire_id or f"call_{len(self._taken)}", len(self._taken)
+        while made in self._taken:
+            number += 1
+            made = f"{wire_id or 'call'}_{number}"
+        self._taken.add(made)
+        return made
+
+    def result(self, name: str, wire_id: str) -> tuple[str, str]:
+        """Call id and tool name of a result; the wire id and the name as they are for an orphan."""
+        for place, call in enumerate(self._open):
+            by_id = bool(wire_id and call.provider_call_id)
+            if wire_id == call.provider_call_id if by_id else name in {"", call.name}:
+                del self._open[place]
+                return call.call_id, call.name
+        return wire_id, name
+
+
+def _images_back(index: int, wire: Mapping[str, Any]) -> tuple[ImagePart, ...]:
+    images: object = wire.get("images") or ()
+    if not isinstance(images, Sequence) or isinstance(images, str):
+        raise InvalidHistory(index, f"images must be a list, not {type(images).__name__}")
+    texts = [text_at(index, each, "an image") for each in cast("Sequence[object]", images)]
+    return tuple(ImagePart(url=data_url(_image_type(text), text)) for text in texts)
+
+
+def _image_type(data: str) -> str:
+    return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), _UNKNOWN_IMAGE)
