@@ -74,7 +74,7 @@ def to_anthropic(messages: Iterable[Message]) -> dict[str, Any]:
             continue
         begun = True
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
-        blocks = _assistant(message, ids) if isinstance(message, AssistantMessage) else _user(message, ids)
+        blocks = _ended(_assistant(message, ids)) if isinstance(message, AssistantMessage) else _user(message, ids)
         if not blocks:
             continue
         if wire and wire[-1]["role"] == role:
@@ -82,7 +82,7 @@ def to_anthropic(messages: Iterable[Message]) -> dict[str, Any]:
         else:
             wire.append({"role": role, "content": blocks})
     result: dict[str, Any] = {"messages": [_shortened(each) for each in wire]}
-    if text := "\n\n".join(part for part in system if part):
+    if text := "\n\n".join(part for part in system if part.strip()):
         result["system"] = text
     return result
 
@@ -138,6 +138,13 @@ def _assistant(message: AssistantMessage, ids: OutgoingIds) -> list[_Block]:
         return [_with_id(block, next(fresh)) if block["type"] == "tool_use" else block for block in blocks]
     # Somebody edited the message since: its thinking still goes first, as the API demands of a turn that calls.
     return [block for block in blocks if "thinking" in block["type"]] + _text(message.text) + calls
+
+
+def _ended(blocks: list[_Block]) -> list[_Block]:
+    """Without thinking that nothing came of: "The final block in an assistant message cannot be `thinking`"."""
+    while blocks and "thinking" in blocks[-1]["type"]:
+        blocks = blocks[:-1]
+    return blocks
 
 
 def _with_id(block: _Block, call: _Block) -> _Block:
