@@ -1,7 +1,7 @@
 """The provider-neutral conversation, and its plain wire forms.
 
-The data model is in `_model`; `_openai`, `_anthropic` and `_ollama` turn a message list into the vendor's plain
-dictionaries and back. They import no SDK: an adapter under `toolbus.providers` does that.
+The data model is in `_model`; `_openai`, `_responses`, `_anthropic` and `_ollama` turn a message list into the
+vendor's plain dictionaries and back. They import no SDK: an adapter under `toolbus.providers` does that.
 """
 
 from ._anthropic import from_anthropic, to_anthropic
@@ -22,6 +22,7 @@ from ._model import (
 )
 from ._ollama import from_ollama, to_ollama
 from ._openai import from_openai, to_openai
+from ._responses import from_openai_responses, to_openai_responses
 
 __all__ = [
     "AssistantMessage",
@@ -38,9 +39,11 @@ __all__ = [
     "from_anthropic",
     "from_ollama",
     "from_openai",
+    "from_openai_responses",
     "to_anthropic",
     "to_ollama",
     "to_openai",
+    "to_openai_responses",
     "user_text",
     "without_images",
 ]

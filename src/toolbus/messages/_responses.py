@@ -1,0 +1,226 @@
+"""Messages to and from items of the OpenAI Responses API.
+
+Knows the dialect: a flat list of items, in which calls, results and reasoning are items of their own. Pure: no SDK,
+no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from ..errors import InvalidHistory
+from ._model import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from ._openai import FAILURE, parsable
+from ._response_items import Item, is_reply_item, items_again, read_reply
+from ._wire import IncomingIds, OutgoingIds, data_url, mapping_at, split_data_url, text_at
+
+__all__ = ["from_openai_responses", "to_openai_responses"]
+
+_LONGEST_ID = 64  # the API refuses a longer call_id
+_UNKNOWN_TYPE = "application/octet-stream"
+_KEY = "responses"
+
+
+def _legal_id(wire_id: str) -> str:
+    return wire_id[:_LONGEST_ID]
+
+
+# --------------------------------------------------------------------------------------------------- out
+
+
+def to_openai_responses(
+    messages: Iterable[Message], *, vendor: str = "openai", valid_arguments: bool = False
+) -> list[dict[str, Any]]:
+    """The transcript as the `input` of the Responses API: a flat list of items, in order.
+
+    A reply is its items as the model gave them, where `vendor_data[vendor]` has them: reasoning unchanged and before
+    what it led to, each message and call under its item's id. Else it is its text, then its calls. Ids of calls follow
+    the same rule as in `to_openai`, and have at most 64 characters. A result with parts is a list of content. Reasoning
+    at the end of a reply is left out, since the API refuses reasoning that leads to nothing. `valid_arguments` is as in
+    `to_openai`. Not carried: message ids, `is_error` of a result that is no `{"ok": false}` object, reasoning text
+    without its items, the media type of a file behind an `http(s):` URL.
+
+    The dictionaries are fresh, kept reasoning excepted; nothing is validated (see `toolbus.core.transcript`).
+    """
+    ids = OutgoingIds(_legal_id)
+    wire: list[dict[str, Any]] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            wire.append(_result(message, ids))
+        elif isinstance(message, AssistantMessage):
+            wire += _assistant(message, ids, vendor, valid_arguments=valid_arguments)
+        elif isinstance(message, UserMessage):
+            content = message.content
+            parts = content if isinstance(content, str) else [_part(part) for part in content]
+            wire.append({"role": "user", "content": parts})
+        else:
+            wire.append({"role": "system", "content": message.text})
+    return wire
+
+
+def _assistant(message: AssistantMessage, ids: OutgoingIds, vendor: str, *, valid_arguments: bool) -> list[Item]:
+    calls: list[Item] = [
+        {
+            "type": "function_call",
+            "call_id": ids.call(call.call_id, call.provider_call_id),
+            "name": call.name,
+            "arguments": (parsable(call.arguments) if valid_arguments else call.arguments) or "{}",
+        }
+        for call in message.tool_calls
+    ]
+    of_vendor: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
+    kept: Sequence[Item] = of_vendor.get(_KEY) or ()
+    again = items_again(kept, message.text, calls) if kept else None
+    if again is not None:
+        return again
+    said: list[Item] = [{"role": "assistant", "content": message.text}] if message.text or not calls else []
+    return said + calls
+
+
+def _result(message: ToolMessage, ids: OutgoingIds) -> Item:
+    output: str | list[dict[str, Any]] = message.content
+    if message.parts:
+        output = [_part(part) for part in message.parts]
+        # Empty text is left out where the list can be read without it.
+        if message.content or isinstance(message.parts[0], TextPart):
+            output.insert(0, {"type": "input_text", "text": message.content})
+    return {"type": "function_call_output", "call_id": ids.result(message.call_id), "output": output}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "input_text", "text": part.text}
+    if isinstance(part, ImagePart):
+        return {"type": "input_image", "image_url": part.url, "detail": "auto"}
+    field = "file_data" if split_data_url(part.url) else "file_url"
+    return {"type": "input_file", field: part.url, **({"filename": part.name} if part.name else {})}
+
+
+# -------------------------------------------------------------------------------------------------- back
+
+
+def from_openai_responses(items: Sequence[Mapping[str, Any]], *, vendor: str = "openai") -> list[Message]:
+    """The messages that items of the Responses API stand for: an `input`, a response's `output`, or both in a row.
+
+    Items of the model that follow one another are one reply: reasoning, a message, calls. A second message, or what
+    comes behind a message without calls, begins a new one, so replies in a row stay apart; but a reply without text and
+    the one before it become one. Where a reply's items say more than its text and calls (ids, reasoning, tools that
+    run at the vendor) they are kept in `vendor_data[vendor]`, for `to_openai_responses`. Ids are read as in
+    `from_openai`, and so is `is_error`.
+
+    Raises `InvalidHistory` with the index of an item that has an unknown role or part or a wrongly typed field, or
+    that points to what the server keeps (`item_reference`, `file_id`).
+    """
+    ids = IncomingIds()
+    found: list[Message] = []
+    reply: list[Mapping[str, Any]] = []
+    for index, each in enumerate(items):
+        item = mapping_at(index, each, "an item")
+        if reply and (not is_reply_item(item) or _begins_anew(reply, item)):
+            found.append(_reply_back(index - 1, reply, ids, vendor))
+            reply = []
+        if is_reply_item(item):
+            reply.append(item)
+        elif item.get("type") == "function_call_output":
+            found.append(_result_back(index, item, ids))
+        else:
+            found.append(_message_back(index, item))
+    if reply:
+        found.append(_reply_back(len(items) - 1, reply, ids, vendor))
+    return found
+
+
+def _begins_anew(reply: Sequence[Mapping[str, Any]], item: Mapping[str, Any]) -> bool:
+    kinds = [each.get("type", "message") for each in reply]
+    return "message" in kinds and "function_call" not in kinds and item.get("type") != "function_call"
+
+
+def _reply_back(index: int, items: Sequence[Mapping[str, Any]], ids: IncomingIds, vendor: str) -> AssistantMessage:
+    reply = read_reply(items, index)
+    if reply.calls:
+        ids.begin()
+    calls = tuple(
+        ToolCall(
+            name=call.name,
+            arguments=call.arguments or "{}",
+            call_id=ids.call(call.wire_id, call.name),
+            provider_call_id=call.wire_id,
+        )
+        for call in reply.calls
+    )
+    return AssistantMessage(
+        text=reply.text,
+        tool_calls=calls,
+        reasoning=reply.reasoning,
+        vendor_data={vendor: {_KEY: reply.kept}} if reply.kept else None,
+    )
+
+
+def _message_back(index: int, item: Mapping[str, Any]) -> Message:
+    role = item.get("role")
+    content = item.get("content")
+    if item.get("type") == "item_reference":
+        raise InvalidHistory(index, "an item_reference points to what the server keeps, and cannot be carried")
+    if role not in {"system", "developer", "user"}:
+        raise InvalidHistory(index, f"role {role!r} is none of system, developer, user, assistant")
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        text = text_at(index, content, "content")
+        return UserMessage(content=text) if role == "user" else SystemMessage(text=text)
+    parts = _parts_back(index, cast("Sequence[Any]", content))
+    if role == "user":
+        return UserMessage(content=parts)
+    return SystemMessage(text="".join(part.text for part in parts if isinstance(part, TextPart)))
+
+
+def _result_back(index: int, item: Mapping[str, Any], ids: IncomingIds) -> ToolMessage:
+    call_id, name = ids.result(text_at(index, item.get("call_id"), "call_id"))
+    output, parts, content = item.get("output"), (), ""
+    if isinstance(output, Sequence) and not isinstance(output, str):
+        parts = _parts_back(index, cast("Sequence[Any]", output))
+        if parts and isinstance(parts[0], TextPart):
+            content, parts = parts[0].text, parts[1:]
+    else:
+        content = text_at(index, output, "output")
+    return ToolMessage(
+        call_id=call_id,
+        name=name or text_at(index, item.get("name"), "name"),
+        content=content,
+        parts=parts,
+        is_error=content.startswith(FAILURE),
+    )
+
+
+def _parts_back(index: int, content: Sequence[Any]) -> tuple[Part, ...]:
+    return tuple(_part_back(index, mapping_at(index, part, "a part")) for part in content)
+
+
+def _part_back(index: int, part: Mapping[str, Any]) -> Part:
+    kind = part.get("type")
+    if kind in {"input_text", "text", "output_text"}:
+        return TextPart(text=text_at(index, part.get("text"), "a part's text"))
+    if kind == "input_image":
+        if url := text_at(index, part.get("image_url"), "image_url"):
+            return ImagePart(url=url)
+        raise InvalidHistory(index, "an image needs image_url; images behind a file_id cannot be carried")
+    if kind == "input_file":
+        name = text_at(index, part.get("filename"), "filename")
+        if url := text_at(index, part.get("file_url"), "file_url"):
+            return FilePart(url=url, media_type=_UNKNOWN_TYPE, name=name)
+        if data := text_at(index, part.get("file_data"), "file_data"):
+            inline = split_data_url(data)
+            url = data if inline else data_url(_UNKNOWN_TYPE, data)
+            return FilePart(url=url, media_type=inline[0] if inline else _UNKNOWN_TYPE, name=name)
+        raise InvalidHistory(index, "a file needs file_data or file_url; files behind a file_id cannot be carried")
+    raise InvalidHistory(index, f"a part of type {kind!r} is none of input_text, input_image, input_file")
