@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from wire_strategies import transcripts
+from wire_strategies import result_parts, transcripts
 
 from toolbus.errors import InvalidHistory
 from toolbus.messages import (
@@ -74,7 +74,7 @@ def test_a_list_with_instructions_beside_it_is_the_same() -> None:
     assert from_anthropic(SAMPLE["messages"])[0] == UserMessage(content="What are some sample nodes?")
 
 
-@given(transcripts())
+@given(transcripts(beside=result_parts))
 def test_any_transcript_survives_the_wire(messages: list[Message]) -> None:
     before = copy.deepcopy(messages)
     wire = to_anthropic(messages)
@@ -87,7 +87,7 @@ def test_any_transcript_survives_the_wire(messages: list[Message]) -> None:
 def plain(message: Message) -> Any:
     """What the dialect carries: no call ids, and arguments as values where they have one."""
     if isinstance(message, ToolMessage):
-        return message.name, message.content, message.is_error
+        return message.name, message.content, message.parts, message.is_error
     if isinstance(message, AssistantMessage):
         return message.text, [(call.name, parsed(call.arguments)) for call in message.tool_calls]
     if isinstance(message, UserMessage) and len(message.content) == 1 and isinstance(message.content[0], TextPart):
@@ -284,10 +284,101 @@ def test_a_failed_result_without_a_word_gets_one() -> None:
     assert wire["messages"][0]["content"][0]["content"] == "error"
 
 
-def test_results_of_blocks_read_as_text_with_marks_for_the_rest() -> None:
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": "see "}, {"type": "image", "source": {}}]
+def test_results_carry_images_and_documents_both_ways() -> None:
+    parts = (
+        ImagePart(url="data:image/png;base64,iVBORw0KGgo="),
+        FilePart(url="data:text/csv;base64,YSxi", media_type="text/csv", name="a.csv"),
+        FilePart(url="https://example.com/a.html", media_type="text/html"),
+        TextPart(text="the end"),
+    )
+    messages = [
+        AssistantMessage(tool_calls=(ToolCall(name="f", call_id="a", provider_call_id="a"),)),
+        ToolMessage(call_id="a", name="f", content="see", parts=parts),
+    ]
+    wire = to_anthropic(messages)
+    assert wire["messages"][1]["content"] == [
+        {
+            "type": "tool_result",
+            "tool_use_id": "a",
+            "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+                {
+                    "type": "document",
+                    "source": {"type": "text", "media_type": "text/plain", "data": "a,b"},
+                    "title": "a.csv",
+                    "context": "text/csv",
+                },
+                {
+                    "type": "document",
+                    "source": {"type": "url", "url": "https://example.com/a.html"},
+                    "context": "text/html",
+                },
+                {"type": "text", "text": "the end"},
+            ],
+        }
+    ]
+    assert from_anthropic(wire) == messages
+
+
+def test_a_result_without_text_has_its_parts_alone_and_a_failed_one_a_word_in_front() -> None:
+    part = ImagePart(url="https://example.com/a.png")
+    for is_error, kinds in ((False, ["image"]), (True, ["text", "image"])):
+        message = ToolMessage(call_id="a", name="f", content="", parts=(part,), is_error=is_error)
+        (block,) = to_anthropic([message])["messages"][0]["content"]
+        assert [each["type"] for each in block["content"]] == kinds
+        (back,) = from_anthropic(to_anthropic([message]))
+        assert isinstance(back, ToolMessage)
+        assert back.parts == (part,)
+
+
+def test_a_mark_stands_for_what_has_no_neutral_form_in_a_result() -> None:
+    blocks: list[dict[str, Any]] = [
+        {"type": "text", "text": "see ", "cache_control": {"type": "ephemeral"}},
+        {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+        {"type": "search_result", "source": "https://example.com", "content": []},
+    ]
     wire = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": blocks}]}]
-    assert from_anthropic(wire) == [ToolMessage(call_id="a", name="", content="see [image]")]
+    marks = (TextPart(text="[image]"), TextPart(text="[search_result]"))
+    assert from_anthropic(wire) == [ToolMessage(call_id="a", name="", content="see ", parts=marks)]
+
+
+def test_names_with_characters_that_the_api_refuses_are_replaced() -> None:
+    calls = (ToolCall(name="functions.f", call_id="a"), ToolCall(name="", call_id="b"))
+    wire = to_anthropic([AssistantMessage(tool_calls=calls)])
+    assert [each["name"] for each in wire["messages"][0]["content"]] == ["functions_f", "_"]
+
+
+def test_kept_blocks_follow_arguments_that_were_edited_and_leave_empty_text_out() -> None:
+    blank: list[dict[str, Any]] = [{"type": "text", "text": "\n\n"}]
+    (message,) = from_anthropic([{"role": "assistant", "content": [*blank, *copy.deepcopy(THINKING)]}])
+    assert isinstance(message, AssistantMessage)
+    assert to_anthropic([message])["messages"][0]["content"] == THINKING
+    message.tool_calls[0].arguments = '{"a": "***"}'
+    edited = to_anthropic([message])["messages"][0]["content"]
+    assert edited[3] == {**THINKING[3], "input": {"a": "***"}}
+    assert edited[4:] == THINKING[4:]
+
+
+def test_cache_marks_are_not_carried() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    wire = [
+        {"role": "user", "content": [{"type": "text", "text": "hi", **mark}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "ho", **mark}]},
+        {"role": "assistant", "content": [{**each, **mark} for each in THINKING]},
+    ]
+    found = from_anthropic(wire)
+    assert found[:2] == [UserMessage(content=(TextPart(text="hi"),)), AssistantMessage(text="ho")]
+    assert isinstance(found[2], AssistantMessage)
+    assert found[2].vendor_data == {"anthropic": {"content": THINKING}}
+
+
+def test_thinking_that_is_not_shown_is_kept_without_reasoning() -> None:
+    hidden = [{"type": "thinking", "thinking": "", "signature": "c2ln"}, {"type": "text", "text": "4"}]
+    (message,) = from_anthropic([{"role": "assistant", "content": hidden}])
+    assert isinstance(message, AssistantMessage)
+    assert (message.text, message.reasoning) == ("4", "")
+    assert to_anthropic([message])["messages"][0]["content"] == hidden
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,22 @@ from ._wire import (
 __all__ = ["from_anthropic", "to_anthropic"]
 
 _VENDOR = "anthropic"
-_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses tool_use ids with anything else in them
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses ids and names of calls with anything else in them
+_LONGEST_NAME = 128  # characters; the API refuses longer names of tools
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;.*)?")
+_SOURCES = frozenset({"base64", "url", "text"})  # of images and documents; what else there is has no neutral form
 _UNKNOWN_TYPE = "application/octet-stream"
+_PDF = "application/pdf"  # all that the URL of a document may point to
 
 _Block = dict[str, Any]
 
 
 def _legal_id(wire_id: str) -> str:
     return _ILLEGAL.sub("_", wire_id)
+
+
+def _legal_name(name: str) -> str:
+    return _ILLEGAL.sub("_", name)[:_LONGEST_NAME] or "_"
 
 
 # --------------------------------------------------------------------------------------------------- out
@@ -59,10 +67,13 @@ def to_anthropic(messages: Iterable[Message]) -> dict[str, Any]:
     user message as `<system>` text where it was said. Neighbours of one role become one message, so results of one
     round are one user message that begins with its `tool_result` blocks. Empty text has no block, since the API
     refuses it; a message without a block is left out. Argument text that is no JSON object goes as an object that
-    quotes it. Ids follow the same rule as in `to_openai`, and are kept to the characters that the API takes.
+    quotes it. Ids follow the same rule as in `to_openai`; they and names are kept to the characters that the API takes.
+    A result with parts has blocks as its content: its text, then the parts. The media type of a document that is
+    neither plain text nor PDF stands in its `context`.
 
     The blocks of a reply that `from_anthropic` or a provider kept in `vendor_data["anthropic"]`, thinking with
-    its signature before all, go back unchanged and in their order. The dictionaries are fresh, kept blocks excepted.
+    its signature before all, go back unchanged and in their order; only empty text and thinking at the end, of which
+    nothing came, are left out. The dictionaries are fresh, kept blocks excepted.
     """
     ids = OutgoingIds(_legal_id)
     system: list[str] = []
@@ -101,15 +112,7 @@ def _text(text: str) -> list[_Block]:
 
 def _user(message: SystemMessage | UserMessage | ToolMessage, ids: OutgoingIds) -> list[_Block]:
     if isinstance(message, ToolMessage):
-        block: _Block = {
-            "type": "tool_result",
-            "tool_use_id": ids.result(message.call_id),
-            "content": message.content,
-        }
-        if message.is_error:
-            block["is_error"] = True
-            block["content"] = message.content or "error"  # the API refuses an error without a word
-        return [block]
+        return [_result(message, ids)]
     if isinstance(message, SystemMessage):
         return _text(f"<system>\n{message.text}\n</system>")
     if isinstance(message.content, str):
@@ -117,12 +120,24 @@ def _user(message: SystemMessage | UserMessage | ToolMessage, ids: OutgoingIds) 
     return [block for part in message.content for block in _part(part)]
 
 
+def _result(message: ToolMessage, ids: OutgoingIds) -> _Block:
+    text = message.content
+    if message.is_error and not text:
+        text = "error"  # the API refuses an error without a word
+    parts = [block for part in message.parts for block in _part(part)]
+    block: _Block = {"type": "tool_result", "tool_use_id": ids.result(message.call_id)}
+    block["content"] = _text(text) + parts if parts else text
+    if message.is_error:
+        block["is_error"] = True
+    return block
+
+
 def _assistant(message: AssistantMessage, ids: OutgoingIds) -> list[_Block]:
     calls: list[_Block] = [
         {
             "type": "tool_use",
             "id": ids.call(call.call_id, call.provider_call_id),
-            "name": call.name,
+            "name": _legal_name(call.name),
             "input": arguments_object(call.arguments),
         }
         for call in message.tool_calls
@@ -131,11 +146,11 @@ def _assistant(message: AssistantMessage, ids: OutgoingIds) -> list[_Block]:
     blocks: list[_Block] = kept.get("content") or []
     if not blocks:
         return _text(message.text) + calls
-    uses = [block for block in blocks if block["type"] == "tool_use"]
-    same_calls = [use["name"] for use in uses] == [call["name"] for call in calls]
+    same_calls = [each["name"] for each in blocks if each["type"] == "tool_use"] == [call["name"] for call in calls]
     if same_calls and _text_of(blocks) == message.text:
         fresh = iter(calls)
-        return [_with_id(block, next(fresh)) if block["type"] == "tool_use" else block for block in blocks]
+        now = [_current(block, next(fresh)) if block["type"] == "tool_use" else block for block in blocks]
+        return [block for block in now if block["type"] != "text" or str(block.get("text") or "").strip()]
     # Somebody edited the message since: its thinking still goes first, as the API demands of a turn that calls.
     return [block for block in blocks if "thinking" in block["type"]] + _text(message.text) + calls
 
@@ -147,8 +162,9 @@ def _ended(blocks: list[_Block]) -> list[_Block]:
     return blocks
 
 
-def _with_id(block: _Block, call: _Block) -> _Block:
-    return block if block["id"] == call["id"] else {**block, "id": call["id"]}
+def _current(block: _Block, call: _Block) -> _Block:
+    """A kept call, with the id that it has on this wire, and the arguments that the message has now."""
+    return block if block["id"] == call["id"] and block["input"] == call["input"] else {**block, **call}
 
 
 def _part(part: Part) -> list[_Block]:
@@ -170,6 +186,8 @@ def _part(part: Part) -> list[_Block]:
     block: _Block = {"type": "document", "source": source}
     if part.name:
         block["title"] = part.name
+    if part.media_type != {"url": _PDF, "text": "text/plain"}.get(source["type"], part.media_type):
+        block["context"] = part.media_type
     return [block]
 
 
@@ -184,8 +202,9 @@ def from_anthropic(
     Takes a message list, with `system` beside it, or the dictionary that `to_anthropic` makes. Ids are read as in
     `from_openai`. A user message with results becomes one `ToolMessage` for each, then a `UserMessage` of what else is
     in it. A reply that has more than one text and its calls (thinking, redacted thinking, server tools) keeps all
-    its blocks in `vendor_data["anthropic"]["content"]`, and gives them back unchanged. Not carried: images inside
-    results (a mark stands for each), cache marks.
+    its blocks in `vendor_data["anthropic"]["content"]`, and gives them back unchanged. The first block of a result is
+    its text, if it is one; what follows are its parts. Not carried: cache marks, and of results what is neither text
+    nor image nor document (a mark stands for each).
 
     Raises `InvalidHistory` with the index of a message that has an unknown role, part or a wrongly typed field.
     """
@@ -208,9 +227,14 @@ def from_anthropic(
             continue
         if not isinstance(content, Sequence):
             raise InvalidHistory(index, f"content must be text or blocks, not {type(content).__name__}")
-        blocks = [mapping_at(index, block, "a block") for block in cast("Sequence[Any]", content)]
+        blocks = [_block_at(index, block) for block in cast("Sequence[Any]", content)]
         found += [_assistant_back(index, blocks, ids)] if role == "assistant" else _user_back(index, blocks, ids)
     return found
+
+
+def _block_at(index: int, value: object) -> _Block:
+    block = mapping_at(index, value, "a block")
+    return {name: each for name, each in block.items() if name != "cache_control"}
 
 
 def _text_of(blocks: Sequence[Mapping[str, Any]]) -> str:
@@ -240,8 +264,8 @@ def _assistant_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: Incomi
     return AssistantMessage(
         text=_text_of(blocks),
         tool_calls=tuple(calls),
-        reasoning="\n\n".join(thoughts),
-        vendor_data=None if plain else {_VENDOR: {"content": [dict(block) for block in blocks]}},
+        reasoning="\n\n".join(each for each in thoughts if each),
+        vendor_data=None if plain else {_VENDOR: {"content": list(blocks)}},
     )
 
 
@@ -253,26 +277,28 @@ def _user_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: IncomingIds
             parts.append(_part_back(index, block))
             continue
         call_id, name = ids.result(text_at(index, block.get("tool_use_id"), "tool_use_id"))
+        text, beside = _result_back(index, block.get("content"))
         results.append(
-            ToolMessage(
-                call_id=call_id,
-                name=name,
-                content=_result_text(index, block.get("content")),
-                is_error=bool(block.get("is_error")),
-            )
+            ToolMessage(call_id=call_id, name=name, content=text, parts=beside, is_error=bool(block.get("is_error")))
         )
     if len(parts) == 1 and results and isinstance(parts[0], TextPart):
         return [*results, UserMessage(content=parts[0].text)]
     return [*results, UserMessage(content=tuple(parts))] if parts else results
 
 
-def _result_text(index: int, content: object) -> str:
+def _result_back(index: int, content: object) -> tuple[str, tuple[Part, ...]]:
     if not isinstance(content, Sequence) or isinstance(content, str):
-        return text_at(index, content, "a tool_result's content")
-    blocks = [mapping_at(index, block, "a block") for block in cast("Sequence[Any]", content)]
-    return "".join(
-        str(block.get("text") or "") if block.get("type") == "text" else f"[{block.get('type')}]" for block in blocks
-    )
+        return text_at(index, content, "a tool_result's content"), ()
+    parts = [_result_part(index, _block_at(index, block)) for block in cast("Sequence[Any]", content)]
+    if parts and isinstance(parts[0], TextPart):
+        return parts[0].text, tuple(parts[1:])
+    return "", tuple(parts)
+
+
+def _result_part(index: int, block: _Block) -> Part:
+    kind, source = block.get("type"), block.get("source")
+    known = isinstance(source, Mapping) and cast("Mapping[str, Any]", source).get("type") in _SOURCES
+    return _part_back(index, block) if kind == "text" or known else TextPart(text=f"[{kind}]")
 
 
 def _part_back(index: int, block: Mapping[str, Any]) -> Part:
@@ -285,7 +311,7 @@ def _part_back(index: int, block: Mapping[str, Any]) -> Part:
     media_type = text_at(index, source.get("media_type"), "media_type")
     if source.get("type") == "url":
         url = text_at(index, source.get("url"), "a source's url")
-        media_type = "application/pdf" if kind == "document" else media_type  # all that a URL may point to
+        media_type = _PDF if kind == "document" else media_type
     elif source.get("type") == "base64":
         url = data_url(media_type or _UNKNOWN_TYPE, text_at(index, source.get("data"), "a source's data"))
     elif source.get("type") == "text":
@@ -295,6 +321,11 @@ def _part_back(index: int, block: Mapping[str, Any]) -> Part:
         raise InvalidHistory(index, f"a source of type {source.get('type')!r} is none of base64, url, text")
     if kind == "image":
         return ImagePart(url=url)
+    context = block.get("context")
+    if isinstance(context, str) and _MEDIA_TYPE.fullmatch(context):
+        media_type = context
+        if source.get("type") == "text":
+            url = data_url(context, url.partition(",")[2])
     return FilePart(
         url=url, media_type=media_type or _UNKNOWN_TYPE, name=text_at(index, block.get("title"), "a document's title")
     )
