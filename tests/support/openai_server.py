@@ -1,27 +1,26 @@
-"""An OpenAI-compatible chat-completions server on a loopback socket, for tests.
+"""Chat chunks as they are, for what makes no sense in the neutral terms of `toolbus.testing.wire`.
 
-It streams real wire chunks over HTTP/1.1, and misbehaves as it is told. Replies are scripted, requests recorded:
+Such as indices that are missing or all 0, chunks without choices, ids that change, and bodies that are not streamed.
+Whatever can be said in neutral terms is a `WireServer`'s. Replies are scripted, requests recorded:
 
     with OpenAIServer([calls(("get_weather", {"city": "Paris"})), text("Sunny.")]) as server:
         provider = OpenAIProvider("test-model", api_key="k", base_url=server.base_url)
         ...
     assert server.requests[1].messages[-1]["role"] == "tool"
 
-Threads of the standard library, so it serves tests on any event loop, and subprocesses. Leaving the block ends
-hanging replies, closes all connections and waits for the threads. A request beyond the script gets a 500 that says so.
+A request beyond the script gets a 500 that says so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal, Self
+from typing import Any, Literal
+
+from toolbus.testing import wire
+from toolbus.testing.wire import Answer, LoopbackServer
 
 Ending = Literal["done", "no_done", "cut", "reset", "hang"]
 
@@ -124,72 +123,51 @@ def ended(reply: Reply, ending: Ending, *, after: int | None = None, before_head
 
 
 @dataclass(frozen=True)
-class RecordedRequest:
+class RecordedRequest(wire.RecordedRequest):
     """What a client sent."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str]  # names in lower case
-    body: Any
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         return self.body["messages"]
 
 
-class OpenAIServer:
+class OpenAIServer(LoopbackServer):
     """The server. `script` is a list of replies, used up in order of arrival, or one function of the request.
 
-    `base_url` is what a client needs; `requests` are the chat requests received; `connections` counts TCP
-    connections; `left` is set when a client closed its end while a reply was hanging. With `api_key`, others get a 401
-    that quotes the key that they sent, as careless servers do.
+    `base_url` is what a client needs; `requests` are the chat requests received. With `api_key`, others get a 401 that
+    quotes the key that they sent, as careless servers do.
     """
 
     def __init__(self, script: Script = (), *, api_key: str | None = None) -> None:
+        super().__init__(self._answer_to)
         self.script = script
         self.api_key = api_key
         self.requests: list[RecordedRequest] = []
-        self.connections = 0
-        self.hanging = threading.Event()
-        self.left = threading.Event()
         self._taken = 0
-        self._stopping = False
         self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        self._http = _Http(("127.0.0.1", 0), self)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), name="openai-server")
-
-    @property
-    def origin(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     @property
     def base_url(self) -> str:
         return f"{self.origin}/v1"
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        with self._lock:
-            self._stopping = True
-            for each in self._open:
-                _hang_up(each)
-        self._http.server_close()  # waits for the threads of connections
-
-    def opened(self, connection: socket.socket) -> None:
-        with self._lock:
-            self.connections += 1
-            self._open.add(connection)
-            if self._stopping:  # accepted just before the end
-                _hang_up(connection)
-
-    def closing(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.discard(connection)
+    def _answer_to(self, asked: wire.RecordedRequest) -> Answer:
+        if (asked.method, asked.path) == ("GET", "/v1/models"):
+            return _whole(Reply(body={"object": "list", "data": [{"id": "test-model", "object": "model"}]}))
+        if (asked.method, asked.path) != ("POST", "/v1/chat/completions"):
+            return _whole(status(404, body={"error": {"message": f"no route {asked.path}"}}))
+        reply = self.reply_to(
+            RecordedRequest(asked.method, asked.path, asked.headers, asked.body, connection=asked.connection)
+        )
+        if not reply.before_headers and (reply.status != 200 or reply.body is not None):
+            return _whole(reply)
+        frames = tuple(line.encode() for line in _lines(reply))
+        return Answer(
+            headers={"Content-Type": "text/event-stream; charset=utf-8", **reply.headers},
+            frames=frames,
+            ending="cut" if reply.ending == "cut" else "reset" if reply.ending == "reset" else "whole",
+            stall_after=None if reply.ending != "hang" else -1 if reply.before_headers else len(frames),
+            before_headers=reply.before_headers,
+        )
 
     def reply_to(self, request: RecordedRequest) -> Reply:
         with self._lock:
@@ -206,103 +184,16 @@ class OpenAIServer:
         return step(request) if callable(step) else step
 
 
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the client was quicker
-        connection.shutdown(socket.SHUT_RDWR)
+def _whole(reply: Reply) -> Answer:
+    kind = "text/html" if isinstance(reply.body, str) else "application/json"
+    written = (reply.body if isinstance(reply.body, str) else json.dumps(reply.body)).encode()
+    headers = {"Content-Type": kind, **reply.headers}
+    return Answer(status=reply.status, headers=headers, frames=(written,), streamed=False)
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = False  # so that server_close waits for them
-    block_on_close = True
-
-    def __init__(self, address: tuple[str, int], owner: OpenAIServer) -> None:
-        self.owner = owner
-        super().__init__(address, _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are part of the tests; nothing is printed."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    @property
-    def owner(self) -> OpenAIServer:
-        assert isinstance(self.server, _Http)
-        return self.server.owner
-
-    def setup(self) -> None:
-        super().setup()
-        self.owner.opened(self.connection)
-
-    def finish(self) -> None:
-        self.owner.closing(self.connection)
-        super().finish()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base's name
-        pass
-
-    def do_GET(self) -> None:
-        if self.path == "/v1/models":
-            self._whole(200, {"object": "list", "data": [{"id": "test-model", "object": "model"}]}, {})
-        else:
-            self._whole(404, "not here", {})
-
-    def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        if self.path != "/v1/chat/completions":
-            self._whole(404, {"error": {"message": f"no route {self.path}"}}, {})
-            return
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        reply = self.owner.reply_to(RecordedRequest(self.command, self.path, headers, json.loads(raw)))
-        if reply.before_headers:
-            self._end(reply.ending)
-        elif reply.status != 200 or reply.body is not None:
-            self._whole(reply.status, reply.body, reply.headers)
-        else:
-            self._stream(reply)
-
-    def _whole(self, code: int, body: Any, headers: Mapping[str, str]) -> None:
-        written = (body if isinstance(body, str) else json.dumps(body)).encode()
-        self.send_response(code)
-        kind = "text/html" if isinstance(body, str) else "application/json"
-        for name, value in {"Content-Type": kind, **headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(written)))
-        self.end_headers()
-        self.wfile.write(written)
-
-    def _stream(self, reply: Reply) -> None:
-        self.send_response(200)
-        for name, value in {"Content-Type": "text/event-stream; charset=utf-8", **reply.headers}.items():
-            self.send_header(name, value)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for line in self._lines(reply):
-            data = line.encode()
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-            self.wfile.flush()
-        self._end(reply.ending)
-
-    def _lines(self, reply: Reply) -> Iterator[str]:
-        yield ": a comment, as some gateways send to keep the line alive\n\n"
-        for each in reply.chunks:
-            yield each if isinstance(each, str) else f"data: {json.dumps(each)}\n\n"
-        if reply.ending == "done":
-            yield "data: [DONE]\n\n"
-
-    def _end(self, ending: Ending) -> None:
-        if ending in {"done", "no_done"}:
-            self.wfile.write(b"0\r\n\r\n")
-            return
-        self.close_connection = True
-        if ending == "hang":
-            self.owner.hanging.set()
-            if not self.connection.recv(1):
-                self.owner.left.set()
-        elif ending == "reset":
-            linger = struct.pack("ii", 1, 0)  # closing then sends RST instead of FIN
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self.owner.closing(self.connection)
-            self.connection.close()
+def _lines(reply: Reply) -> Iterator[str]:
+    yield ": a comment, as some gateways send to keep the line alive\n\n"
+    for each in reply.chunks:
+        yield each if isinstance(each, str) else f"data: {json.dumps(each)}\n\n"
+    if reply.ending == "done":
+        yield "data: [DONE]\n\n"

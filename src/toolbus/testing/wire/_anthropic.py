@@ -1,0 +1,310 @@
+"""Anthropic's Messages API: blocks, and a stream of named events. Wire facts: the `anthropic` SDK's types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from ...protocols import FinishReason
+from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._openai import tool_specs
+from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._server import Answer
+
+__all__ = ["AnthropicDialect"]
+
+_REASONS: Mapping[FinishReason, str] = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+    "refusal": "refusal",
+    "other": "pause_turn",
+}
+_FAULTS: Mapping[str, tuple[int, str]] = {
+    "rate_limited": (429, "rate_limit_error"),
+    "server_error": (500, "api_error"),
+    "loading": (503, "overloaded_error"),
+    "bad_request": (400, "invalid_request_error"),
+    "unauthorised": (401, "authentication_error"),
+    "not_found": (404, "not_found_error"),
+}
+_TOO_LONG = (
+    (400, "invalid_request_error", "prompt is too long: 10001 tokens > 8192 maximum"),
+    (
+        400,
+        "invalid_request_error",
+        "input length and `max_tokens` exceed context limit: 8000 + 4096 > 8192, decrease either and try again",
+    ),
+    (413, "request_too_large", "Request exceeds the maximum size"),
+)
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+class AnthropicDialect:
+    """`POST /v1/messages` with server-sent events."""
+
+    name = "anthropic"
+    lacks: frozenset[Lack] = frozenset({"content_filter"})
+
+    def base_url(self, origin: str) -> str:
+        """The origin: the SDK adds `/v1`."""
+        return origin
+
+    def serves(self, request: RecordedRequest) -> bool:
+        """The one route."""
+        return (request.method, request.path.partition("?")[0]) == ("POST", "/v1/messages")
+
+    # ----------------------------------------------------------------------------------------------- out
+
+    def render(self, reply: WireReply) -> Stream:
+        """From `message_start` to `message_stop`; behind `message_delta` a reply may count as whole."""
+        usage = reply.usage or Usage()
+        head: dict[str, Any] = {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": reply.model,
+            "content": [],
+        }
+        events: list[dict[str, Any]] = [
+            {
+                "type": "message_start",
+                "message": {**head, "model": reply.model, "stop_reason": None, "stop_sequence": None, "usage": _usage(usage, 1)},
+            }
+        ]
+        blocks = _blocks(reply)
+        for index, (block, deltas) in enumerate(blocks):
+            events.append({"type": "content_block_start", "index": index, "content_block": block})
+            if index == 0:
+                events.append({"type": "ping"})
+            events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+            events.append({"type": "content_block_stop", "index": index})
+        delta = {"stop_reason": _REASONS.get(reply.ended(), "end_turn"), "stop_sequence": None}
+        thinking = {"output_tokens_details": {"thinking_tokens": usage.reasoning_tokens}}
+        whole = {**_usage(usage, usage.output_tokens), **thinking}
+        events.append({"type": "message_delta", "delta": delta, "usage": whole})
+        events.append({"type": "message_stop"})
+        return Stream(tuple(sse(each, each["type"]) for each in events), len(events) - 1)
+
+    def refusals(self, fault: WireFault) -> Sequence[Answer]:
+        """Anthropic's error bodies; "loading" is overload, as 503 and as its own 529."""
+        if fault.kind == "context_overflow":
+            return [error_answer(status, _error(kind, said), fault) for status, kind, said in _TOO_LONG]
+        status, kind = _FAULTS[fault.kind]
+        statuses = (status, 529) if fault.kind == "loading" else (status,)
+        return [error_answer(each, _error(kind, fault.message), fault) for each in statuses]
+
+    def breaks(self, message: str) -> Sequence[bytes]:
+        """The event `error`."""
+        return [sse(_error(kind, message), "error") for kind in ("overloaded_error", "api_error")]
+
+    def opaque(self, reply: WireReply) -> Sequence[str]:
+        """The signature of thinking, and the data of thinking that is redacted."""
+        signature = (_signature(reply),) if reply.reasoning_pieces() else ()
+        return (*signature, *([reply.opaque_reasoning] if reply.opaque_reasoning else []))
+
+    # ---------------------------------------------------------------------------------------------- back
+
+    def read(self, request: RecordedRequest) -> WireRequest:
+        """See `Dialect.read`."""
+        body = fields_of(request.body)
+        reader = _Reader()
+        if system := _text(body.get("system")):
+            reader.messages.append(SystemMessage(text=system))
+        for wire in objects_of(body.get("messages")):
+            reader.message(wire)
+        problems = list(reader.pairing.finish(reader.messages))
+        offered = objects_of(body.get("tools"))
+        tools = tool_specs([{**tool, "parameters": tool.get("input_schema")} for tool in offered])
+        if not isinstance(body.get("max_tokens"), int):
+            problems.append("max_tokens is missing")
+        if "tool_choice" in body and not tools:
+            problems.append("tool_choice without tools")
+        return WireRequest(
+            model=str(body.get("model") or ""),
+            messages=tuple(reader.messages),
+            tools=tools,
+            settings=_settings(body),
+            opaque=tuple(reader.opaque),
+            problems=tuple(problems),
+        )
+
+
+def _signature(reply: WireReply) -> str:
+    return f"signature:{''.join(reply.reasoning_pieces())}"
+
+
+def _blocks(reply: WireReply) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each block as it starts, with its deltas."""
+    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    if thinking := reply.reasoning_pieces():
+        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in thinking]
+        signed = {"type": "signature_delta", "signature": _signature(reply)}
+        blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [*deltas, signed]))
+    if reply.opaque_reasoning:
+        blocks.append(({"type": "redacted_thinking", "data": reply.opaque_reasoning}, []))
+    if text := (*reply.text_pieces(), *([reply.refusal] if reply.refusal else [])):
+        blocks.append(({"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in text]))
+    return blocks + [_call_block(call) for call in reply.calls]
+
+
+def _call_block(call: WireCall) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    block: dict[str, Any] = {"type": "tool_use", "name": call.name, "input": {}}
+    if call.call_id is not None:
+        block["id"] = call.call_id
+    pieces = ("", *call.streamed())  # an empty one comes first, and is the only one of a call without arguments
+    return block, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+
+
+def _usage(usage: Usage, output_tokens: int) -> dict[str, Any]:
+    """The vendor's input tokens are those that have to do with no cache."""
+    return {
+        "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": usage.cache_write_tokens,
+        "output_tokens": output_tokens,
+    }
+
+
+def _error(kind: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+
+
+def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if "temperature" in body:
+        settings["temperature"] = body["temperature"]
+    if "max_tokens" in body:
+        settings["max_output_tokens"] = body["max_tokens"]
+    thinking = fields_of(body.get("thinking"))
+    effort = fields_of(body.get("output_config")).get("effort")
+    if effort or thinking.get("type") in {"enabled", "adaptive"}:
+        settings["reasoning_effort"] = effort or "on"
+    choice = fields_of(body.get("tool_choice"))
+    if choice:
+        kind = str(choice.get("type"))
+        settings["tool_choice"] = choice.get("name") if kind == "tool" else _CHOICES.get(kind, kind)
+    if "disable_parallel_tool_use" in choice:
+        settings["parallel_tool_calls"] = not choice["disable_parallel_tool_use"]
+    return settings
+
+
+class _Reader:
+    """Reads the message list, in which roles alternate and results are blocks of a user message."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.opaque: list[str] = []
+        self.pairing = Pairing(unique=True)
+        self._last_role = ""
+
+    def message(self, wire: Mapping[str, Any]) -> None:
+        role, content = str(wire.get("role")), wire.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else objects_of(content)
+        if role not in {"user", "assistant"}:
+            self.pairing.problems.append(f"{role!r} is no role")
+        if role == self._last_role or (not self._last_role and role != "user"):
+            self.pairing.problems.append(f"a message of {role} behind {self._last_role or 'nothing'}")
+        if not blocks:
+            self.pairing.problems.append(f"an empty message of {role}")
+        self._last_role = role
+        self.pairing.problems += [
+            "a text block without text"
+            for block in blocks
+            if block.get("type") == "text" and not str(block.get("text") or "").strip()
+        ]
+        if role == "assistant":
+            self._reply(blocks)
+        else:
+            self._said(blocks)
+
+    def _reply(self, blocks: Sequence[Mapping[str, Any]]) -> None:
+        self.pairing.other("a reply")
+        reply = AssistantMessage()
+        calls: list[ToolCall] = []
+        for block in blocks:
+            kind = block.get("type")
+            if kind == "text":
+                reply.text += str(block.get("text"))
+            elif kind == "thinking":
+                reply.reasoning += str(block.get("thinking"))
+                self.opaque.append(str(block.get("signature")))
+            elif kind == "redacted_thinking":
+                self.opaque.append(str(block.get("data")))
+            elif kind == "tool_use":
+                calls.append(self._call(block))
+            else:
+                self.pairing.problems.append(f"a block of type {kind!r} in a reply")
+            if kind in {"thinking", "redacted_thinking"} and (reply.text or calls):
+                self.pairing.problems.append("thinking behind what it led to")
+        reply.tool_calls = tuple(calls)
+        self.messages.append(reply)
+
+    def _call(self, block: Mapping[str, Any]) -> ToolCall:
+        wire_id, given = str(block.get("id") or ""), block.get("input")
+        if not _ID.fullmatch(wire_id):
+            self.pairing.problems.append(f"the id {wire_id!r} has characters that are not taken")
+        if not isinstance(given, Mapping):
+            self.pairing.problems.append(f"the input of {block.get('name')!r} is no object")
+        call = ToolCall(name=str(block.get("name")), arguments=json.dumps(given, ensure_ascii=False), call_id=wire_id)
+        self.pairing.call(call)
+        return call
+
+    def _said(self, blocks: Sequence[Mapping[str, Any]]) -> None:
+        parts: list[Part] = []
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                if parts:
+                    self.pairing.problems.append("a tool_result behind other blocks of its message")
+                self._result(block)
+            else:
+                parts.append(self._part(block))
+        self.pairing.other("the end of the user message")
+        if parts:
+            self.messages.append(UserMessage(content=tuple(parts)))
+
+    def _result(self, block: Mapping[str, Any]) -> None:
+        wire_id, content = str(block.get("tool_use_id") or ""), block.get("content")
+        parts = tuple(part for each in objects_of(content) if not isinstance(part := self._part(each), TextPart))
+        failed = bool(block.get("is_error"))
+        if failed and not content:
+            self.pairing.problems.append("an error without content")
+        name = self.pairing.result(wire_id)
+        result = ToolMessage(call_id=wire_id, name=name, content=_text(content), parts=parts, is_error=failed)
+        self.messages.append(result)
+
+    def _part(self, block: Mapping[str, Any]) -> Part:
+        kind = block.get("type")
+        if kind == "text":
+            return TextPart(text=str(block.get("text")))
+        source = fields_of(block.get("source"))
+        media_type = str(source.get("media_type") or "")
+        url = str(source.get("url") or f"data:{media_type};base64,{source.get('data')}")
+        if kind == "image":
+            return ImagePart(url=url)
+        if kind == "document":
+            return FilePart(url=url, media_type=media_type, name=str(block.get("title") or ""))
+        self.pairing.problems.append(f"a block of type {kind!r}")
+        return TextPart(text="")
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(str(block.get("text") or "") for block in objects_of(content))

@@ -1,0 +1,167 @@
+"""Ollama's own API: one JSON object in each line. Wire facts: the `ollama` SDK's types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ...errors import ConfigurationError
+from ...messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of
+from ._openai import tool_specs
+from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._server import Answer
+
+__all__ = ["OllamaDialect"]
+
+_STATUSES = {
+    "rate_limited": 429,
+    "server_error": 500,
+    "loading": 503,
+    "bad_request": 400,
+    "unauthorised": 401,
+    "not_found": 404,
+}
+_TOO_LONG = (
+    (400, "prompt too long; exceeded max context length by 1809 tokens"),
+    (400, "the input length exceeds the context length"),
+    (500, "the input length exceeds the context length"),  # by the server's version
+)
+
+
+class OllamaDialect:
+    """`POST /api/chat` with lines of JSON."""
+
+    name = "ollama"
+    lacks: frozenset[Lack] = frozenset(
+        {
+            "argument_text",
+            "cached_tokens",
+            "content_filter",
+            "ids",
+            "opaque_reasoning",
+            "parallel_tool_calls",
+            "reasoning_tokens",
+            "refusal",
+            "split_arguments",
+            "tool_choice",
+        }
+    )
+
+    def base_url(self, origin: str) -> str:
+        """The origin."""
+        return origin
+
+    def serves(self, request: RecordedRequest) -> bool:
+        """The one route."""
+        return (request.method, request.path) == ("POST", "/api/chat")
+
+    # ----------------------------------------------------------------------------------------------- out
+
+    def render(self, reply: WireReply) -> Stream:
+        """Pieces of the message, calls whole and without ids, then a line that says `done`."""
+        messages: list[dict[str, Any]] = [{"content": "", "thinking": piece} for piece in reply.reasoning_pieces()]
+        messages += [{"content": piece} for piece in reply.text_pieces()]
+        messages += [{"content": "", "tool_calls": [_call(call)]} for call in reply.calls]
+        head = {"model": reply.model, "created_at": "2026-01-01T00:00:00Z"}
+        lines = [{**head, "message": {"role": "assistant", **each}, "done": False} for each in messages]
+        last: dict[str, Any] = {**head, "message": {"role": "assistant", "content": ""}, "done": True}
+        last["done_reason"] = {"length": "length", "other": "unload"}.get(reply.ended(), "stop")
+        if reply.usage is not None:
+            last |= {"prompt_eval_count": reply.usage.input_tokens, "eval_count": reply.usage.output_tokens}
+        frames = tuple(_line(each) for each in (*lines, {**last, "total_duration": 1}))
+        return Stream(frames, len(frames), "application/x-ndjson")
+
+    def refusals(self, fault: WireFault) -> Sequence[Answer]:
+        """An object with the words alone."""
+        if fault.kind == "context_overflow":
+            return [error_answer(status, {"error": said}, fault) for status, said in _TOO_LONG]
+        return [error_answer(_STATUSES[fault.kind], {"error": fault.message}, fault)]
+
+    def breaks(self, message: str) -> Sequence[bytes]:
+        """A line with an error."""
+        return [_line({"error": message})]
+
+    def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
+        """Nothing."""
+        return ()
+
+    # ---------------------------------------------------------------------------------------------- back
+
+    def read(self, request: RecordedRequest) -> WireRequest:
+        """See `Dialect.read`. Calls get ids by their place, and a result the oldest call of its tool's name."""
+        body = fields_of(request.body)
+        pairing = Pairing(unique=True)
+        messages: list[Message] = []
+        for index, wire in enumerate(objects_of(body.get("messages"))):
+            messages.append(_message(index, wire, pairing))
+        options = fields_of(body.get("options"))
+        settings: dict[str, Any] = {}
+        if "temperature" in options:
+            settings["temperature"] = options["temperature"]
+        if "num_predict" in options:
+            settings["max_output_tokens"] = options["num_predict"]
+        if think := body.get("think"):
+            settings["reasoning_effort"] = "on" if think is True else think
+        return WireRequest(
+            model=str(body.get("model") or ""),
+            messages=tuple(messages),
+            tools=tool_specs([fields_of(tool.get("function")) for tool in objects_of(body.get("tools"))]),
+            settings=settings,
+            problems=pairing.finish(messages),
+        )
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _call(call: WireCall) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ConfigurationError(f"Ollama's arguments are objects, and {call.arguments!r} is none")
+    return {"function": {"name": call.name, "arguments": cast("dict[str, Any]", arguments)}}
+
+
+def _message(index: int, wire: Mapping[str, Any], pairing: Pairing) -> Message:
+    role, content = wire.get("role"), str(wire.get("content") or "")
+    if role == "tool":
+        name = str(wire.get("tool_name") or wire.get("name") or "")
+        wire_id = next((call.call_id for call in pairing.waiting() if call.name == name), f"none of {name!r}")
+        pairing.result(wire_id)
+        return ToolMessage(call_id=wire_id, name=name, content=content, parts=_images(wire))
+    pairing.other(f"a message of {role}")
+    if role == "assistant":
+        calls: list[ToolCall] = []
+        for number, each in enumerate(objects_of(wire.get("tool_calls"))):
+            function = fields_of(each.get("function"))
+            given = function.get("arguments")
+            if not isinstance(given, Mapping):
+                pairing.problems.append(f"the arguments of {function.get('name')!r} are no object")
+            text = json.dumps(given, ensure_ascii=False)
+            calls.append(ToolCall(name=str(function.get("name")), arguments=text, call_id=f"call_{index}_{number}"))
+            pairing.call(calls[-1])
+        return AssistantMessage(text=content, tool_calls=tuple(calls), reasoning=str(wire.get("thinking") or ""))
+    if role == "system":
+        return SystemMessage(text=content)
+    if role != "user":
+        pairing.problems.append(f"{role!r} is no role")
+    images = _images(wire)
+    return UserMessage(content=(TextPart(text=content), *images) if images else content)
+
+
+def _images(wire: Mapping[str, Any]) -> tuple[ImagePart, ...]:
+    return tuple(ImagePart(url=f"data:;base64,{each}") for each in cast("Sequence[Any]", wire.get("images") or ()))

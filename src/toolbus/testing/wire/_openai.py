@@ -1,0 +1,240 @@
+"""Chat completions, as OpenAI's servers and their imitators stream them. Wire facts: the `openai` SDK's chat types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from ...protocols import FinishReason, ToolSpec
+from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._server import Answer
+
+__all__ = ["OpenAIDialect", "openai_refusals", "tool_specs"]
+
+_REASONS: Mapping[FinishReason, str] = {"refusal": "stop", "other": "eos"}  # the others are the vendor's own words
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SETTINGS = {
+    "temperature": "temperature",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning_effort",
+    "parallel_tool_calls": "parallel_tool_calls",
+}
+_WINDOW = 8192  # tokens, for error texts
+
+
+class OpenAIDialect:
+    """`POST /v1/chat/completions` with server-sent events."""
+
+    name = "openai"
+    lacks: frozenset[Lack] = frozenset({"opaque_reasoning"})
+
+    def base_url(self, origin: str) -> str:
+        """With `/v1`."""
+        return f"{origin}/v1"
+
+    def serves(self, request: RecordedRequest) -> bool:
+        """The one route."""
+        return (request.method, request.path) == ("POST", "/v1/chat/completions")
+
+    # ----------------------------------------------------------------------------------------------- out
+
+    def render(self, reply: WireReply) -> Stream:
+        """Chunks, the reason, usage in a chunk of its own, `[DONE]`."""
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        deltas += [{"reasoning_content": piece} for piece in reply.reasoning_pieces()]
+        deltas += [{"content": piece} for piece in reply.text_pieces()]
+        if reply.refusal:
+            deltas.append({"refusal": reply.refusal})
+        for index, call in enumerate(reply.calls):
+            deltas += _call_deltas(index, call)
+        reason = reply.ended()
+        frames = [b": a comment, as some gateways send\n\n"]
+        frames += [sse(_chunk(reply, delta)) for delta in deltas]
+        frames.append(sse(_chunk(reply, {}, finish_reason=_REASONS.get(reason, reason))))
+        whole_from = len(frames)
+        if reply.usage is not None:
+            frames.append(sse({**_chunk(reply, {}), "choices": [], "usage": _usage(reply.usage)}))
+        return Stream((*frames, sse("[DONE]")), whole_from)
+
+    def refusals(self, fault: WireFault) -> Sequence[Answer]:
+        """OpenAI's error bodies; for a context that is too long also those of vLLM and llama.cpp."""
+        if fault.kind != "context_overflow":
+            return openai_refusals(fault)
+        said = f"This model's maximum context length is {_WINDOW} tokens. However, "
+        own = _error(f"{said}your messages resulted in 10001 tokens. Please reduce the length of the messages.")
+        own["error"].update(param="messages", code="context_length_exceeded")
+        vllm = _error(
+            f"{said}you requested 10001 tokens (9001 in the messages, 1000 in the completion).", "BadRequestError"
+        )
+        llama_cpp = {
+            "code": 400,
+            "message": f"the request exceeds the available context size ({_WINDOW} tokens), try increasing it",
+            "type": "exceed_context_size_error",
+            "n_prompt_tokens": 10001,
+            "n_ctx": _WINDOW,
+        }
+        return [error_answer(400, body, fault) for body in (own, vllm, {"error": llama_cpp})]
+
+    def breaks(self, message: str) -> Sequence[bytes]:
+        """An error object in place of a chunk, with a type or with a status."""
+        return [
+            sse({"error": {"message": message, "type": "server_error", "param": None, "code": None}}),
+            sse({"error": {"message": message, "code": 503}}),
+        ]
+
+    def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
+        """Nothing."""
+        return ()
+
+    # ---------------------------------------------------------------------------------------------- back
+
+    def read(self, request: RecordedRequest) -> WireRequest:
+        """See `Dialect.read`."""
+        body = fields_of(request.body)
+        pairing = Pairing(unique=False)
+        messages = [_message(wire, pairing) for wire in objects_of(body.get("messages"))]
+        tools = tool_specs([fields_of(tool.get("function")) for tool in objects_of(body.get("tools"))])
+        settings = {name: body[key] for key, name in _SETTINGS.items() if key in body}
+        problems = list(pairing.finish(messages))
+        if (choice := body.get("tool_choice")) is not None:
+            settings["tool_choice"] = (
+                choice if isinstance(choice, str) else fields_of(choice.get("function")).get("name")
+            )
+        if not tools:
+            problems += [
+                f"{key} without tools" for key in ("tool_choice", "parallel_tool_calls", "tools") if key in body
+            ]
+        problems += [f"the tool name {tool.name!r} is none" for tool in tools if not _NAME.fullmatch(tool.name)]
+        return WireRequest(
+            model=str(body.get("model") or ""),
+            messages=tuple(messages),
+            tools=tools,
+            settings=settings,
+            problems=tuple(problems),
+        )
+
+
+def _call_deltas(index: int, call: WireCall) -> list[dict[str, Any]]:
+    head: dict[str, Any] = {"index": index, "type": "function", "function": {"name": call.name, "arguments": ""}}
+    if call.call_id is not None:
+        head["id"] = call.call_id
+    pieces = [{"index": index, "function": {"arguments": piece}} for piece in call.streamed()]
+    return [{"tool_calls": [each]} for each in (head, *pieces)]
+
+
+def _chunk(reply: WireReply, delta: Mapping[str, Any], *, finish_reason: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": reply.model}
+    return {**head, "choices": [choice], "usage": None}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def _error(message: str, kind: str = "invalid_request_error", code: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+_FAULTS: Mapping[str, tuple[int, str, str | None]] = {
+    "rate_limited": (429, "requests", "rate_limit_exceeded"),
+    "server_error": (500, "server_error", None),
+    "loading": (503, "unavailable_error", None),
+    "bad_request": (400, "invalid_request_error", None),
+    "unauthorised": (401, "invalid_request_error", "invalid_api_key"),
+    "not_found": (404, "invalid_request_error", "model_not_found"),
+}
+
+
+def openai_refusals(fault: WireFault) -> list[Answer]:
+    """What OpenAI answers whatever the API."""
+    status, kind, code = _FAULTS[fault.kind]
+    return [error_answer(status, _error(fault.message, kind, code), fault)]
+
+
+def tool_specs(functions: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
+    """Tools as they are offered, from the objects with their name, description and parameters."""
+    return tuple(
+        ToolSpec(
+            name=str(each.get("name") or ""),
+            description=str(each.get("description") or ""),
+            parameters=fields_of(each.get("parameters")),
+        )
+        for each in functions
+    )
+
+
+def _message(wire: Mapping[str, Any], pairing: Pairing) -> Message:
+    role = wire.get("role")
+    content = wire.get("content")
+    if role == "tool":
+        wire_id = str(wire.get("tool_call_id") or "")
+        return ToolMessage(call_id=wire_id, name=pairing.result(wire_id), content=_text(content))
+    pairing.other(f"a message of {role}")
+    if role == "assistant":
+        return _reply(wire, pairing)
+    if role in {"system", "developer"}:
+        return SystemMessage(text=_text(content))
+    if role != "user":
+        pairing.problems.append(f"{role!r} is no role")
+    if isinstance(content, str):
+        return UserMessage(content=content)
+    return UserMessage(content=tuple(_part(part, pairing) for part in objects_of(content)))
+
+
+def _reply(wire: Mapping[str, Any], pairing: Pairing) -> AssistantMessage:
+    calls: list[ToolCall] = []
+    for each in objects_of(wire.get("tool_calls")):
+        function = fields_of(each.get("function"))
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            pairing.problems.append(f"the arguments of {function.get('name')!r} are no text")
+            arguments = json.dumps(arguments)
+        calls.append(ToolCall(name=str(function.get("name")), arguments=arguments, call_id=str(each.get("id") or "")))
+        pairing.call(calls[-1])
+    if not calls and not wire.get("content"):
+        pairing.problems.append("a reply with neither content nor tool_calls")
+    reasoning = wire.get("reasoning_content") or wire.get("reasoning") or ""
+    return AssistantMessage(text=_text(wire.get("content")), tool_calls=tuple(calls), reasoning=str(reasoning))
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or "") for part in objects_of(content))
+
+
+def _part(part: Mapping[str, Any], pairing: Pairing) -> Part:
+    kind = part.get("type")
+    if kind == "text":
+        return TextPart(text=str(part.get("text")))
+    if kind == "image_url":
+        return ImagePart(url=str(fields_of(part.get("image_url")).get("url")))
+    if kind == "file":
+        file = fields_of(part.get("file"))
+        return FilePart(url=str(file.get("file_data")), media_type="", name=str(file.get("filename") or ""))
+    pairing.problems.append(f"a part of type {kind!r}")
+    return TextPart(text="")

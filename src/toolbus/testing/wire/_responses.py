@@ -1,0 +1,328 @@
+"""OpenAI's Responses API: items, and a stream of typed events. Wire facts: the `openai` SDK's types of responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._openai import openai_refusals, tool_specs
+from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._server import Answer
+
+__all__ = ["ResponsesDialect"]
+
+_SETTINGS = {
+    "temperature": "temperature",
+    "max_output_tokens": "max_output_tokens",
+    "parallel_tool_calls": "parallel_tool_calls",
+}
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
+
+
+class ResponsesDialect:
+    """`POST /v1/responses` with server-sent events."""
+
+    name = "responses"
+    lacks: frozenset[Lack] = frozenset()
+
+    def base_url(self, origin: str) -> str:
+        """With `/v1`."""
+        return f"{origin}/v1"
+
+    def serves(self, request: RecordedRequest) -> bool:
+        """The one route."""
+        return (request.method, request.path) == ("POST", "/v1/responses")
+
+    # ----------------------------------------------------------------------------------------------- out
+
+    def render(self, reply: WireReply) -> Stream:
+        """From `response.created` to `response.completed` or `response.incomplete`; nothing before that is whole."""
+        events = _Events(reply)
+        events.begin()
+        if reply.reasoning_pieces() or reply.opaque_reasoning:
+            events.reasoning()
+        if reply.text_pieces():
+            events.message(reply.text_pieces(), "output_text", "text")
+        if reply.refusal:
+            events.message((reply.refusal,), "refusal", "refusal")
+        for call in reply.calls:
+            events.call(call, cut=reply.ended() == "length" and call is reply.calls[-1])
+        events.end()
+        return Stream(tuple(events.frames), len(events.frames))
+
+    def refusals(self, fault: WireFault) -> Sequence[Answer]:
+        """OpenAI's error bodies; a context that is too long also as a stream that fails."""
+        if fault.kind != "context_overflow":
+            return openai_refusals(fault)
+        error = {"message": _TOO_LONG, "type": "invalid_request_error", "param": "input"}
+        events = _Events(WireReply())
+        events.begin()
+        events.fail("context_length_exceeded", _TOO_LONG)
+        stream = Answer(headers={"Content-Type": "text/event-stream"}, frames=events.frames)
+        return [error_answer(400, {"error": {**error, "code": "context_length_exceeded"}}, fault), stream]
+
+    def breaks(self, message: str) -> Sequence[bytes]:
+        """The event `error`, and a response that failed."""
+        error = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 99}
+        events = _Events(WireReply())
+        events.fail("server_error", message)
+        return [sse(error, "error"), events.frames[0]]
+
+    def opaque(self, reply: WireReply) -> Sequence[str]:
+        """The encrypted content of the reasoning item."""
+        return (_encrypted(reply),) if reply.reasoning_pieces() or reply.opaque_reasoning else ()
+
+    # ---------------------------------------------------------------------------------------------- back
+
+    def read(self, request: RecordedRequest) -> WireRequest:
+        """See `Dialect.read`."""
+        body = fields_of(request.body)
+        reader = _Reader()
+        if isinstance(instructions := body.get("instructions"), str) and instructions:
+            reader.messages.append(SystemMessage(text=instructions))
+        given = body.get("input")
+        for item in [{"role": "user", "content": given}] if isinstance(given, str) else objects_of(given):
+            reader.item(item)
+        reader.flush()
+        offered = objects_of(body.get("tools"))
+        tools = tool_specs(offered)
+        settings = {name: body[key] for key, name in _SETTINGS.items() if key in body}
+        if effort := fields_of(body.get("reasoning")).get("effort"):
+            settings["reasoning_effort"] = effort
+        if (choice := body.get("tool_choice")) is not None:
+            settings["tool_choice"] = choice if isinstance(choice, str) else fields_of(choice).get("name")
+        problems = list(reader.pairing.finish(reader.messages))
+        problems += [f"a tool of type {each.get('type')!r}" for each in offered if each.get("type") != "function"]
+        if not tools:
+            problems += [
+                f"{key} without tools" for key in ("tool_choice", "parallel_tool_calls", "tools") if key in body
+            ]
+        return WireRequest(
+            model=str(body.get("model") or ""),
+            messages=tuple(reader.messages),
+            tools=tools,
+            settings=settings,
+            opaque=tuple(reader.opaque),
+            problems=tuple(problems),
+        )
+
+
+def _encrypted(reply: WireReply) -> str:
+    return reply.opaque_reasoning or f"encrypted:{''.join(reply.reasoning_pieces())}"
+
+
+class _Events:
+    """The events of one response, in order."""
+
+    def __init__(self, reply: WireReply) -> None:
+        self.frames: list[bytes] = []
+        self._reply = reply
+        self._output: list[dict[str, Any]] = []
+
+    def _add(self, kind: str, **fields: Any) -> None:
+        self.frames.append(sse({"type": kind, "sequence_number": len(self.frames), **fields}, kind))
+
+    def _response(self, status: str, **fields: Any) -> dict[str, Any]:
+        return {
+            "id": "resp_1",
+            "object": "response",
+            "created_at": 1,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "model": self._reply.model,
+            "output": self._output,
+            "parallel_tool_calls": True,
+            "temperature": 1.0,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0,
+            "usage": None,
+            **fields,
+        }
+
+    def begin(self) -> None:
+        self._add("response.created", response=self._response("in_progress"))
+        self._add("response.in_progress", response=self._response("in_progress"))
+
+    def reasoning(self) -> None:
+        place = {"item_id": "rs_1", "output_index": len(self._output)}
+        item: dict[str, Any] = {"id": "rs_1", "type": "reasoning", "summary": []}
+        self._add("response.output_item.added", output_index=place["output_index"], item=item)
+        pieces = self._reply.reasoning_pieces()
+        if pieces:
+            text = "".join(pieces)
+            name = "response.reasoning_summary"
+            place["summary_index"] = 0
+            self._add(f"{name}_part.added", **place, part={"type": "summary_text", "text": ""})
+            for piece in pieces:
+                self._add(f"{name}_text.delta", **place, delta=piece)
+            self._add(f"{name}_text.done", **place, text=text)
+            self._add(f"{name}_part.done", **place, part={"type": "summary_text", "text": text})
+            item = {**item, "summary": [{"type": "summary_text", "text": text}]}
+        self._done({**item, "encrypted_content": _encrypted(self._reply)})
+
+    def message(self, pieces: Sequence[str], kind: str, field: str) -> None:
+        index = len(self._output)
+        item: dict[str, Any] = {"id": f"msg_{index}", "type": "message", "role": "assistant", "content": []}
+        self._add("response.output_item.added", output_index=index, item={**item, "status": "in_progress"})
+        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
+        more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
+        told: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+        self._add("response.content_part.added", **place, part={"type": kind, field: "", **more})
+        for piece in pieces:
+            self._add(f"response.{kind}.delta", **place, delta=piece, **told)
+        text = "".join(pieces)
+        self._add(f"response.{kind}.done", **place, **{field: text}, **told)
+        part = {"type": kind, field: text, **more}
+        self._add("response.content_part.done", **place, part=part)
+        self._done({**item, "status": "completed", "content": [part]})
+
+    def call(self, call: WireCall, *, cut: bool) -> None:
+        index = len(self._output)
+        item: dict[str, Any] = {"id": f"fc_{index}", "type": "function_call", "name": call.name, "arguments": ""}
+        if call.call_id is not None:
+            item["call_id"] = call.call_id
+        self._add("response.output_item.added", output_index=index, item={**item, "status": "in_progress"})
+        place = {"item_id": item["id"], "output_index": index}
+        for piece in call.streamed():
+            self._add("response.function_call_arguments.delta", **place, delta=piece)
+        self._add("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+        self._done({**item, "arguments": call.arguments, "status": "incomplete" if cut else "completed"})
+
+    def _done(self, item: dict[str, Any]) -> None:
+        self._add("response.output_item.done", output_index=len(self._output), item=item)
+        self._output.append(item)
+
+    def end(self) -> None:
+        usage = None if self._reply.usage is None else _usage(self._reply.usage)
+        reason = _INCOMPLETE.get(self._reply.ended())
+        if reason is None:
+            self._add("response.completed", response=self._response("completed", usage=usage))
+            return
+        cut = self._response("incomplete", usage=usage, incomplete_details={"reason": reason})
+        self._add("response.incomplete", response=cut)
+
+    def fail(self, code: str, message: str) -> None:
+        error = {"code": code, "message": message}
+        self._add("response.failed", response=self._response("failed", error=error))
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+class _Reader:
+    """Puts items together into messages: reasoning, text and calls that follow one another are one reply."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.opaque: list[str] = []
+        self.pairing = Pairing(unique=True)
+        self._reply: AssistantMessage | None = None
+
+    def item(self, item: Mapping[str, Any]) -> None:
+        kind = item.get("type") or "message"
+        if kind == "function_call_output":
+            self.flush()
+            self._result(item)
+        elif kind == "reasoning":
+            if item.get("encrypted_content"):
+                self.opaque.append(str(item["encrypted_content"]))
+            summary = "".join(str(part.get("text") or "") for part in objects_of(item.get("summary")))
+            self._open().reasoning += summary
+        elif kind == "function_call":
+            if not isinstance(item.get("arguments"), str):
+                self.pairing.problems.append(f"the arguments of {item.get('name')!r} are no text")
+            call = ToolCall(
+                name=str(item.get("name")),
+                arguments=str(item.get("arguments")),
+                call_id=str(item.get("call_id") or ""),
+            )
+            reply = self._open()
+            reply.tool_calls = (*reply.tool_calls, call)
+        elif item.get("role") == "assistant":
+            self._open().text += _text(item.get("content"))
+        elif kind == "message":
+            self.flush()
+            self._said(str(item.get("role")), item.get("content"))
+        else:
+            self.pairing.problems.append(f"an item of type {kind!r}")
+
+    def _open(self) -> AssistantMessage:
+        if self._reply is None:
+            self._reply = AssistantMessage()
+        return self._reply
+
+    def flush(self) -> None:
+        """The reply ends here, if there is one."""
+        if self._reply is None:
+            return
+        self.pairing.other("a reply")
+        for call in self._reply.tool_calls:
+            self.pairing.call(call)
+        if not self._reply.text and not self._reply.tool_calls:
+            self.pairing.problems.append("reasoning without what it led to")
+        self.messages.append(self._reply)
+        self._reply = None
+
+    def _result(self, item: Mapping[str, Any]) -> None:
+        wire_id = str(item.get("call_id") or "")
+        name = self.pairing.result(wire_id)
+        output = item.get("output")
+        parts = tuple(part for each in objects_of(output) if not isinstance(part := self._part(each), TextPart))
+        self.messages.append(ToolMessage(call_id=wire_id, name=name, content=_text(output), parts=parts))
+
+    def _said(self, role: str, content: object) -> None:
+        self.pairing.other(f"a message of {role}")
+        if role in {"system", "developer"}:
+            self.messages.append(SystemMessage(text=_text(content)))
+            return
+        if role != "user":
+            self.pairing.problems.append(f"{role!r} is no role")
+        parts = content if isinstance(content, str) else tuple(self._part(each) for each in objects_of(content))
+        self.messages.append(UserMessage(content=parts))
+
+    def _part(self, part: Mapping[str, Any]) -> Part:
+        kind = part.get("type")
+        if kind == "input_text":
+            return TextPart(text=str(part.get("text")))
+        if kind == "input_image":
+            return ImagePart(url=str(part.get("image_url")))
+        if kind == "input_file":
+            data = str(part.get("file_data") or part.get("file_url"))
+            return FilePart(url=data, media_type="", name=str(part.get("filename") or ""))
+        self.pairing.problems.append(f"a part of type {kind!r} in what goes in")
+        return TextPart(text=str(part.get("text") or ""))
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in objects_of(content))

@@ -1,0 +1,140 @@
+"""The stub of a model server: a script in neutral terms, spoken in a vendor's dialect."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from ...errors import ConfigurationError
+from ...providers.scripted import Step
+from ._anthropic import AnthropicDialect
+from ._dialect import Dialect
+from ._ollama import OllamaDialect
+from ._openai import OpenAIDialect
+from ._responses import ResponsesDialect
+from ._script import (
+    RecordedRequest,
+    WireBreak,
+    WireFault,
+    WirePage,
+    WireRequest,
+    WireScript,
+    WireStep,
+    reply_of,
+)
+from ._server import Answer, Ending, LoopbackServer
+
+__all__ = ["DIALECTS", "WireServer", "dialect_of"]
+
+DIALECTS: Mapping[str, Dialect] = {
+    each.name: each for each in (OpenAIDialect(), ResponsesDialect(), AnthropicDialect(), OllamaDialect())
+}
+"""The dialects by name."""
+
+_FLOOD_PIECE = b"x" * 65_536
+_ENDINGS: Mapping[str, Ending] = {"cut": "cut", "reset": "reset"}
+_GARBAGE = b"\xff\xfe {]garbage\n\n"
+
+
+def dialect_of(dialect: str | Dialect) -> Dialect:
+    """A dialect by its name; one that is given is returned. Raises `ConfigurationError` for an unknown name."""
+    if not isinstance(dialect, str):
+        return dialect
+    if dialect not in DIALECTS:
+        raise ConfigurationError(f"there is no dialect {dialect!r}: give {', '.join(DIALECTS)}, or a Dialect")
+    return DIALECTS[dialect]
+
+
+class WireServer(LoopbackServer):
+    """A model server that follows a script, on a real socket, in a vendor's real words.
+
+        with WireServer([calls(("get_weather", {"city": "Paris"})), text("Sunny.")], dialect="anthropic") as server:
+            provider = AnthropicProvider("stub", api_key="k", base_url=server.base_url)
+            ...
+        assert server.read(1).messages[-1].content == ...
+
+    `dialect` is "openai" (chat completions), "responses", "anthropic", "ollama", or a `Dialect` of one's own. `script`
+    is a list of steps, used up in order of arrival, or one function of the `RecordedRequest`; it may be replaced at any
+    time, and then begins anew. A request beyond the script gets a 500 that says so, one that does not ask the model a
+    404. `requests` are all requests received, oldest first. Threads of the standard library: serves any event loop.
+    """
+
+    def __init__(self, script: WireScript = (), *, dialect: str | Dialect = "openai") -> None:
+        super().__init__(self._answer_to)
+        self.dialect = dialect_of(dialect)
+        self.requests: list[RecordedRequest] = []
+        self._guard = threading.Lock()
+        self._taken = 0
+        self._script = script
+
+    @property
+    def base_url(self) -> str:
+        """The URL that a provider is given."""
+        return self.dialect.base_url(self.origin)
+
+    @property
+    def script(self) -> WireScript:
+        """What is answered."""
+        return self._script
+
+    @script.setter
+    def script(self, script: WireScript) -> None:
+        with self._guard:
+            self._script = script
+            self._taken = 0
+
+    def read(self, number: int = -1) -> WireRequest:
+        """What a request that was received means, by default the last one."""
+        return self.dialect.read(self.requests[number])
+
+    def _answer_to(self, request: RecordedRequest) -> Answer:
+        with self._guard:
+            self.requests.append(request)
+            script = self._script
+            number = self._taken
+            served = self.dialect.serves(request)
+            self._taken += served
+        if not served:
+            return self.answer_of(WireFault(kind="not_found", message=f"no route {request.method} {request.path}"))
+        if callable(script):
+            return self.answer_of(script(request))
+        if number >= len(script):
+            said = f"the stub's script has {len(script)} steps, and step {number} was asked for"
+            return self.answer_of(WireFault(kind="server_error", message=said))
+        return self.answer_of(script[number])
+
+    def answer_of(self, step: WireStep) -> Answer:
+        """What is sent for a step."""
+        if isinstance(step, WireFault):
+            return self.dialect.refusals(step)[step.wording]
+        if isinstance(step, WirePage):
+            headers = {"Content-Type": "text/html; charset=utf-8"}
+            return Answer(status=step.status, headers=headers, frames=(step.html.encode(),), streamed=False)
+        if isinstance(step, WireBreak):
+            return self._broken(step)
+        stream = self.dialect.render(reply_of(step) if isinstance(step, Step) else step)
+        return Answer(headers={"Content-Type": stream.content_type}, frames=stream.frames)
+
+    def _broken(self, step: WireBreak) -> Answer:
+        whole = self.answer_of(step.reply)
+        frames = tuple(whole.frames)
+        if step.how == "stall":
+            return Answer(
+                headers=whole.headers,
+                frames=frames,
+                stall_after=-1 if step.after is None else min(step.after, len(frames)),
+            )
+        kept = frames[: step.after or 0]
+        more: Iterable[bytes] = ()
+        if step.how == "error":
+            more = (self.dialect.breaks(step.message)[step.wording],)
+        elif step.how == "garbage":
+            more = (_GARBAGE,)
+        elif step.how == "flood":
+            more = (_FLOOD_PIECE,) * (-(-step.size_bytes // len(_FLOOD_PIECE)))
+        return Answer(
+            headers=whole.headers,
+            frames=(*kept, *more),
+            ending=_ENDINGS.get(step.how, "whole"),
+            before_headers=step.after is None,
+        )
