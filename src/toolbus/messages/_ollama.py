@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from ._model import (
     ToolMessage,
     UserMessage,
 )
+from ._openai import FAILURE
 from ._wire import (
     arguments_object,
     arguments_text,
@@ -36,7 +38,6 @@ from ._wire import (
 
 __all__ = ["from_ollama", "to_ollama"]
 
-_FAILURE = '{"ok":false'  # how `toolbus.results` writes a failure; the dialect has no field for it
 _UNKNOWN_IMAGE = "image/png"  # what models are shown most; the dialect does not say what an image is
 _MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 
@@ -47,9 +48,11 @@ _MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif
 def to_ollama(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """The transcript as native chat messages, one dictionary for each message, in order.
 
-    A result names its tool, and belongs to its call by its place: results have to stand in call order, directly behind
-    their message, as in every valid transcript (see `toolbus.core.transcript`). Argument text that is no JSON object
-    goes as an object that quotes it. Reasoning goes as `thinking`, which models want back between their calls.
+    A result names its call's tool, and belongs to its call by its place: results have to stand in call order, directly
+    behind their message, as in every valid transcript (see `toolbus.core.transcript`). Neighbouring replies become one:
+    the server would do so, and keep the first one's calls alone (ollama: template/template.go, collate). Argument text
+    that is no JSON object goes as an object that quotes it. Reasoning goes as `thinking`, which models want back
+    between their calls.
 
     Text parts are joined by line breaks, and images of `data:` URLs stand beside the text. The server fetches nothing
     and takes no other files, and one such part in an old turn must not make a conversation unusable: so a text file
@@ -60,6 +63,7 @@ def to_ollama(messages: Iterable[Message]) -> list[dict[str, Any]]:
     The dictionaries are fresh; nothing is validated.
     """
     wire: list[dict[str, Any]] = []
+    called: deque[str] = deque()  # the tools whose results come next
     for message in messages:
         if isinstance(message, SystemMessage):
             wire.append({"role": "system", "content": message.text})
@@ -67,10 +71,15 @@ def to_ollama(messages: Iterable[Message]) -> list[dict[str, Any]]:
             parts = (TextPart(text=message.content),) if isinstance(message.content, str) else message.content
             wire.append({"role": "user", **_content(parts)})
         elif isinstance(message, AssistantMessage):
-            wire.append(_assistant(message))
+            called = deque(call.name for call in message.tool_calls)
+            if wire and wire[-1]["role"] == "assistant":
+                wire[-1] = _joined(wire[-1], _assistant(message))
+            else:
+                wire.append(_assistant(message))
         else:
             parts = (TextPart(text=message.content), *message.parts)
-            wire.append({"role": "tool", "tool_name": message.name, **_content(parts)})
+            name = called.popleft() if called else message.name
+            wire.append({"role": "tool", "tool_name": name, **_content(parts)})
     return wire
 
 
@@ -83,6 +92,17 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
             {"function": {"name": call.name, "arguments": arguments_object(call.arguments)}}
             for call in message.tool_calls
         ]
+    return wire
+
+
+def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Two replies as one: their texts by an empty line, their calls one behind the other."""
+    wire = {**one, **other}
+    for name in ("content", "thinking"):
+        if texts := [each[name] for each in (one, other) if each.get(name)]:
+            wire[name] = "\n\n".join(texts)
+    if calls := [*one.get("tool_calls", ()), *other.get("tool_calls", ())]:
+        wire["tool_calls"] = calls
     return wire
 
 
@@ -157,7 +177,7 @@ def from_ollama(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         elif role == "tool":
             name = text_at(index, wire.get("tool_name") or wire.get("name"), "tool_name")
             call_id, name = calls.result(name, text_at(index, wire.get("tool_call_id"), "tool_call_id"))
-            failed = content.startswith(_FAILURE)
+            failed = content.startswith(FAILURE)
             images = _images_back(index, wire)
             found.append(ToolMessage(call_id=call_id, name=name, content=content, parts=images, is_error=failed))
         else:
