@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
+from support.transcript_strategies import histories
+from support.wire_oracle import check_anthropic, check_wires
 from toolbus.core.transcript import Dialect, Rules, repair, validate
 from toolbus.errors import InvalidHistory
 from toolbus.messages import (
     AssistantMessage,
     ImagePart,
     Message,
-    Part,
     SystemMessage,
     TextPart,
     ToolCall,
     ToolMessage,
     UserMessage,
+    from_anthropic,
     to_anthropic,
     to_openai,
 )
@@ -29,7 +33,9 @@ pytestmark = pytest.mark.guarantee("G08")
 
 INTERRUPTED = '{"ok":false,"reason":"interrupted","error":"The call was interrupted; its result is not known."}'
 WAY_OUT = "toolbus.core.transcript.repair(messages) gives a valid list"
-BOTH: tuple[Dialect, ...] = ("openai", "anthropic")
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+ANY = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 
 
 def system(text: str = "Be brief.") -> SystemMessage:
@@ -59,7 +65,7 @@ def cut(call_id: str) -> ToolMessage:
 # --------------------------------------------------------------------------------------------------- validate
 
 
-@pytest.mark.parametrize("dialect", BOTH)
+@pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize(
     "messages",
     [
@@ -74,15 +80,21 @@ def cut(call_id: str) -> ToolMessage:
         [user(), said(), system("By the way."), user()],
         [user(), asks("a", text="let me see"), gives("a", "")],
         [UserMessage(content=(ImagePart(url="https://example.com/a.png"),)), said()],
-        [user(), AssistantMessage(vendor_data={"anthropic": {"content": [{"type": "thinking"}]}})],
+        [user(), AssistantMessage(vendor_data={"anthropic": {"content": [THINKING, {"type": "server_tool_use"}]}})],
+        [user(), AssistantMessage(vendor_data={"openai": {"message": {"audio": {"id": "a"}}}})],
+        [
+            user(),
+            asks("a"),
+            ToolMessage(call_id="a", name="clock", content="", parts=(ImagePart(url="https://x/a.png"),)),
+        ],
     ],
 )
-def test_what_both_vendors_take_is_valid_and_not_repaired(messages: list[Message], dialect: Dialect) -> None:
+def test_what_all_vendors_take_is_valid_and_not_repaired(messages: list[Message], dialect: Dialect) -> None:
     validate(messages, dialect)
     assert repair(messages) == messages
 
 
-@pytest.mark.parametrize("dialect", BOTH)
+@pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize(
     ("messages", "index", "problem"),
     [
@@ -116,7 +128,6 @@ def test_what_no_vendor_takes_is_refused_with_the_place(
         ([system(), asks("a"), gives("a")], 1, "an assistant message before the first user message"),
         ([user("")], 0, "an empty user message"),
         ([user(" \n")], 0, "an empty user message"),
-        ([UserMessage(content=())], 0, "an empty user message"),
         ([UserMessage(content=(TextPart(text=" "), TextPart(text="")))], 0, "an empty user message"),
         ([user(), said("")], 1, "an assistant message with neither text nor tool calls"),
         ([user(), said("\t")], 1, "an assistant message with neither text nor tool calls"),
@@ -127,6 +138,35 @@ def test_what_anthropic_alone_refuses_is_valid_for_openai(messages: list[Message
     with pytest.raises(InvalidHistory) as raised:
         validate(messages)
     assert (raised.value.index, raised.value.problem) == (index, problem)
+
+
+def accepting(messages: list[Message]) -> set[str]:
+    """The dialects in which a list is valid."""
+    return {dialect for dialect in DIALECTS if is_valid(messages, dialect)}
+
+
+def test_a_user_message_of_no_parts_is_valid_where_nothing_is_refused() -> None:
+    assert accepting([UserMessage(content=())]) == {"ollama"}
+
+
+REASONING_ALONE: list[dict[str, Any]] = [
+    {"anthropic": {"content": [THINKING]}},
+    {"anthropic": {"content": [{"type": "redacted_thinking", "data": "x"}]}},
+    {"openai": {"output": [{"type": "reasoning", "id": "rs_1", "summary": []}]}},
+    {"anthropic": {"content": [THINKING, {"type": "tool_use", "id": "x", "name": "gone", "input": {}}]}},
+    {"openai": {"tool_calls": [None]}},
+]
+
+
+@pytest.mark.parametrize("kept", REASONING_ALONE)
+def test_reasoning_alone_is_no_reply(kept: dict[str, Any]) -> None:
+    alone: list[Message] = [user(), AssistantMessage(vendor_data=kept, reasoning="Hm."), user("and?")]
+    assert accepting(alone) == {"openai", "ollama"}
+    with pytest.raises(InvalidHistory, match="neither text nor tool calls but reasoning"):
+        validate(alone)
+    assert repair(alone) == [user(), user("and?")]
+    with_text: list[Message] = [user(), AssistantMessage(text="Yes.", vendor_data=kept)]
+    assert accepting(with_text) == {*DIALECTS}
 
 
 def test_rules_that_refuse_a_message_stand_where_they_stood() -> None:
@@ -234,32 +274,44 @@ def test_what_need_not_be_changed_is_the_very_same_object() -> None:
     assert all(any(each is before for before in broken) for each in mended)
 
 
+def test_notes_between_a_call_and_its_results_do_not_part_them() -> None:
+    broken = [user(), asks("a"), user(), asks("a"), system("Late."), gives("a", "second"), said()]
+    assert repair(broken) == [user(), asks("a"), cut("a"), user(), asks("a"), gives("a", "second"), system("Late."), said()]  # fmt: skip
+
+
+def test_a_result_keeps_its_parts_and_its_own_id_under_the_id_of_its_call() -> None:
+    picture = (ImagePart(url="https://example.com/a.png"),)
+    first, second = (
+        ToolMessage(call_id="a", name="clock", content=each, parts=picture, is_error=True, message_id=f"m{each}")
+        for each in "12"
+    )
+    mended = repair([user(), asks("a", "a"), user(), first, second])
+    assert mended == [user(), asks("a", "a-2"), first, dataclasses.replace(second, call_id="a-2"), user()]
+    assert mended[2] is first
+
+
+def test_what_a_vendor_keeps_follows_ids_that_had_to_change() -> None:
+    uses = [{"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {"n": n}} for n in range(2)]
+    (reply,) = from_anthropic([{"role": "assistant", "content": [THINKING, *uses]}])
+    assert isinstance(reply, AssistantMessage)
+    poor = tuple(dataclasses.replace(call, call_id="a") for call in reply.tool_calls)
+    mended = repair([user(), dataclasses.replace(reply, tool_calls=poor), gives("a", "1"), gives("a", "2")])
+    wire = to_anthropic(mended)
+    check_anthropic(wire)
+    sent = wire["messages"][1]["content"]
+    assert sent[0] == THINKING
+    assert [block["input"] for block in sent[1:]] == [{"n": 0}, {"n": 1}]
+    assert [block["tool_use_id"] for block in wire["messages"][2]["content"]] == [block["id"] for block in sent[1:]]
+    extras = [{"extra_content": {"thought_signature": each}} for each in "xy"]
+    kept = dataclasses.replace(asks("a", "a"), vendor_data={"openai": {"tool_calls": extras}})
+    calls = to_openai(repair([user(), kept]))[1]["tool_calls"]
+    assert [(call["id"], call["extra_content"]["thought_signature"]) for call in calls] == [("a", "x"), ("a-2", "y")]
+
+
 # ------------------------------------------------------------------------------------------------- properties
 
-ids = st.sampled_from(["a", "b", "c", "a-2", "call-1", ""])
-texts = st.sampled_from(["", " ", "text"])
-parts: st.SearchStrategy[Part] = texts.map(lambda text: TextPart(text=text)) | st.just(
-    ImagePart(url="https://example.com/a.png")
-)
-replies = st.builds(
-    AssistantMessage,
-    text=texts,
-    tool_calls=st.lists(st.builds(ToolCall, name=st.sampled_from(["clock", "weather"]), call_id=ids), max_size=3).map(
-        tuple
-    ),
-)
-messages: st.SearchStrategy[Message] = (
-    st.builds(SystemMessage, text=texts)
-    | st.builds(UserMessage, content=texts | st.lists(parts, max_size=2).map(tuple))
-    | replies
-    | replies
-    | st.builds(ToolMessage, call_id=ids, name=st.just("clock"), content=st.uuids().map(str))
-    | st.builds(ToolMessage, call_id=ids, name=st.just("clock"), content=st.uuids().map(str))
-)
-histories = st.lists(messages, max_size=14)
 
-
-def is_valid(history: list[Message], dialect: Dialect = "anthropic") -> bool:
+def is_valid(history: Sequence[Message], dialect: Dialect = "anthropic") -> bool:
     try:
         validate(history, dialect)
     except InvalidHistory:
@@ -267,83 +319,129 @@ def is_valid(history: list[Message], dialect: Dialect = "anthropic") -> bool:
     return True
 
 
+def same(one: Sequence[Message], other: Sequence[Message]) -> bool:
+    """Whether these are the very same messages."""
+    return len(one) == len(other) and all(before is after for before, after in zip(one, other, strict=True))
+
+
 @given(histories)
-def test_whatever_was_repaired_is_valid_for_both_vendors_and_stays_as_it_is(history: list[Message]):
+@ANY
+def test_whatever_was_repaired_is_valid_in_every_dialect_and_stays_as_it_is(history: list[Message]) -> None:
     before = copy.deepcopy(history)
     mended = repair(history)
     assert history == before, "the input was changed"
-    for dialect in BOTH:
+    for dialect in DIALECTS:
         validate(mended, dialect)
-    assert repair(mended) == mended
+    assert same(repair(mended), mended)
     assert repair(copy.deepcopy(history)) == mended
 
 
 @given(histories)
-def test_what_is_valid_for_anthropic_is_valid_for_openai_and_not_repaired(history: list[Message]):
-    if is_valid(history):
-        assert is_valid(history, "openai")
-        assert repair(history) == history
+@ANY
+def test_what_is_valid_by_default_is_valid_in_every_dialect_and_not_repaired(history: list[Message]) -> None:
+    for given_list in (history, repair(history)):
+        if is_valid(given_list):
+            assert accepting(given_list) == {*DIALECTS}
+            assert same(repair(given_list), given_list)
 
 
 @given(histories)
-def test_every_result_that_can_be_kept_is_kept_and_none_is_invented_or_doubled(history: list[Message]):
+@ANY
+def test_whatever_was_repaired_is_what_each_vendor_takes_on_the_wire(history: list[Message]) -> None:
+    check_wires(repair(history))
+
+
+@given(histories)
+@ANY
+def test_what_is_not_changed_is_the_very_same_object(history: list[Message]) -> None:
+    """Made or changed are results that were missing, and replies and results of calls with ids that were not their own."""
+    given_ones = {id(each) for each in history}
+    poor = {
+        call.name
+        for each in history
+        if isinstance(each, AssistantMessage)
+        and len({*(ids := [call.call_id for call in each.tool_calls]), ""}) <= len(ids)
+        for call in each.tool_calls
+    }
+    for each in repair(history):
+        if id(each) in given_ones or (isinstance(each, ToolMessage) and each.content == INTERRUPTED):
+            continue
+        assert isinstance(each, (AssistantMessage, ToolMessage))
+        assert poor
+
+
+@given(histories)
+@ANY
+def test_every_result_that_can_be_kept_is_kept_and_none_is_invented_or_doubled(history: list[Message]) -> None:
     """A result can be kept where there is a call for it: before it, of its id, not dropped, not yet answered."""
-    mended = repair(history)
-    given = [each.content for each in history if isinstance(each, ToolMessage)]
-    kept = [each.content for each in mended if isinstance(each, ToolMessage) and each.content != INTERRUPTED]
-    assert len(set(kept)) == len(kept)
-    assert set(kept) <= set(given)
-    opened, unanswered, expected = False, dict[str, int](), 0
+    given_ones = [each for each in history if isinstance(each, ToolMessage)]
+    made_up = ToolMessage(call_id="", name="", content=INTERRUPTED, is_error=True)
+    kept = Counter(
+        shown(each)
+        for each in repair(history)
+        if isinstance(each, ToolMessage) and shown(each) != shown(made_up)
+    )  # fmt: skip
+    assert kept <= Counter(map(shown, given_ones))
+    opened, unanswered, expected = False, Counter[str](), 0
     for message in history:
         if isinstance(message, UserMessage):
             opened = opened or is_valid([message])
         elif isinstance(message, AssistantMessage) and opened:
-            for call in message.tool_calls:
-                unanswered[call.call_id] = unanswered.get(call.call_id, 0) + 1
-        elif isinstance(message, ToolMessage) and unanswered.get(message.call_id):
+            unanswered.update(call.call_id for call in message.tool_calls)
+        elif isinstance(message, ToolMessage) and unanswered[message.call_id]:
             unanswered[message.call_id] -= 1
             expected += 1
-    assert len(kept) == expected
+    assert kept.total() == expected
+
+
+def shown(result: ToolMessage) -> tuple[object, ...]:
+    """What the model and people see of a result; its name, and its call's id, may be another."""
+    return result.content, result.parts.__repr__(), result.is_error, result.message_id
 
 
 @given(histories)
-def test_all_that_is_said_and_asked_stays_in_its_order(history: list[Message]):
+@ANY
+def test_a_result_whose_call_is_there_once_survives_behind_it(history: list[Message]) -> None:
+    asked = Counter(call.call_id for each in history if isinstance(each, AssistantMessage) for call in each.tool_calls)
+    answers = Counter(each.call_id for each in history if isinstance(each, ToolMessage))
+    opened = 0
+    while opened < len(history) and not (isinstance(history[opened], UserMessage) and is_valid([history[opened]])):
+        opened += 1
+    mended = repair(history)
+    for place, message in enumerate(history[opened:], opened):
+        if not isinstance(message, AssistantMessage):
+            continue
+        for call in message.tool_calls:
+            behind = [
+                each for each in history[place:] if isinstance(each, ToolMessage) and each.call_id == call.call_id
+            ]
+            if asked[call.call_id] == answers[call.call_id] == len(behind) == 1 and call.call_id:
+                assert any(each is behind[0] for each in mended)
+
+
+@given(histories)
+@ANY
+def test_all_that_is_said_and_asked_stays_in_its_order(history: list[Message]) -> None:
     def gist(messages: list[Message]) -> list[object]:
         opened = False
         found: list[object] = []
         for each in messages:
             if isinstance(each, AssistantMessage):
-                if opened and (each.text.strip() or each.tool_calls):
-                    found.append((each.text, [call.name for call in each.tool_calls]))
+                if opened and (each.text.strip() or each.tool_calls or is_valid([user(), each])):
+                    found.append(
+                        (each.text, each.message_id, each.vendor_data, [call.name for call in each.tool_calls])
+                    )
             elif isinstance(each, SystemMessage):
-                found.append(each.text)
+                found.append(each)
             elif isinstance(each, UserMessage) and is_valid([each]):
                 opened = True
-                found.append(each.content)
+                found.append(each)
         return found
 
     assert gist(repair(history)) == gist(history)
 
 
-@given(histories)
-def test_what_was_repaired_pairs_up_on_the_wire(history: list[Message]):
-    mended = repair(history)
-    wire = to_anthropic(mended)["messages"]
-    assert [each["role"] for each in wire] == (["user", "assistant"] * len(wire))[: len(wire)]
-    owed: list[str] = []
-    for each in wire:
-        blocks: list[dict[str, Any]] = each["content"] if isinstance(each["content"], list) else []
-        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        assert results == owed
-        owed = [block["id"] for block in blocks if block["type"] == "tool_use"]
-    assert owed == []
-    calls = [call["id"] for each in to_openai(mended) for call in each.get("tool_calls", ())]
-    answers = [each["tool_call_id"] for each in to_openai(mended) if each["role"] == "tool"]
-    assert answers == calls
-    assert len(set(calls)) == len(calls)
-
-
-def test_the_refusal_names_the_way_out_and_the_way_out_works():
+def test_the_refusal_names_the_way_out_and_the_way_out_works() -> None:
     broken = [UserMessage(content="Hello"), ToolMessage(call_id="c", name="echo", content="hi")]
     with pytest.raises(InvalidHistory, match=r"history\[1\]: .*; toolbus\.core\.transcript\.repair\(messages\)"):
         validate(broken)

@@ -1,20 +1,34 @@
 """What makes a message list valid for model providers, and how a broken one is mended. Pure.
 
-The rules, which OpenAI's and Anthropic's APIs enforce with an error 400 (OpenAI chat completions: "an assistant
-message with 'tool_calls' must be followed by tool messages"; Anthropic messages: "tool_use ids were found without
-tool_result blocks immediately after"):
+One rule for all providers, at least as strict as each vendor's own:
 
 1. Directly behind an assistant message with calls come its results: one for each call, in call order, nothing between.
 2. There is no other tool message, and no id is used twice in one reply.
-3. Anthropic: instructions come first, then a user message; no message is empty, and blanks alone are empty.
+
+What is behind it, and what a dialect wants beyond it:
+
+- "openai", chat completions: error 400 for a call without its tool message directly behind ("An assistant message with
+  'tool_calls' must be followed by tool messages responding to each 'tool_call_id'"), and for a tool message without its
+  call. A user message of no parts is refused.
+- "responses", OpenAI's Responses: error 400 for a `function_call` without its `function_call_output` ("No tool output
+  found for function call"), and for the reverse ("No tool call found for function call output"). Order is free at
+  OpenAI; servers that imitate it want the two side by side. A reasoning item has to be followed by the item that came
+  of it ("was provided without its required following item"), so a reply of reasoning alone is refused.
+- "anthropic", Messages: error 400 where the next message does not begin with the results ("`tool_use` ids were found
+  without `tool_result` blocks immediately after"), or has one more ("unexpected `tool_use_id`", "each tool_use must
+  have a single result"). Instructions come first, then a user message; no message is empty, and blanks alone are
+  empty; "The final block in an assistant message cannot be `thinking`". The strictest, and so the default.
+- "ollama": the server refuses nothing and has no ids. Its templates pair calls and results by order and name, and
+  what stands in the wrong place is shown to the model there, or not at all (ollama: template/template.go, collate).
+  So the rule is all that it wants.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from ..errors import InvalidHistory
 from ..messages import AssistantMessage, Message, TextPart, ToolCall, ToolMessage, UserMessage
@@ -22,7 +36,7 @@ from ..results import failure_content
 
 __all__ = ["Dialect", "Rules", "repair", "validate"]
 
-Dialect: TypeAlias = Literal["openai", "anthropic"]
+Dialect: TypeAlias = Literal["openai", "responses", "anthropic", "ollama"]
 
 
 class Rules:
@@ -50,9 +64,9 @@ class Rules:
             if isinstance(message, AssistantMessage):
                 self._check_reply(message)
                 self._awaited.extend(call.call_id for call in message.tool_calls)
-            elif self._dialect == "anthropic":
-                self._check_opening(message)
-            self._opened = self._opened or isinstance(message, UserMessage)
+            elif isinstance(message, UserMessage):
+                self._check_prompt(message)
+                self._opened = True
         self._count += 1
 
     def end(self) -> None:
@@ -72,14 +86,16 @@ class Rules:
             self._refuse("a tool call without an id")
         if len(set(ids)) != len(ids):
             self._refuse("two tool calls with the same id in one reply")
-        if self._dialect == "anthropic":
-            if not self._opened:
-                self._refuse("an assistant message before the first user message")
-            if _is_empty(message):
-                self._refuse("an assistant message with neither text nor tool calls")
+        strict = self._dialect == "anthropic"
+        if strict and not self._opened:
+            self._refuse("an assistant message before the first user message")
+        if (strict or (self._dialect == "responses" and message.vendor_data)) and _is_empty(message):
+            alone = " but reasoning" if message.vendor_data else ""
+            self._refuse(f"an assistant message with neither text nor tool calls{alone}")
 
-    def _check_opening(self, message: Message) -> None:
-        if _is_empty(message):
+    def _check_prompt(self, message: UserMessage) -> None:
+        nothing = not message.content and not isinstance(message.content, str)
+        if (nothing and self._dialect != "ollama") or (self._dialect == "anthropic" and _is_empty(message)):
             self._refuse("an empty user message")
 
     def _refuse(self, problem: str) -> None:
@@ -87,7 +103,7 @@ class Rules:
 
 
 def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> None:
-    """Check a whole transcript that is about to be sent. What is valid for Anthropic is valid for OpenAI too.
+    """Check a whole transcript that is about to be sent. What is valid by default is valid in every dialect.
 
     Raises `InvalidHistory`, which has the index of the first message that breaks a rule and says which. `repair` mends.
     """
@@ -104,9 +120,34 @@ def _is_empty(message: Message) -> bool:
         texts = [part if isinstance(part, str) else part.text for part in parts if isinstance(part, (str, TextPart))]
         return len(texts) == len(parts) and not any(text.strip() for text in texts)
     if isinstance(message, AssistantMessage):
-        return not (message.tool_calls or message.text.strip() or message.vendor_data)
+        return not (message.tool_calls or message.text.strip() or _stands_alone(message.vendor_data))
     return False
 
+
+_LEANING = frozenset(
+    {None, "thinking", "redacted_thinking", "reasoning", "text", "tool_use", "message", "function_call"}
+)
+"""The kinds of kept blocks and items that say nothing by themselves: reasoning has to be followed by what came of it,
+and text and calls are in the message too, unless somebody took them out."""
+
+
+def _stands_alone(vendor_data: Mapping[str, Any] | None) -> bool:
+    """Whether a vendor keeps something of a reply that it may consist of, such as what a search of its own found."""
+    for kept in (vendor_data or {}).values():
+        for value in cast("Mapping[str, Any]", kept).values() if isinstance(kept, Mapping) else (kept,):
+            if not isinstance(value, (list, tuple)):
+                if value:
+                    return True
+            elif any(_kind(each) not in _LEANING for each in cast("Sequence[Any]", value)):
+                return True
+    return False
+
+
+def _kind(kept: Any) -> Any:
+    return cast("Mapping[str, Any]", kept).get("type") if isinstance(kept, Mapping) else None
+
+
+# ----------------------------------------------------------------------------------------------------- repair
 
 _INTERRUPTED = failure_content("interrupted", "The call was interrupted; its result is not known.")
 
@@ -115,29 +156,18 @@ def repair(messages: Sequence[Message]) -> list[Message]:
     """A valid transcript with as much of `messages` as can be kept; the given list is not changed.
 
     Results move directly behind their call, in call order; a missing one is made up as `interrupted`; orphans and
-    second results are dropped. A result belongs to the message that it stands behind, else to the oldest unanswered
-    call of its id, so ids that a provider uses again in each reply stay as they are; within one reply, the second
-    call of an id gets one of its own. Empty messages are dropped, and what the model said before the first user
-    message. What is valid for Anthropic is not changed. Deterministic and idempotent.
+    second results are dropped. A result belongs to the reply that it stands behind, be there notes between, else to
+    the oldest unanswered call of its id, so ids that a provider uses again in each reply stay as they are; within one
+    reply, the second call of an id gets one of its own. Empty messages are dropped, and what the model said before the
+    first user message. All else stays in its order, with its ids, parts and what vendors keep beside it: no call
+    changes but in its id, after which the wire forms look.
+
+    What is valid by default is not changed: the messages are the very same. Deterministic and idempotent; the time it
+    takes grows with the messages and calls, whatever their ids.
     """
     kept = _without_empty(messages)
     replies = _with_own_ids(kept)
-    waiting: dict[str, dict[int, deque[int]]] = {}  # id -> place of the message -> places of its unanswered calls
-    results: dict[tuple[int, int], ToolMessage] = {}
-    behind = -1  # the place of the reply whose results stand here
-    for place, message in enumerate(kept):
-        if isinstance(message, AssistantMessage):
-            behind = place
-            for number, call in enumerate(message.tool_calls):
-                waiting.setdefault(call.call_id, {}).setdefault(place, deque()).append(number)
-        elif not isinstance(message, ToolMessage):
-            behind = -1
-        elif unanswered := waiting.get(message.call_id):
-            asked = behind if behind in unanswered else next(iter(unanswered))
-            results[asked, unanswered[asked].popleft()] = message
-            if not unanswered[asked]:
-                del unanswered[asked]
-    return _assemble(kept, replies, results)
+    return _assemble(kept, replies, _paired(kept))
 
 
 def _without_empty(messages: Iterable[Message]) -> list[Message]:
@@ -151,32 +181,80 @@ def _without_empty(messages: Iterable[Message]) -> list[Message]:
     return kept
 
 
+def _paired(messages: Sequence[Message]) -> dict[tuple[int, int], ToolMessage]:
+    """The results by the call that each belongs to: the place of its reply, and of the call in it."""
+    results: dict[tuple[int, int], ToolMessage] = {}
+    asked: dict[str, deque[tuple[int, int]]] = {}  # the calls of an id, oldest first; some may be answered already
+    behind: dict[str, deque[tuple[int, int]]] = {}  # the same, of the reply whose results stand here
+    for place, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            behind = {}
+            for number, call in enumerate(message.tool_calls):
+                behind.setdefault(call.call_id, deque()).append((place, number))
+                asked.setdefault(call.call_id, deque()).append((place, number))
+        elif isinstance(message, UserMessage):
+            behind = {}
+        elif isinstance(message, ToolMessage):
+            if own := behind.get(message.call_id):
+                results[own.popleft()] = message
+                continue
+            older = asked.get(message.call_id)
+            while older and older[0] in results:
+                older.popleft()
+            if older:
+                results[older.popleft()] = message
+    return results
+
+
 def _with_own_ids(messages: Sequence[Message]) -> dict[int, tuple[ToolCall, ...]]:
-    """The calls of each reply, by its place, under ids that no other call of the reply has."""
-    replies = {place: each.tool_calls for place, each in enumerate(messages) if isinstance(each, AssistantMessage)}
-    taken = {call.call_id for calls in replies.values() for call in calls}
-    for place, calls in replies.items():
+    """The calls of those replies, by place, in which an id was empty or used twice: each has one of its own."""
+    calling = {place: each for place, each in enumerate(messages) if isinstance(each, AssistantMessage)}
+    taken = _Ids(call.call_id for each in calling.values() for call in each.tool_calls)
+    mended: dict[int, tuple[ToolCall, ...]] = {}
+    for place, reply in calling.items():
         seen: set[str] = set()
-        mended: list[ToolCall] = []
-        for call in calls:
+        calls: list[ToolCall] = []
+        for call in reply.tool_calls:
             again = not call.call_id or call.call_id in seen
-            mended.append(replace(call, call_id=_unused(call.call_id, taken)) if again else call)
+            calls.append(replace(call, call_id=taken.made_from(call.call_id)) if again else call)
             seen.add(call.call_id)
-        replies[place] = tuple(mended)
-    return replies
+        if any(after is not before for after, before in zip(calls, reply.tool_calls, strict=True)):
+            mended[place] = tuple(calls)
+    return mended
+
+
+class _Ids:
+    """The ids that are taken. Counts on from the last number of a stem, so that repeats of an id are no search each."""
+
+    __slots__ = ("_numbers", "_taken")
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+
+    def made_from(self, call_id: str) -> str:
+        stem = call_id or "call"
+        number = self._numbers.get(stem, 1 if call_id else 0)
+        made = ""
+        while not made or made in self._taken:
+            number += 1
+            made = f"{stem}-{number}"
+        self._numbers[stem] = number
+        self._taken.add(made)
+        return made
 
 
 def _assemble(
     messages: Sequence[Message],
-    replies: dict[int, tuple[ToolCall, ...]],
-    results: dict[tuple[int, int], ToolMessage],
+    replies: Mapping[int, tuple[ToolCall, ...]],
+    results: Mapping[tuple[int, int], ToolMessage],
 ) -> list[Message]:
     mended: list[Message] = []
     for place, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
-            calls = replies[place]
-            mended.append(message if calls == message.tool_calls else replace(message, tool_calls=calls))
-            for number, call in enumerate(calls):
+            calls = replies.get(place)
+            mended.append(message if calls is None else replace(message, tool_calls=calls))
+            for number, call in enumerate(message.tool_calls if calls is None else calls):
                 result = results.get((place, number)) or _made_up(call)
                 mended.append(result if result.call_id == call.call_id else replace(result, call_id=call.call_id))
         elif not isinstance(message, ToolMessage):
@@ -186,11 +264,3 @@ def _assemble(
 
 def _made_up(call: ToolCall) -> ToolMessage:
     return ToolMessage(call_id=call.call_id, name=call.name, content=_INTERRUPTED, is_error=True)
-
-
-def _unused(call_id: str, taken: set[str]) -> str:
-    number = 2 if call_id else 1
-    while (made := f"{call_id or 'call'}-{number}") in taken:
-        number += 1
-    taken.add(made)
-    return made

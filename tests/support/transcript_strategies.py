@@ -1,0 +1,152 @@
+"""Hypothesis strategies for message lists of any kind: valid ones, broken ones, and ones that nobody would write."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import strategies as st
+
+from messages.wire_strategies import argument_texts, files, images, provider_ids, transcripts
+from toolbus.messages import (
+    AssistantMessage,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+
+call_ids = st.sampled_from(["a", "b", "c", "a-2", "call-1", ""])
+texts = st.sampled_from(["", " ", "\n\t", "text", "more text "])
+parts: st.SearchStrategy[Part] = texts.map(lambda text: TextPart(text=text)) | images | files
+names = st.sampled_from(["clock", "weather"])
+message_ids = st.sampled_from(["", "m1", "m2"])
+calls = st.builds(ToolCall, name=names, arguments=argument_texts, call_id=call_ids, provider_call_id=provider_ids)
+
+
+def _kept_by_vendors(reply: AssistantMessage, kind: str) -> AssistantMessage:
+    """The reply with what its vendor would keep beside it, or with what is left there once somebody edited it."""
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    said: list[Any] = [{"type": "text", "text": reply.text}] if reply.text.strip() else []
+    uses: list[Any] = [_use(call.provider_call_id or "toolu_1", call.name) for call in reply.tool_calls]
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+    found: dict[str, Any] = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    extras = [{"extra_content": {"google": {"thought_signature": "t"}}} for _ in reply.tool_calls]
+    blocks: dict[str, list[Any]] = {
+        "thinking": [thinking, *said, *uses],
+        "thinking alone": [thinking],
+        "a call that was taken out": [thinking, *said, *uses, _use("x", "gone")],
+        "a search of its own": [search, found, *said, *uses],
+    }
+    kept: dict[str, Any] | None = {"anthropic": {"content": blocks[kind]}} if kind in blocks else None
+    if kind == "extras" and extras:
+        kept = {"openai": {"tool_calls": extras}}
+    elif kind == "audio":
+        kept = {"openai": {"message": {"audio": {"id": "audio_1"}}}}
+    return dataclasses.replace(reply, vendor_data=kept)
+
+
+def _use(wire_id: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": wire_id, "name": name, "input": {}}
+
+
+_KINDS = [
+    "",
+    "",
+    "",
+    "thinking",
+    "thinking alone",
+    "a call that was taken out",
+    "a search of its own",
+    "extras",
+    "audio",
+]
+replies = st.builds(
+    _kept_by_vendors,
+    st.builds(
+        AssistantMessage,
+        text=texts,
+        reasoning=st.sampled_from(["", "Hm."]),
+        tool_calls=st.lists(calls, max_size=3).map(tuple),
+        message_id=message_ids,
+    ),
+    st.sampled_from(_KINDS),
+)
+results = st.builds(
+    ToolMessage,
+    call_id=call_ids,
+    name=names,
+    content=st.uuids().map(str),
+    parts=st.just(()) | st.lists(images, max_size=1).map(tuple),
+    is_error=st.booleans(),
+    message_id=message_ids,
+)
+messages: st.SearchStrategy[Message] = (
+    st.builds(SystemMessage, text=texts, message_id=message_ids)
+    | st.builds(UserMessage, content=texts | st.lists(parts, max_size=2).map(tuple), message_id=message_ids)
+    | replies
+    | replies
+    | results
+    | results
+)
+heaps = st.lists(messages, max_size=14)
+"""Messages in any order: hardly ever valid."""
+
+
+def _numbered(history: list[Message]) -> list[Message]:
+    """With results that can be told apart."""
+    return [
+        dataclasses.replace(each, content=f"{each.content} #{place}") if isinstance(each, ToolMessage) else each
+        for place, each in enumerate(history)
+    ]
+
+
+@st.composite
+def mishandled(draw: st.DrawFn) -> list[Message]:
+    """Valid transcripts as applications mishandle them: cut, merged, shuffled, said twice, and with the ids of others."""
+    history = list(_numbered(draw(transcripts())))
+    if draw(st.booleans()):
+        history += _numbered(draw(transcripts()))
+    for _ in range(draw(st.integers(0, 4))):
+        if not history:
+            break
+        place = draw(st.integers(0, len(history) - 1))
+        act = draw(st.sampled_from(["cut the front", "cut the end", "drop", "twice", "move", "ids", "empty", "note"]))
+        each = history[place]
+        if act == "cut the front":
+            del history[:place]
+        elif act == "cut the end":
+            del history[place:]
+        elif act == "drop":
+            del history[place]
+        elif act == "twice":
+            history.insert(draw(st.integers(0, len(history))), each)
+        elif act == "move":
+            history.insert(draw(st.integers(0, len(history) - 1)), history.pop(place))
+        elif act == "ids":
+            history = [_with_poor_ids(each) for each in history]
+        elif act == "empty":
+            history.insert(place, draw(st.sampled_from(_EMPTY)))
+        else:
+            history.insert(place, SystemMessage(text="By the way."))
+    return history
+
+
+_EMPTY: list[Message] = [AssistantMessage(), UserMessage(content=""), UserMessage(content=())]
+
+
+def _with_poor_ids(message: Message) -> Message:
+    """As from a server that counts its calls from 0 in each reply."""
+    if isinstance(message, AssistantMessage):
+        poor = tuple(dataclasses.replace(each, call_id=f"call_{n}") for n, each in enumerate(message.tool_calls))
+        return dataclasses.replace(message, tool_calls=poor)
+    if isinstance(message, ToolMessage):
+        return dataclasses.replace(message, call_id=f"call_{len(message.content) % 3}")
+    return message
+
+
+histories = heaps | mishandled()
+"""Any list of messages."""
