@@ -1,7 +1,7 @@
-"""Calls that the turn machine answers itself: the end of the task, and the plan. Pure.
+"""Calls that the turn machine answers itself: the end of the task, the plan, pages of long results. Pure.
 
 A control tool is offered like any other and never reaches the bus as a request. Its specs are made by
-`toolbus.toolsets.control` and `toolbus.core.output`.
+`toolbus.toolsets.control`, `toolbus.core.output` and `toolbus.core.reading`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from ..events import PlanChanged, PlanStep, ToolCallCompleted
 from ..messages import AssistantMessage, Message, ToolCall, ToolMessage
 from .arguments import parse_arguments
 from .facts import Facts
+from .reading import read_page
+from .state import TurnState
 
 __all__ = ["ENDINGS", "UPDATE_PLAN", "answer_control", "plan_in", "plan_text", "read_plan"]
 
@@ -23,11 +25,14 @@ _OK = '{"ok":true}'
 _MARKS = {"pending": " ", "active": ">", "done": "x", "dropped": "-"}
 
 
-def answer_control(call: ToolCall, control: str, arguments: dict[str, Any], facts: Facts) -> None:
+def answer_control(state: TurnState, call: ToolCall, control: str, arguments: dict[str, Any], facts: Facts) -> None:
     """Settle a call of a control tool. `arguments` are valid; they ride on the event as its data."""
+    content = _OK
     if control == "plan":
         facts.add(PlanChanged, steps=read_plan(arguments))
-    facts.add(ToolCallCompleted, call_id=call.call_id, name=call.name, content=_OK, data=arguments)
+    elif control == "read":
+        content = read_page(state.messages, arguments, state.max_result_chars)
+    facts.add(ToolCallCompleted, call_id=call.call_id, name=call.name, content=content, data=arguments)
 
 
 def read_plan(arguments: dict[str, Any]) -> tuple[PlanStep, ...]:

@@ -20,6 +20,7 @@ from .approval import definition_of, needs_approval
 from .arguments import parse_arguments
 from .control import ENDINGS, answer_control
 from .facts import Facts
+from .reading import why_unreadable
 from .reducer import ends_at_once
 from .state import CallState, CallStatus, TurnState
 
@@ -140,6 +141,8 @@ def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[st
         return "invalid_arguments", str(exc)
     except Exception as exc:  # the application's code; what a model sends must not end the request, siblings and all
         return "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}."
+    if spec.control == "read" and (problem := why_unreadable(state.messages, arguments)):
+        return "invalid_arguments", problem
     return arguments
 
 
@@ -148,7 +151,7 @@ def _admit(state: TurnState, verdict: _Verdict, facts: Facts, now: float) -> Non
     assert spec is not None
     assert arguments is not None
     if spec.control:
-        answer_control(call, spec.control, arguments, facts)
+        answer_control(state, call, spec.control, arguments, facts)
     elif (
         (state.approval is not None or spec.approval is not False)
         and needs_approval(state.approval, spec, arguments)

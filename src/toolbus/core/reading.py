@@ -1,0 +1,99 @@
+"""`read_result`: how a model reads on where a result was cut or left out for it. Pure.
+
+The turn machine answers it from the transcript, which has every result whole: whoever has run the call, in whichever
+turn, and wherever the transcript is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ..errors import InvalidArguments
+from ..messages import AssistantMessage, Message, ToolMessage
+from ..protocols import ToolSpec
+from .shorten import page
+
+__all__ = ["READ_RESULT", "read_page", "why_unreadable"]
+
+_NAME = "read_result"
+_MOST_TOLD = 20  # results that a refusal lists, the newest ones
+
+
+def _check(arguments: Mapping[str, Any]) -> None:
+    problems = [f"$.{name}: There is no such argument" for name in arguments if name not in ("call_id", "offset")]
+    if not isinstance(arguments.get("call_id"), str):
+        problems.append("$.call_id: Input should be a valid string")
+    offset = arguments.get("offset", 0)
+    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        problems.append("$.offset: Input should be a valid integer, at least 0")
+    if problems:
+        raise InvalidArguments("; ".join(problems))
+
+
+READ_RESULT = ToolSpec(
+    name=_NAME,
+    description=(
+        "Read the whole of an earlier tool result that was shortened, page by page. "
+        "The mark where something is missing names the call_id and, for texts, the offset."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "call_id": {"type": "string", "description": "The id that the mark names."},
+            "offset": {
+                "type": "integer",
+                "minimum": 0,
+                "default": 0,
+                "description": "The character to begin with. Each page tells the next one's.",
+            },
+        },
+        "required": ["call_id"],
+        "additionalProperties": False,
+    },
+    validate=_check,
+    status="Reading on in a long result",
+    control="read",
+    kind="query",
+)
+"""The tool that a session offers once something was shortened for the model."""
+
+
+def why_unreadable(messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
+    """What is wrong with valid arguments of `read_result`: there is no such result. Empty where there is one."""
+    call_id = arguments["call_id"]
+    if _find(messages, call_id) is not None:
+        return ""
+    told = ", ".join(islice(_readable(messages), _MOST_TOLD))
+    return (
+        f"There is no result of a call {call_id[:80]!r}. {f'The newest are: {told}.' if told else 'There is none yet.'}"
+    )
+
+
+def read_page(messages: Sequence[Message], arguments: Mapping[str, Any], max_chars: int) -> str:
+    """The page that a call of `read_result` asks for; of a result that is not there, nothing."""
+    found = _find(messages, arguments["call_id"])
+    return "" if found is None else page(found.content, arguments.get("offset", 0), max_chars)
+
+
+def _find(messages: Sequence[Message], call_id: str) -> ToolMessage | None:
+    """The newest result of a call with that id, ours or the one that its provider gave it. Costs O(messages)."""
+    results: dict[str, ToolMessage] = {}  # of the reply above them: ids from elsewhere are a reply's own
+    for message in reversed(messages):
+        if isinstance(message, ToolMessage):
+            results[message.call_id] = message
+        elif results:
+            if isinstance(message, AssistantMessage):
+                for call in message.tool_calls:
+                    if call_id in (call.call_id, call.provider_call_id) and call.call_id in results:
+                        return results[call.call_id]
+            results.clear()
+    return None
+
+
+def _readable(messages: Sequence[Message]) -> Iterable[str]:
+    """What could be read, newest first."""
+    for message in reversed(messages):
+        if isinstance(message, ToolMessage) and message.name != _NAME:
+            yield f"{message.call_id!r} ({message.name}, {len(message.content)} characters)"
