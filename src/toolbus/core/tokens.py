@@ -1,0 +1,286 @@
+"""How many tokens a message is, estimated from its characters, and corrected by what providers report. Pure.
+
+Knows no vendor, downloads no vocabulary. The numbers below were fitted to usage that vendors reported for recorded
+calls; `docs/explanation/token-estimates.md` has the errors, `tests/data/recorded_usage.csv` the figures behind them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import orjson
+
+from ..messages import AssistantMessage, FilePart, ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
+from ..protocols import ToolSpec
+
+__all__ = [
+    "Calibration",
+    "Tokenizer",
+    "count_classes",
+    "estimate_message",
+    "estimate_text",
+    "estimate_tools",
+    "weigh",
+]
+
+Tokenizer: TypeAlias = Callable[[str], int]
+"""The tokens of a text: a vendor's tokenizer, in the place of `estimate_text`. It must be pure, and cheap enough to be
+called once for each new text of a transcript."""
+
+WEIGHTS: dict[str, float] = {
+    # Runs and pairs, as tokenizers cut before they merge: a word takes the blank before it along.
+    "words": 1.06,
+    "long_words": 0.18,  # every eight letters in a row
+    "blobs": 4.0,  # every sixteen: no word, but something encoded. Set, not fitted: prose has none
+    "humps": 0.92,  # camelCase
+    "numbers": 1.53,
+    "digits": 0.43,
+    "punctuation": 0.67,  # runs of it
+    "rules": 0.25,  # every four marks in a row
+    "lines": 0.40,
+    "indents": 1.15,  # runs of two blanks and more
+    "padding": 0.5,  # every sixteen blanks. Set, not fitted
+    # Characters, by the first byte of their UTF-8.
+    "accents": 0.70,  # Latin letters beyond ASCII, which also join words
+    "cyrillic": 0.28,  # and Greek
+    "semitic": 0.42,  # Hebrew, Arabic and their neighbours
+    "indic": 0.40,  # from Devanagari to Thai
+    "cjk": 0.72,  # kana and Han
+    "hangul": 0.56,
+    "symbols": 0.5,  # dashes, quotes, arrows, boxes. Set: the fit has few
+    "emoji": 1.2,  # all beyond the basic plane. Set, likewise
+}
+"""Tokens for one of each class; `count_classes` has them in this order."""
+
+MESSAGE_TOKENS = 5
+"""Role and separators of one message; OpenAI's cookbook counts 3 and a role, and 3 more for the reply."""
+CALL_TOKENS = 12
+"""What stands around a call's name and arguments, its id with it: 5 (GPT) to 39 (Claude) in the recorded usage."""
+TOOL_TOKENS = 5
+"""What stands around a tool's name, description and schema."""
+TOOLS_TOKENS = 12
+"""What a vendor adds once where there are tools: 11 for GPT, hundreds elsewhere (Claude 508, Command 1,347), which is
+for `Calibration` to learn."""
+IMAGE_TOKENS = 1_000
+"""One image. Vendors count pixels: 258 for a tile (Gemini), 765 for 1024 x 1024 (GPT-4o), up to 1,600 (Claude)."""
+FILE_TOKENS = 3_000
+"""One file that is no text. Vendors count pages: of a PDF 258 (Gemini), 1,500 to 3,000 (Claude)."""
+
+_BASE64_CHARACTERS_PER_TOKEN = 5.3  # 4 characters are 3 bytes, and 4 bytes of prose are a token
+
+_CONTINUATION = bytes(range(0x80, 0xC0))  # UTF-8 bytes that only go on with a character
+
+
+def _kind(byte: int) -> str:
+    """The class of the character whose UTF-8 begins with `byte`."""
+    if byte < 0x80:
+        character = chr(byte)
+        found = (
+            ("a", character.islower()),
+            ("A", character.isupper()),
+            ("0", character.isdigit()),
+            ("\n", character == "\n"),
+            (" ", character.isspace()),
+        )
+        return next((kind for kind, holds in found if holds), ".")
+    if byte == 0xE1:  # Latin Extended Additional (Vietnamese), and Georgian, Khmer, Ethiopic: far rarer
+        return "e"
+    if byte in {0xE2, 0xEE, 0xEF}:
+        return "s"
+    ends = ((0xCE, "e"), (0xD5, "c"), (0xE0, "h"), (0xE1, "i"), (0xEA, "k"), (0xEE, "g"))
+    return next((kind for end, kind in ends if byte < end), "x")
+
+
+_KINDS = b"".join(_kind(byte).encode() for byte in range(256))
+
+
+def _only(kinds: bytes) -> bytes:
+    """A table that makes `kinds` an "x" and all else a blank."""
+    return bytes(0x78 if byte in kinds else 0x20 for byte in range(256))
+
+
+_LETTERS, _DIGITS, _MARKS, _BLANKS = _only(b"aAe"), _only(b"0"), _only(b"."), _only(b" ")
+
+
+def _runs(only: bytes, end: bytes = b"x") -> int:
+    """How many runs of "x" end with `end`."""
+    return only.count(end + b" ") + only.endswith(end)
+
+
+def count_classes(text: str) -> tuple[int, ...]:
+    """How often each class of `WEIGHTS` occurs, in that order. A few passes over bytes, none of them in Python.
+
+    Characters appended never lower a count. Lone surrogates count as Hangul, since their bytes begin alike.
+    """
+    raw = text.encode("utf-8", "surrogatepass")
+    kinds = raw.translate(_KINDS, _CONTINUATION)
+    letters, marks = kinds.translate(_LETTERS), kinds.translate(_MARKS)
+    digits = kinds.translate(_DIGITS) if b"0" in kinds else b""
+    blanks = kinds.translate(_BLANKS) if b"  " in kinds else b""
+    ascii_counts = (
+        letters.count(b" x") + letters.startswith(b"x"),  # their runs, from the end that is found faster
+        letters.count(b"x" * 8),
+        letters.count(b"x" * 16),
+        kinds.count(b"aA"),
+        _runs(digits),
+        digits.count(b"x"),
+        _runs(marks),
+        marks.count(b"x" * 4),
+        kinds.count(b"\n"),
+        _runs(blanks, b"xx"),
+        blanks.count(b"x" * 16),
+    )
+    if len(kinds) == len(raw):
+        return (*ascii_counts, 0, 0, 0, 0, 0, 0, 0, 0)
+    return ascii_counts + tuple(kinds.count(kind) for kind in (b"e", b"c", b"h", b"i", b"k", b"g", b"s", b"x"))
+
+
+def weigh(counts: Sequence[int]) -> float:
+    """The tokens that counts of `count_classes` stand for; linear, so counts of several texts may be added first."""
+    return sum(count * weight for count, weight in zip(counts, WEIGHTS.values(), strict=True))
+
+
+def estimate_text(text: str) -> int:
+    """About how many tokens `text` is: 0 only for empty text."""
+    return max(1, round(weigh(count_classes(text)))) if text else 0
+
+
+def estimate_message(message: Message, count: Tokenizer = estimate_text) -> int:
+    """About how many tokens of input `message` is, with what vendors put around it; `count` counts its texts.
+
+    Images and files are flat, `data:` URLs or not (`IMAGE_TOKENS`, `FILE_TOKENS`), except that the text of an inline
+    text file counts by its length. Reasoning counts only where `vendor_data` goes back with the message, for without
+    it no vendor is sent any; signatures and encrypted forms of it count as the text that they stand for.
+    """
+    if isinstance(message, SystemMessage):
+        return MESSAGE_TOKENS + count(message.text)
+    if isinstance(message, UserMessage):
+        content = message.content
+        texts = count(content) if isinstance(content, str) else sum(_part(part, count) for part in content)
+        return MESSAGE_TOKENS + texts
+    if isinstance(message, AssistantMessage):
+        calls = sum(CALL_TOKENS + count(call.name) + count(call.arguments) for call in message.tool_calls)
+        reasoning = count(message.reasoning) if message.vendor_data else 0
+        return MESSAGE_TOKENS + count(message.text) + reasoning + calls
+    return MESSAGE_TOKENS + count(message.content) + sum(_part(part, count) for part in message.parts)
+
+
+def _part(part: Part, count: Tokenizer) -> int:
+    if isinstance(part, TextPart):
+        return count(part.text)
+    if isinstance(part, ImagePart):
+        return IMAGE_TOKENS
+    return _file(part)
+
+
+def _file(part: FilePart) -> int:
+    if part.media_type.startswith("text/") and part.url.startswith("data:"):
+        return max(1, round(len(part.url) / _BASE64_CHARACTERS_PER_TOKEN))
+    return FILE_TOKENS
+
+
+def estimate_tools(specs: Iterable[ToolSpec], count: Tokenizer = estimate_text) -> int:
+    """About how many tokens of input the descriptions of tools are: 0 for none. To be kept while the tools stay."""
+    each = [TOOL_TOKENS + count(spec.name) + count(spec.description) + count(_json(spec.parameters)) for spec in specs]
+    return TOOLS_TOKENS + sum(each) if each else 0
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _plain(value: Any) -> Any:
+    """What orjson does not know: mappings of other kinds as dictionaries, all else by its name."""
+    return dict(value) if hasattr(value, "keys") else repr(value)
+
+
+_LOWEST, _HIGHEST = 0.3, 4.0
+_MOST_OVERHEAD = 2_000  # more than any vendor's in the recorded usage
+_STEP = 2.0  # how far from what was expected one report may pull
+_DECAY = 0.8  # what a report weighs after the next one
+_PRIOR = 0.1  # what the factor 1 weighs before there are reports; one report weighs 1 at most
+_ABSURD = 20.0  # reports this far off, overhead apart, are no tokenizer's doing
+
+
+@dataclass(slots=True)
+class _Line:
+    """Reported = overhead + factor * estimated: decayed sums for least squares of the relative errors."""
+
+    weight: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+    xx: float = 0.0
+    xy: float = 0.0
+    factor: float = 1.0
+    overhead: float = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        weight = 1 / (x + y) ** 2
+        self.weight = self.weight * _DECAY + weight
+        self.x = self.x * _DECAY + weight * x
+        self.y = self.y * _DECAY + weight * y
+        self.xx = self.xx * _DECAY + weight * x * x
+        self.xy = self.xy * _DECAY + weight * x * y
+        self._solve()
+
+    def _solve(self) -> None:
+        xx, xy = self.xx + _PRIOR, self.xy + _PRIOR
+        factor = (xy * self.weight - self.x * self.y) / (xx * self.weight - self.x * self.x)
+        if self.y < factor * self.x:  # no vendor counts less than nothing: a line through 0
+            factor = xy / xx
+        self.factor = min(max(factor, _LOWEST), _HIGHEST)
+        self.overhead = min(max((self.y - self.factor * self.x) / self.weight, 0.0), float(_MOST_OVERHEAD))
+
+
+class Calibration:
+    """What models really count, learned from reported usage, for each model by itself.
+
+    `overhead(model) + factor(model) * estimate` is the calibrated estimate. The factor is how the model's vocabulary
+    compares, the overhead what its vendor adds to each request, hundreds of tokens for some: a factor alone would
+    have to be 5 for a short request with tools, and 1.1 for a long one.
+
+    A line through the reports, older ones counting less, drawn to the factor 1 as long as requests are too small or too
+    alike to tell one from the other. The factor is bounded by 0.3 and 4, the overhead by 0 and 2,000. One odd report
+    moves them by a limited step; one that is zero, negative or absurd is left out. One object may serve all sessions of
+    a runtime; it is meant for one thread. It keeps the `max_models` that were used last, in constant memory each.
+    """
+
+    __slots__ = ("_lines", "_max_models")
+
+    def __init__(self, *, max_models: int = 256) -> None:
+        self._max_models = max_models
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+
+    def observe(self, model: str, estimated: int, actual: int) -> None:
+        """`actual` input tokens were reported for a request that was estimated, uncalibrated, at `estimated`.
+
+        `model` is "vendor:model". `actual` is all the input, what was read from the provider's cache included.
+        """
+        if estimated <= 0 or actual <= 0:
+            return
+        expected = self.overhead(model) + self.factor(model) * estimated
+        if not expected / _ABSURD <= actual <= expected * _ABSURD + _MOST_OVERHEAD:
+            return
+        line = self._lines.setdefault(model, _Line())
+        line.add(estimated, min(max(actual, expected / _STEP), expected * _STEP + _MOST_OVERHEAD))
+        self._lines.move_to_end(model)
+        while len(self._lines) > self._max_models:
+            self._lines.popitem(last=False)
+
+    def factor(self, model: str) -> float:
+        """What to multiply an estimate for `model` by: 1 where nothing was observed."""
+        return self._line(model).factor
+
+    def overhead(self, model: str) -> float:
+        """The tokens to add to an estimate for `model`, once for a request: 0 where nothing was observed."""
+        return self._line(model).overhead
+
+    def _line(self, model: str) -> _Line:
+        line = self._lines.get(model)
+        if line is None:
+            return _Line()
+        self._lines.move_to_end(model)
+        return line
