@@ -146,7 +146,7 @@ def _assistant(message: AssistantMessage, ids: OutgoingIds) -> list[_Block]:
     blocks: list[_Block] = kept.get("content") or []
     if not blocks:
         return _text(message.text) + calls
-    same_calls = [each["name"] for each in blocks if each["type"] == "tool_use"] == [call["name"] for call in calls]
+    same_calls = [each.get("name") for each in blocks if each["type"] == "tool_use"] == [call["name"] for call in calls]
     if same_calls and _text_of(blocks) == message.text:
         fresh = iter(calls)
         now = [_current(block, next(fresh)) if block["type"] == "tool_use" else block for block in blocks]
@@ -164,7 +164,8 @@ def _ended(blocks: list[_Block]) -> list[_Block]:
 
 def _current(block: _Block, call: _Block) -> _Block:
     """A kept call, with the id that it has on this wire, and the arguments that the message has now."""
-    return block if block["id"] == call["id"] and block["input"] == call["input"] else {**block, **call}
+    same = block.get("id") == call["id"] and block.get("input") == call["input"]
+    return block if same else {**block, **call}
 
 
 def _part(part: Part) -> list[_Block]:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, cast
 import orjson
 
 from ..errors import (
+    ContentFiltered,
     ContextOverflow,
     ProviderError,
     ProviderRejected,
@@ -33,6 +34,7 @@ __all__ = ["ErrorTranslator", "retry_after"]
 
 _RETRYABLE = frozenset({408, 409, 429})  # and 5xx, as the vendors' own SDKs do
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
+_PHRASES = {529: "Overloaded"}  # Anthropic's own
 _LONGEST_MESSAGE = 1000  # characters of a server's message; some answer with their whole stack
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # where words of the context's length are believed
 
@@ -58,6 +60,8 @@ class ErrorTranslator:
     """What to check, by status."""
     hopeless: ClassVar[frozenset[str]] = frozenset()
     """Codes of a 429 that waiting does not mend."""
+    filtered: ClassVar[frozenset[str]] = frozenset()
+    """Codes of what the provider withholds for what is in it."""
     statuses: ClassVar[Mapping[str, int]] = {}
     """The status that a code means, for errors inside a stream that began well."""
     request_id_header: ClassVar[str] = "x-request-id"
@@ -119,13 +123,13 @@ class ErrorTranslator:
         """An HTTP error answer, with the server's own words."""
         said = _said(body)
         try:
-            name = HTTPStatus(status).phrase
+            name = _PHRASES.get(status) or HTTPStatus(status).phrase
         except ValueError:
             name = "unknown status"
         text = f"{self.vendor} answered {status} ({name})" + (f": {said.text}" if said.text else "")
         request_id = headers.get(self.request_id_header)
         tail = f" [request {request_id}]" if request_id else ""
-        if found := self._overflow(text + tail, said, status):
+        if found := self._filtered(text + tail, said, status) or self._overflow(text + tail, said, status):
             return found
         if hint := self.hints.get(status):
             text += f"; {hint}"
@@ -150,11 +154,14 @@ class ErrorTranslator:
             if status := self.statuses.get(code):
                 return self.status(status, {}, body)
         text = f"{self.vendor} broke its reply off: {said.text or 'it gave no reason'}"
-        if found := self._overflow(text, said, None):
+        if found := self._filtered(text, said, None) or self._overflow(text, said, None):
             return found
         if any(code in self.hopeless or "invalid_request" in code for code in said.codes):
             return ProviderRejected(self.clean(text), vendor=self.vendor)
         return ProviderUnavailable(self.clean(text), vendor=self.vendor, retryable=True)
+
+    def _filtered(self, text: str, said: _Said, status: int | None) -> ContentFiltered | None:
+        return self.content_filtered(text, status) if self.filtered.intersection(said.codes) else None
 
     def _overflow(self, text: str, said: _Said, status: int | None) -> ContextOverflow | None:
         by_words = status is None or status in _OVERFLOW_STATUSES
@@ -168,6 +175,10 @@ class ErrorTranslator:
     ) -> ContextOverflow:
         """What was sent does not fit the model's context window."""
         return ContextOverflow(self.clean(text), vendor=self.vendor, status=status, limit_tokens=limit_tokens)
+
+    def content_filtered(self, text: str, status: int | None = None) -> ContentFiltered:
+        """What was sent, or the reply to it, is withheld for what is in it."""
+        return ContentFiltered(self.clean(text), vendor=self.vendor, status=status)
 
     def rejected(self, problem: object) -> ProviderRejected:
         """A request that this provider will never take as it is."""
@@ -227,7 +238,8 @@ def _said(body: object) -> _Said:
     inner = fields.get("error")
     if isinstance(inner, Mapping | str) and inner:
         return _said(cast("object", inner))
-    codes = tuple(str(code) for name in ("code", "type") if (code := fields.get(name)))
+    told = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
+    codes = tuple(str(code) for code in told if code)
     if fields:
         body = fields.get("message") or fields.get("detail") or ""
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):

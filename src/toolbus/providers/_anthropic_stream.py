@@ -1,0 +1,332 @@
+"""Puts a streamed message of the Messages API together: events, then blocks, then the one whole reply.
+
+Knows the wire as Anthropic speaks it and as compatible servers bend it; does no I/O. Tolerated: events and blocks of
+unknown type, deltas of unknown type, no `index`, a block that nobody began, calls that arrive whole, no `message_stop`,
+characters cut in half. A block that is no text and no call is kept as it is, since it has to go back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import orjson
+
+from ..messages import AssistantMessage, ToolCall, Usage
+from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from ._errors import ErrorTranslator
+from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
+
+__all__ = ["MessageBuilder"]
+
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "": "",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "refusal": "refusal",
+}
+_CUT_OFF = "max_tokens"
+_NEUTRAL = frozenset(
+    {"text", "tool_use", "thinking", "redacted_thinking"}
+)  # other blocks are of the server's own tools
+_BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+_MALFORMED = "_malformed_arguments"  # as `toolbus.messages` quotes argument text that is no JSON object
+
+
+class _Block:
+    """A block as far as it has arrived."""
+
+    __slots__ = ("fields", "kind", "pieces", "place")
+
+    def __init__(self, fields: Mapping[str, Any], place: int) -> None:
+        self.fields: dict[str, Any] = {name: each for name, each in fields.items() if each is not None}
+        self.kind = str(fields.get("type") or "")
+        self.place = place
+        """Among the calls, for a call."""
+        self.pieces = Characters()
+        """Text, thinking, or the text of a call's arguments."""
+
+    def arguments(self, *, cut: bool) -> str:
+        """The argument text as the model wrote it.
+
+        Without text it is the object that the block began with, as a rule an empty one. Where the token limit cut the
+        reply off it may be the start of anything, so it stays empty, which is no JSON, and the call does not run.
+        """
+        text = self.pieces.whole()
+        given = self.fields.get("input")
+        if text.strip():
+            return text
+        if isinstance(given, Mapping) and given:
+            return _dumped(cast("Mapping[str, Any]", given))
+        return "" if cut else "{}"
+
+    def wire(self) -> dict[str, Any]:
+        """The block as it goes back."""
+        found = dict(self.fields)
+        text = self.pieces.whole()
+        if self.kind in {"text", "thinking"}:
+            found[self.kind] = text
+        elif text.strip():
+            read = _object_in(text)
+            found["input"] = {_MALFORMED: text} if read is None else read
+        elif self.kind == "tool_use":
+            found["input"] = found.get("input") or {}
+        return found
+
+    def is_complete(self) -> bool:
+        """Whether it could be whole as it stands: a call's arguments are an object."""
+        return self.kind != "tool_use" or _object_in(self.pieces.whole() or "{}") is not None
+
+    def is_plain(self) -> bool:
+        """Whether text, id, name and arguments are all there is to it."""
+        return set(self.fields) <= {"type", "text", "id", "name", "input"} and self.kind in {"text", "tool_use"}
+
+
+class MessageBuilder:
+    """Puts events together. `feed` every event, then `finish`; where it is `paused`, `go_on` with the next answer."""
+
+    __slots__ = (
+        "_blocks",
+        "_by_index",
+        "_calls",
+        "_emit",
+        "_errors",
+        "_limit_bytes",
+        "_model",
+        "_size_bytes",
+        "_spent",
+        "_stop_reason",
+        "_thinking",
+        "_usage",
+        "container",
+        "done",
+    )
+
+    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
+        self.done = False
+        """Whether the server said `message_stop`."""
+        self.container = ""
+        """The id of the server's container, where its tools used one."""
+        self._model = model
+        self._emit = emit
+        self._limit_bytes = limit_bytes
+        self._errors = errors
+        self._size_bytes = 0
+        self._blocks: list[_Block] = []
+        self._by_index: dict[int, _Block] = {}
+        self._calls = 0
+        self._thinking: _Block | None = None  # the last block with a thought in it
+        self._stop_reason = ""
+        self._usage: dict[str, Any] = {}
+        self._spent = Usage()
+
+    # ----------------------------------------------------------------------------------------------- feeding
+
+    def feed(self, event: str, data: bytes) -> None:
+        """Take one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContextOverflow` or `ReplyTooLarge`."""
+        if self.done or data.startswith(b"[DONE]"):
+            return
+        try:
+            found: Any = loads(data)
+        except ValueError:
+            raise self._errors.unavailable(f"sent an event that is no JSON: {start_of(data)}") from None
+        if not isinstance(found, Mapping):
+            raise self._errors.unavailable(f"sent an event that is no object: {start_of(data)}")
+        fields = cast("Mapping[str, Any]", found)
+        kind = str(fields.get("type") or event)
+        if kind == "error" or event == "error":
+            raise self._errors.in_stream(fields)
+        if kind == "message_start":
+            self._start(as_object(fields.get("message")))
+        elif kind == "content_block_start":
+            self._grow(len(data))
+            self._begin(as_object(fields.get("content_block")), fields.get("index"))
+        elif kind == "content_block_delta":
+            self._delta(as_object(fields.get("delta")), fields.get("index"))
+        elif kind == "message_delta":
+            self._stop(as_object(fields.get("delta")))
+            self._count(fields.get("usage"))
+        elif kind == "message_stop":
+            self.done = True
+
+    def whole(self, completion: Mapping[str, Any]) -> None:
+        """Take a message that the server did not stream."""
+        if completion.get("type") == "error" or completion.get("error"):
+            raise self._errors.in_stream(completion)
+        self._start(completion)
+        for block in as_objects(completion.get("content")):
+            self._begin(block, None)
+        self._stop(completion)
+        self.done = True
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        if isinstance(model := message.get("model"), str) and model:
+            self._model = model
+        self._in_container(message)
+        self._count(message.get("usage"))
+
+    def _count(self, usage: object) -> None:
+        # Cumulative: what comes later counts, and leaves out or sets to null what it does not know.
+        self._usage.update({name: each for name, each in as_object(usage).items() if each is not None})
+
+    def _stop(self, delta: Mapping[str, Any]) -> None:
+        self._in_container(delta)
+        if reason := delta.get("stop_reason"):
+            self._stop_reason = str(reason)
+
+    def _in_container(self, fields: Mapping[str, Any]) -> None:
+        self.container = str(as_object(fields.get("container")).get("id") or "") or self.container
+
+    def _begin(self, fields: Mapping[str, Any], index: object) -> _Block:
+        block = _Block(fields, self._calls)
+        self._calls += block.kind == "tool_use"
+        self._blocks.append(block)
+        if isinstance(index, int):
+            self._by_index[index] = block
+        for name in ("text", "thinking"):
+            if block.kind == name:
+                self._say(block, block.fields.get(name))
+        return block
+
+    def _delta(self, delta: Mapping[str, Any], index: object) -> None:
+        kind = str(delta.get("type") or "")
+        block = self._by_index.get(index) if isinstance(index, int) else self._blocks[-1] if self._blocks else None
+        if block is None:
+            if kind not in _BLOCK_OF_DELTA:
+                return
+            block = self._begin({"type": _BLOCK_OF_DELTA[kind]}, index)
+        if kind in {"text_delta", "thinking_delta"}:
+            self._say(block, delta.get(kind.removesuffix("_delta")))
+        elif kind == "input_json_delta":
+            self._say(block, delta.get("partial_json"))
+        elif kind == "signature_delta":
+            self._grow(len(_dumped(delta)))
+            block.fields["signature"] = str(delta.get("signature") or "")
+        elif kind == "citations_delta":
+            self._grow(len(_dumped(delta)))
+            block.fields["citations"] = [*(block.fields.get("citations") or ()), delta.get("citation")]
+        else:  # of a block that this module does not know
+            self._grow(len(_dumped(delta)))
+            for name, piece in delta.items():
+                before = block.fields.get(name)
+                if name != "type" and piece is not None:
+                    joined = isinstance(before, str) and isinstance(piece, str)
+                    block.fields[name] = f"{before}{piece}" if joined else piece
+
+    def _say(self, block: _Block, piece: object) -> None:
+        if not isinstance(piece, str) or not piece:
+            return
+        self._grow(size_bytes(piece))
+        if not (text := block.pieces.add(piece)):
+            return
+        if block.kind == "text":
+            self._emit(TextPiece(text))
+        elif block.kind == "thinking":
+            if self._thinking not in {None, block}:
+                self._emit(ReasoningPiece("\n\n"))  # as between the blocks in the reply's reasoning
+            self._thinking = block
+            self._emit(ReasoningPiece(text))
+        elif block.kind == "tool_use":
+            self._emit(ArgumentsPiece(block.place, str(block.fields.get("name") or ""), text))
+
+    def _grow(self, size: int) -> None:
+        self._size_bytes += size
+        if self._size_bytes > self._limit_bytes:
+            raise self._errors.too_large(self._limit_bytes)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    @property
+    def paused(self) -> bool:
+        """Whether the server laid the reply aside amid work with its own tools: it goes on when it gets it back."""
+        own = any(block.kind not in _NEUTRAL for block in self._blocks)
+        return self._stop_reason == "pause_turn" and own and not self._calls
+
+    def so_far(self) -> list[dict[str, Any]]:
+        """The blocks that there are, as they go back."""
+        return [wire for block in self._blocks if block.kind and (wire := block.wire()).get("text", "x").strip()]
+
+    def go_on(self) -> None:
+        """Expect the events of another answer, which carries this reply on."""
+        self._spent += _usage(self._usage)
+        self._usage = {}
+        self._by_index = {}
+        self._stop_reason = ""
+        self.done = False
+
+    def finish(self) -> ModelReply:
+        """The whole reply.
+
+        Raises `ProviderUnavailable` where the stream ended before the reply did, and `ContextOverflow` where the
+        model's window was full before it was whole.
+        """
+        reason = self._stop_reason
+        if not reason and not (self.done and all(block.is_complete() for block in self._blocks)):
+            raise self._errors.unavailable("ended the stream before the reply was whole")
+        if reason == "model_context_window_exceeded":
+            raise self._errors.context_overflow(f"{self._errors.vendor}'s reply filled the model's context window")
+        thoughts = [block.pieces.whole() for block in self._blocks if block.kind == "thinking"]
+        cut = self._blocks[-1] if self._blocks and reason == _CUT_OFF else None
+        self._blocks = [block for block in self._blocks if self._stays(block, cut)]
+        return ModelReply(
+            message=AssistantMessage(
+                text="".join(block.pieces.whole() for block in self._blocks if block.kind == "text"),
+                tool_calls=tuple(
+                    ToolCall(
+                        name=str(block.fields.get("name") or ""),
+                        arguments=block.arguments(cut=block is cut),
+                        provider_call_id=str(block.fields.get("id") or ""),
+                    )
+                    for block in self._blocks
+                    if block.kind == "tool_use"
+                ),
+                reasoning="\n\n".join(thought for thought in thoughts if thought),
+                vendor_data=None if self._is_plain() else {"anthropic": {"content": self.so_far()}},
+            ),
+            finish_reason=_FINISH_REASONS.get(reason, "other"),
+            vendor_finish_reason=reason,
+            usage=self._spent + _usage(self._usage),
+            vendor=self._errors.vendor,
+            model=self._model,
+        )
+
+    def _stays(self, block: _Block, cut: _Block | None) -> bool:
+        if self._stop_reason == "refusal":  # what it had begun is not to be done, and its thinking not to go back
+            return block.kind == "text"
+        # Half a thought has no signature, and is refused without one.
+        return block is not cut or block.kind != "thinking" or bool(block.fields.get("signature"))
+
+    def _is_plain(self) -> bool:
+        """Whether the neutral message says it all: one text at most, then calls."""
+        late_text = any(block.kind == "text" for block in self._blocks[1:])
+        return not late_text and all(block.is_plain() for block in self._blocks)
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def _dumped(value: object) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # integers over 64 bits, half characters: JSON all the same
+        return json.dumps(value)
+
+
+def _usage(wire: Mapping[str, Any]) -> Usage:
+    """The vendor's input tokens are those that have to do with no cache; ours are all of them."""
+    cached, written = count_at(wire, "cache_read_input_tokens"), count_at(wire, "cache_creation_input_tokens")
+    return Usage(
+        input_tokens=count_at(wire, "input_tokens") + cached + written,
+        output_tokens=count_at(wire, "output_tokens"),
+        cached_tokens=cached,
+        reasoning_tokens=count_at(wire.get("output_tokens_details"), "thinking_tokens"),
+        cache_write_tokens=written,
+    )
