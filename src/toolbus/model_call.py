@@ -67,6 +67,8 @@ class ModelCall:
         if self.over:  # a provider's stray task, after its reply
             return
         self.feed(delta)
+        if not delta.text:  # a sign of life from a provider that holds pieces back
+            return
         if isinstance(delta, TextPiece):
             self._tell(TextDelta, text=delta.text)
         elif isinstance(delta, ReasoningPiece):

@@ -8,7 +8,24 @@ from typing import ClassVar
 from ..errors import ProviderError
 from ._errors import ErrorTranslator
 
-__all__ = ["OpenAIErrors"]
+__all__ = ["OpenAIErrors", "ResponsesErrors"]
+
+_IMAGES = frozenset(  # what the Responses API says of images that it cannot read (ResponseError in the SDK)
+    {
+        "empty_image_file",
+        "image_file_not_found",
+        "image_file_too_large",
+        "image_parse_error",
+        "image_too_large",
+        "image_too_small",
+        "invalid_base64_image",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_image_mode",
+        "invalid_image_url",
+        "unsupported_image_media_type",
+    }
+)
 
 
 class OpenAIErrors(ErrorTranslator):
@@ -21,8 +38,19 @@ class OpenAIErrors(ErrorTranslator):
         403: "check what the key may be used for",
         404: "check the model's name and base_url=",
     }
-    hopeless: ClassVar[frozenset[str]] = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-    other_service: ClassVar[str] = "which is no chat completion; check base_url=, which usually ends in /v1"
+    hopeless: ClassVar[frozenset[str]] = frozenset({"insufficient_quota", "billing_hard_limit_reached"}) | _IMAGES
+    filtered: ClassVar[frozenset[str]] = frozenset(
+        {
+            "ResponsibleAIPolicyViolation",  # Azure, and the next
+            "content_filter",
+            "content_policy_violation",
+            "bio_policy",
+            "image_content_policy_violation",
+            "invalid_prompt",
+            "misalignment_policy_violation",
+        }
+    )
+    other_service: ClassVar[str] = "which is no model's reply; check base_url=, which usually ends in /v1"
 
     def translate(self, exc: Exception) -> ProviderError | None:
         """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
@@ -33,3 +61,14 @@ class OpenAIErrors(ErrorTranslator):
         if found := self.connection(exc):
             return found
         return self.rejected(exc) if isinstance(exc, openai.OpenAIError) else None
+
+
+class ResponsesErrors(OpenAIErrors):
+    """The same, of the Responses API."""
+
+    __slots__ = ()
+
+    hints: ClassVar[Mapping[int, str]] = {
+        **OpenAIErrors.hints,
+        404: "check the model's name, base_url=, and that the server has the Responses API (others need api='chat')",
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,7 +10,7 @@ from ..errors import ConfigurationError
 from ..messages import to_openai
 from ..protocols import ModelRequest, ToolSpec
 
-__all__ = ["request_body", "speaks_for_openai"]
+__all__ = ["choose", "request_body", "speaks_for_openai"]
 
 _OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 
@@ -29,11 +29,12 @@ def request_body(
     compatible: bool,
     include_usage: bool,
     reasoning_field: str | None,
+    strict: bool = False,
 ) -> dict[str, Any]:
     """The request as a dictionary; `extra_body` goes over everything else.
 
     Where `compatible`, differences of such servers are met: `max_tokens`, argument text in the history that they can
-    parse, and tool choices that they would ignore (see `_choose`).
+    parse, and tool choices that they would ignore (see `choose`). `strict` asks for arguments that keep to the schema.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
@@ -53,7 +54,11 @@ def request_body(
     if settings.reasoning_effort is not None:
         body["reasoning_effort"] = settings.reasoning_effort
     if request.tools:
-        body |= _choose(request.tools, settings.tool_choice, compatible=compatible)
+
+        def wire(tool: ToolSpec) -> dict[str, Any]:
+            return {"type": "function", "function": _function(tool) | ({"strict": True} if strict else {})}
+
+        body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
         if settings.parallel_tool_calls is not None and "tools" in body:
             body["parallel_tool_calls"] = settings.parallel_tool_calls
     if settings.extra_body:
@@ -61,16 +66,24 @@ def request_body(
     return body
 
 
-def _choose(tools: Sequence[ToolSpec], choice: str | None, *, compatible: bool) -> dict[str, Any]:
-    """`tools` and `tool_choice`.
+def choose(
+    tools: Sequence[ToolSpec],
+    choice: str | None,
+    wire: Callable[[ToolSpec], dict[str, Any]],
+    named: Callable[[str], dict[str, Any]],
+    *,
+    compatible: bool,
+) -> dict[str, Any]:
+    """`tools` and `tool_choice`; `wire` is a tool in the API's form, and `named` the choice of one by its name.
 
     Some compatible servers take a forced function for "auto", and let a model that may call nothing write calls as
     text. They all understand what is offered: so a forced tool is the only one there is, and "none" offers none.
+    Raises `ConfigurationError` for the name of a tool that is not offered.
     """
     if choice is None or choice in {"auto", "required"}:
-        return {"tools": [_wire(tool) for tool in tools], **({} if choice is None else {"tool_choice": choice})}
+        return {"tools": [wire(tool) for tool in tools], **({} if choice is None else {"tool_choice": choice})}
     if choice == "none":
-        return {} if compatible else {"tools": [_wire(tool) for tool in tools], "tool_choice": "none"}
+        return {} if compatible else {"tools": [wire(tool) for tool in tools], "tool_choice": "none"}
     forced = [tool for tool in tools if tool.name == choice]
     if not forced:
         names = ", ".join(tool.name for tool in tools)
@@ -78,15 +91,16 @@ def _choose(tools: Sequence[ToolSpec], choice: str | None, *, compatible: bool) 
             f"tool_choice={choice!r} names no tool that is offered ({names}), and is none of auto, none, required"
         )
     if compatible:
-        return {"tools": [_wire(tool) for tool in forced], "tool_choice": "required"}
-    return {
-        "tools": [_wire(tool) for tool in tools],
-        "tool_choice": {"type": "function", "function": {"name": choice}},
-    }
+        return {"tools": [wire(tool) for tool in forced], "tool_choice": "required"}
+    return {"tools": [wire(tool) for tool in tools], "tool_choice": named(choice)}
 
 
-def _wire(tool: ToolSpec) -> dict[str, Any]:
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _function(tool: ToolSpec) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name, "parameters": dict(tool.parameters)}
     if tool.description:
         function["description"] = tool.description
-    return {"type": "function", "function": function}
+    return function

@@ -18,7 +18,7 @@ from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, Reasonin
 from ._errors import ErrorTranslator
 from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
 
-__all__ = ["ReplyBuilder"]
+__all__ = ["ReplyBuilder", "read_chunk"]
 
 _CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -29,8 +29,19 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
-_CUT_OFF = "length"  # the finish_reason of a reply that ran into its token limit
+_CUT_OFF = frozenset({"length", "content_filter"})  # the finish_reasons of replies that end anywhere
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
+
+
+def read_chunk(data: bytes, errors: ErrorTranslator) -> Mapping[str, Any]:
+    """The object that an event's data is. Raises `ProviderUnavailable` for anything else."""
+    try:
+        chunk: Any = loads(data)
+    except ValueError:
+        raise errors.unavailable(f"sent a chunk that is no JSON: {start_of(data)}") from None
+    if not isinstance(chunk, Mapping):
+        raise errors.unavailable(f"sent a chunk that is no object: {start_of(data)}")
+    return cast("Mapping[str, Any]", chunk)
 
 
 class _Call:
@@ -65,6 +76,7 @@ class ReplyBuilder:
         "_limit_bytes",
         "_model",
         "_reasoning",
+        "_refused",
         "_size_bytes",
         "_text",
         "_usage",
@@ -84,6 +96,7 @@ class ReplyBuilder:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._finish_reason = ""
+        self._refused = False
         self._usage: Mapping[str, Any] = {}
 
     def feed(self, event: str, data: bytes) -> None:
@@ -91,13 +104,7 @@ class ReplyBuilder:
         if self.done or data.startswith(b"[DONE]"):
             self.done = True
             return
-        try:
-            chunk: Any = loads(data)
-        except ValueError:
-            raise self._errors.unavailable(f"sent a chunk that is no JSON: {start_of(data)}") from None
-        if not isinstance(chunk, Mapping):
-            raise self._errors.unavailable(f"sent a chunk that is no object: {start_of(data)}")
-        fields = cast("Mapping[str, Any]", chunk)
+        fields = read_chunk(data, self._errors)
         if event == "error" or fields.get("error"):
             raise self._errors.in_stream(fields)
         self._chunk(fields)
@@ -123,12 +130,13 @@ class ReplyBuilder:
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         self._reason(delta.get("reasoning_content") or delta.get("reasoning"))
-        content = delta.get("content") or delta.get("refusal")
-        if isinstance(content, str):
-            self._say(content)
+        content = delta.get("content")
+        self._say(content)
         for part in as_objects(content):
             self._reason("".join(str(each.get("text") or "") for each in as_objects(part.get("thinking"))))
             self._say(part.get("text"))
+            self._refuse(part.get("refusal"))
+        self._refuse(delta.get("refusal"))
         for fragment in as_objects(delta.get("tool_calls")):
             self._fragment(fragment)
 
@@ -137,6 +145,10 @@ class ReplyBuilder:
             self._grow(piece)
             if text := self._text.add(piece):
                 self._emit(TextPiece(text))
+
+    def _refuse(self, piece: object) -> None:
+        self._refused = self._refused or bool(piece)
+        self._say(piece)
 
     def _reason(self, piece: object) -> None:
         if isinstance(piece, str) and piece:
@@ -206,18 +218,22 @@ class ReplyBuilder:
             message=AssistantMessage(
                 text=self._text.whole(), tool_calls=calls, reasoning=self._reasoning.whole(), vendor_data=vendor_data
             ),
-            finish_reason=_FINISH_REASONS.get(self._finish_reason, "other"),
+            finish_reason=self._neutral_reason(),
             vendor_finish_reason=self._finish_reason,
             usage=_usage(self._usage),
             vendor=self._errors.vendor,
             model=self._model,
         )
 
+    def _neutral_reason(self) -> FinishReason:
+        found = _FINISH_REASONS.get(self._finish_reason, "other")
+        return "refusal" if self._refused and found in {"", "stop"} and not self._calls else found
+
     def _arguments(self, call: _Call) -> str:
-        # Empty text is how many servers send a call without arguments. Where the reply was cut off by its token
-        # limit it may be the start of anything, so it stays empty, which is no JSON, and the call does not run.
+        # Empty text is how many servers send a call without arguments. Where the reply was cut off it may be the
+        # start of anything, so it stays empty, which is no JSON, and the call does not run.
         text = call.arguments.whole()
-        return text if text.strip() or self._finish_reason == _CUT_OFF else "{}"
+        return text if text.strip() or self._finish_reason in _CUT_OFF else "{}"
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:
@@ -225,5 +241,6 @@ def _usage(wire: Mapping[str, Any]) -> Usage:
         input_tokens=count_at(wire, "prompt_tokens"),
         output_tokens=count_at(wire, "completion_tokens"),
         cached_tokens=count_at(wire.get("prompt_tokens_details"), "cached_tokens"),
+        cache_write_tokens=count_at(wire.get("prompt_tokens_details"), "cache_write_tokens"),
         reasoning_tokens=count_at(wire.get("completion_tokens_details"), "reasoning_tokens"),
     )

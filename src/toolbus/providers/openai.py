@@ -1,4 +1,4 @@
-"""Chat completions over the official `openai` SDK: OpenAI, Azure, Ollama, vLLM, llama.cpp and the like.
+"""Chat completions and Responses over the official `openai` SDK: OpenAI, Azure, Ollama, vLLM, llama.cpp and the like.
 
 The only module that imports the SDK (extra `openai`), and only when a provider is constructed. The SDK does keys, URLs,
 headers and connections; reading the stream is ours, since it must bear what compatible servers send, stop at a size,
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import ConfigurationError, MissingExtra, ToolbusError
+from ..messages import without_images
 from ..protocols import Emit, ModelReply, ModelRequest
+from ._calls_in_text import HeldText
 from ._clients import Clients
-from ._openai_errors import OpenAIErrors
+from ._openai_errors import OpenAIErrors, ResponsesErrors
 from ._openai_request import request_body, speaks_for_openai
 from ._openai_stream import ReplyBuilder
 from ._options import (
@@ -28,6 +31,8 @@ from ._options import (
     shown_url,
 )
 from ._reading import read_reply
+from ._responses_request import reasons, response_body
+from ._responses_stream import ResponseBuilder
 from ._sse import EventLines
 from ._text import without_half_characters
 
@@ -35,8 +40,13 @@ if TYPE_CHECKING:
     import httpx2
     from openai import AsyncOpenAI
 
-__all__ = ["MAX_REPLY_BYTES", "ApiKey", "OpenAIProvider"]
+__all__ = ["MAX_REPLY_BYTES", "Api", "ApiKey", "OpenAIProvider"]
 
+Api: TypeAlias = Literal["chat", "responses"]
+"""Which of OpenAI's two APIs to speak: chat completions, or Responses."""
+
+_PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
+_ECHO_BYTES = 2**20  # the events of Responses repeat the tools of the request, and the last one the whole reply
 _DEFAULT_URL = "https://api.openai.com/v1"
 _NO_KEY = "none"  # servers without keys ignore it; the SDK insists on one
 _CONNECT_SECONDS = 5.0  # the SDK's own limit for connecting
@@ -44,11 +54,18 @@ _HINT = "check that the server is running, and that base_url= (or OPENAI_BASE_UR
 
 
 class OpenAIProvider:
-    """A model behind an OpenAI-compatible chat-completions endpoint.
+    """A model of OpenAI's, or behind an endpoint that is compatible with it.
 
         OpenAIProvider("gpt-5-mini")                                            # key from OPENAI_API_KEY
         OpenAIProvider("qwen3", base_url="http://127.0.0.1:8000/v1")            # any compatible server
         OpenAIProvider("my-deployment", client=AsyncAzureOpenAI(...))           # a ready client
+        OpenAIProvider("gpt-5-mini", api="responses")                           # reasoning goes on from round to round
+
+    `api` is "chat" for chat completions, which every compatible server has, or "responses". For OpenAI's own reasoning
+    models "responses" is the better one: there a model gets its reasoning back with each round's results, which chat
+    completions drop; that saves tokens, and models call tools with more sense. It is not the default, since few other
+    servers have it, and what it costs and answers differs. Nothing is stored at OpenAI: reasoning comes encrypted, and
+    is kept in the messages' `vendor_data`.
 
     `api_key` is text, or an async callable that is asked before each request, for keys that expire; `base_url`,
     `organization` and `project` are as in the SDK. What is not given is read from OPENAI_API_KEY, OPENAI_BASE_URL,
@@ -57,7 +74,16 @@ class OpenAIProvider:
     `max_reply_bytes` bounds text, reasoning and arguments of one reply together, and any one chunk.
     `compatible` says whether the server takes the dialect of OpenAI's imitators (`max_tokens`, and tool choices by what
     is offered); without it the host's name decides. `reasoning_field` sends reasoning back under that name, for servers
-    that want it. `include_usage=False` is for servers that refuse `stream_options`.
+    that want it. `include_usage=False` is for servers that refuse `stream_options`. Both are for chat completions.
+    `encrypted_reasoning` and `reasoning_summary` are for Responses. The former asks for reasoning to give back; without
+    it the model's name decides, as models that do not reason refuse it. The latter ("auto", "concise", "detailed") asks
+    for reasoning that people can read. It is off, since OpenAI gives summaries to verified organisations only, and
+    answers others with an error 400.
+    `strict_tools` asks for arguments that keep to each tool's schema, which then has to be one that OpenAI takes.
+    `images=False` is for models that cannot see: a line of text stands for each image.
+    `calls_in_text` is for small local models that write calls as text: a reply that is, as a whole, the JSON of a call
+    of an offered tool becomes that call. Text that begins like one, with a brace, a bracket, a fence or a tag, is then
+    not streamed: it is known only at its end what it is.
 
     The constructor imports the SDK and builds its client, which takes about a second the first time: construct
     providers at start-up. Connections belong to an event loop, so in a second loop the provider builds a client more.
@@ -68,22 +94,29 @@ class OpenAIProvider:
     """
 
     __slots__ = (
+        "_api",
         "_api_key",
         "_base_url",
+        "_calls_in_text",
         "_client_options",
         "_clients",
         "_compatible",
+        "_encrypted_reasoning",
         "_errors",
+        "_images",
         "_include_usage",
         "_max_reply_bytes",
         "_model",
         "_reasoning_field",
+        "_reasoning_summary",
+        "_strict_tools",
     )
 
     def __init__(
         self,
         model: str,
         *,
+        api: Api = "chat",
         api_key: ApiKey | None = None,
         base_url: str | None = None,
         client: AsyncOpenAI | None = None,
@@ -96,9 +129,16 @@ class OpenAIProvider:
         compatible: bool | None = None,
         reasoning_field: str | None = None,
         include_usage: bool = True,
+        encrypted_reasoning: bool | None = None,
+        reasoning_summary: str | None = None,
+        strict_tools: bool = False,
+        images: bool = True,
+        calls_in_text: bool = False,
         unreachable_hint: str = _HINT,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
+        if api not in _PATHS:
+            raise ConfigurationError(f"api is {api!r}; it must be 'chat' or 'responses'")
         own = (api_key, base_url, organization, project, default_headers)
         if client is not None and any(option is not None for option in own):
             raise ConfigurationError(
@@ -109,12 +149,19 @@ class OpenAIProvider:
             base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
             api_key = _usable_key(api_key or os.environ.get("OPENAI_API_KEY"), base_url)
         self._model = model
+        self._api: Api = api
         self._base_url = checked_url(str(client.base_url) if client is not None else base_url or _DEFAULT_URL)
-        self._errors = OpenAIErrors(vendor=vendor, where=shown_url(self._base_url), hint=unreachable_hint)
+        errors = ResponsesErrors if api == "responses" else OpenAIErrors
+        self._errors = errors(vendor=vendor, where=shown_url(self._base_url), hint=unreachable_hint)
         self._compatible = not speaks_for_openai(self._base_url) if compatible is None else compatible
         self._max_reply_bytes = max_reply_bytes
         self._reasoning_field = reasoning_field
         self._include_usage = include_usage
+        self._encrypted_reasoning = reasons(model) if encrypted_reasoning is None else encrypted_reasoning
+        self._reasoning_summary = reasoning_summary
+        self._strict_tools = strict_tools
+        self._images = images
+        self._calls_in_text = calls_in_text
         self._api_key = api_key
         for secret in secrets_in(self._base_url, default_headers):
             self._errors.keep_secret(secret)
@@ -143,24 +190,22 @@ class OpenAIProvider:
         """Ask the model once, streaming. Under cancellation the connection is closed, not drained.
 
         Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered, and
-        `ApplicationError` when the `api_key` callable fails.
+        `ApplicationError` when the `api_key` callable fails. Of the contract's, `ContextOverflow` means that the server
+        found the transcript too long, and `ContentFiltered` that there is no reply for what is in it.
         """
-        body = request_body(
-            self._model,
-            request,
-            vendor=self.vendor,
-            compatible=self._compatible,
-            include_usage=self._include_usage,
-            reasoning_field=self._reasoning_field,
-        )
-        reply = ReplyBuilder(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
+        body = self._body(request)
+        offered = {tool.name for tool in request.tools} if request.settings.tool_choice != "none" else set[str]()
+        held = HeldText(emit, offered) if self._calls_in_text and offered else None
+        reply = self._builder(held or emit)
+        limit_bytes = self._max_reply_bytes
+        line_bytes = limit_bytes if self._api == "chat" else 2 * limit_bytes + _ECHO_BYTES
         try:
             try:
                 response = await self._post(body)
             except UnicodeEncodeError:
                 response = await self._post(without_half_characters(body))
-            lines = EventLines(self._max_reply_bytes, self._errors)
-            await read_reply(response, reply, lines, limit_bytes=self._max_reply_bytes, errors=self._errors)
+            lines = EventLines(line_bytes, self._errors)
+            await read_reply(response, reply, lines, limit_bytes=line_bytes, errors=self._errors)
         except ToolbusError:
             raise
         except Exception as exc:
@@ -170,9 +215,45 @@ class OpenAIProvider:
                 raise
             error, cause = found, exc
         else:
-            return reply.finish()
+            whole = reply.finish()
+            return self._checked(held.settle(whole) if held else whole)
         # Raised out here, so that no context hangs on to an SDK error that quotes a key.
         raise error from (None if self._errors.tells(cause) else cause)
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        if not self._images:
+            request = replace(request, messages=without_images(request.messages))
+        if self._api == "responses":
+            return response_body(
+                self._model,
+                request,
+                vendor=self.vendor,
+                compatible=self._compatible,
+                encrypted_reasoning=self._encrypted_reasoning,
+                reasoning_summary=self._reasoning_summary,
+                strict=self._strict_tools,
+            )
+        return request_body(
+            self._model,
+            request,
+            vendor=self.vendor,
+            compatible=self._compatible,
+            include_usage=self._include_usage,
+            reasoning_field=self._reasoning_field,
+            strict=self._strict_tools,
+        )
+
+    def _builder(self, emit: Emit) -> ReplyBuilder | ResponseBuilder:
+        kind = ResponseBuilder if self._api == "responses" else ReplyBuilder
+        return kind(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
+
+    def _checked(self, reply: ModelReply) -> ModelReply:
+        """The reply, unless it was withheld, or refused without a word."""
+        empty = not reply.message.tool_calls and not reply.message.text.strip()
+        if empty and reply.finish_reason in {"content_filter", "refusal"}:
+            what = "withheld its reply" if reply.finish_reason == "content_filter" else "refused without a word"
+            raise self._errors.content_filtered(f"{self.vendor} {what} ({reply.vendor_finish_reason})")
+        return reply
 
     async def aclose(self) -> None:
         """Close the connections that were opened in this event loop; a client that was given stays open. Idempotent.
@@ -218,7 +299,7 @@ class OpenAIProvider:
         client = self._clients.get()
         self._errors.keep_secret(client.api_key)
         response: Any = await client.post(
-            "/chat/completions",
+            _PATHS[self._api],
             cast_to=httpx2.Response,
             body=body,
             options={"max_retries": 0, "security": {"bearer_auth": True}},
