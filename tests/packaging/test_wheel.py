@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # What imports an extra's package, by the extra: the public call that needs it.
 ADAPTERS = {
+    "ollama": "import toolbus; toolbus.Runtime(provider='ollama:some-model')",
     "openai": "import toolbus; toolbus.Runtime(provider='openai:some-model')",
     "schema": "from toolbus.schemas import json_schema_validator as needs_it; needs_it({'type': 'object', 'required': ['x']})",
 }

@@ -25,7 +25,7 @@ from toolbus.errors import (
 )
 from toolbus.messages import UserMessage
 from toolbus.protocols import Delta, ModelRequest
-from toolbus.providers import OpenAIProvider, resolve
+from toolbus.providers import OpenAIProvider
 from toolbus.providers._errors import retry_after
 from toolbus.providers._openai_errors import OpenAIErrors
 
@@ -220,13 +220,6 @@ async def test_a_refused_connection_names_the_url_and_what_to_check(closed_port:
     assert error.retryable
     assert str(error).startswith(f"could not reach openai at {url} (Connection refused): check")
     assert "check that the server is running, and that base_url= (or OPENAI_BASE_URL) is right" in str(error)
-
-
-async def test_an_ollama_that_does_not_run_is_named(closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{closed_port}")
-    error = await failure(resolve("ollama:qwen3"))
-    assert f"could not reach ollama at http://127.0.0.1:{closed_port}/v1" in str(error)
-    assert "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right" in str(error)
 
 
 async def test_other_errors_of_the_sdk_are_rejections() -> None:

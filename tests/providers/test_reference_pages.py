@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolbus.providers import OpenAIProvider
+from toolbus.providers import OllamaProvider, OpenAIProvider
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/environment.md"
@@ -26,6 +26,12 @@ def test_every_variable_that_is_read_stands_on_the_page_and_no_other_of_ours() -
 def test_every_option_of_the_openai_provider_is_told() -> None:
     page = (ROOT / "docs/reference/providers.md").read_text()
     for name in set(signature(OpenAIProvider).parameters) - {"model", "unreachable_hint"}:
+        assert f"`{name}`" in page, name
+
+
+def test_every_option_of_the_ollama_provider_is_told() -> None:
+    page = (ROOT / "docs/reference/providers.md").read_text()
+    for name in set(signature(OllamaProvider).parameters) - {"model"}:
         assert f"`{name}`" in page, name
 
 

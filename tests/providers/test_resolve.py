@@ -10,6 +10,7 @@ import pytest
 from toolbus.errors import ConfigurationError, MissingExtra
 from toolbus.protocols import Provider
 from toolbus.providers import (
+    OllamaProvider,
     OpenAIProvider,
     ScriptedProvider,
     choose_from_environment,
@@ -47,23 +48,26 @@ def test_openai_without_a_key_names_the_variable(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("host", "url"),
     [
-        (None, "http://127.0.0.1:11434/v1"),
-        ("", "http://127.0.0.1:11434/v1"),
-        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
-        (":8080", "http://127.0.0.1:8080/v1"),
-        ("gpu.local", "http://gpu.local:11434/v1"),
-        ("gpu.local:1234", "http://gpu.local:1234/v1"),
-        ("[::]:1234", "http://[::1]:1234/v1"),
-        ("http://gpu.local", "http://gpu.local:80/v1"),
-        ("https://gpu.local", "https://gpu.local:443/v1"),
-        ("https://gpu.local:8443/ollama/", "https://gpu.local:8443/ollama/v1"),
-        ("http://gpu.local:11434/v1", "http://gpu.local:11434/v1"),
+        (None, "http://127.0.0.1:11434"),
+        ("", "http://127.0.0.1:11434"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        (":8080", "http://127.0.0.1:8080"),
+        ("gpu.local", "http://gpu.local:11434"),
+        ("gpu.local:1234", "http://gpu.local:1234"),
+        ("[::]:1234", "http://[::1]:1234"),
+        ("http://gpu.local", "http://gpu.local:80"),
+        ("https://gpu.local", "https://gpu.local:443"),
+        ("https://gpu.local:8443/ollama/", "https://gpu.local:8443/ollama"),
+        ("http://gpu.local:11434/v1", "http://gpu.local:11434"),
     ],
 )
 def test_ollama_is_where_its_own_variable_says(monkeypatch: pytest.MonkeyPatch, host: str | None, url: str) -> None:
     if host is not None:
         monkeypatch.setenv("OLLAMA_HOST", host)
-    assert repr(resolve("ollama:qwen3:8b")) == f"OpenAIProvider('qwen3:8b', vendor='ollama', base_url='{url}')"
+    provider = resolve("ollama:qwen3:8b")
+    assert isinstance(provider, OllamaProvider)
+    assert isinstance(provider, Provider)
+    assert (provider.vendor, repr(provider)) == ("ollama", f"OllamaProvider('qwen3:8b', host='{url}')")
 
 
 def test_the_embedded_one_needs_nothing() -> None:
@@ -72,10 +76,20 @@ def test_the_embedded_one_needs_nothing() -> None:
     assert provider.vendor == "extractive"
 
 
-def test_ollama_at_no_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:eleven")
-    with pytest.raises(ConfigurationError, match=r"OLLAMA_HOST is '127.0.0.1:eleven', which is no host"):
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1:eleven", "'127.0.0.1:eleven'"),
+        ("user:secret@host:x", "'***@host:x'"),
+        ("ftp://gpu.local", "'ftp://gpu.local'"),
+    ],
+)
+def test_ollama_at_no_host_is_refused(monkeypatch: pytest.MonkeyPatch, host: str, shown: str) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    with pytest.raises(ConfigurationError) as caught:
         resolve("ollama:qwen3")
+    assert f"OLLAMA_HOST is {shown}, which is no host" in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "gpt-5-mini", "anthropic:claude", "extractive:big", "OpenAI:x"])
@@ -99,23 +113,26 @@ def test_what_is_neither_name_nor_provider_is_refused() -> None:
         resolve(wrong)
 
 
-def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("vendor", ["openai", "ollama"])
+def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, vendor: str) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *args: Any, **more: Any) -> Any:
-        if name == "openai" and not args[3:4] == (1,):
+        if name == vendor and not args[3:4] == (1,):
             raise ImportError(name)
         return real(name, *args, **more)
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[openai\]'") as caught:
-        resolve("openai:gpt-5-mini")
-    assert caught.value.extra == "openai"
+    with pytest.raises(MissingExtra, match=rf"pip install 'toolbus\[{vendor}\]'") as caught:
+        resolve(f"{vendor}:some-model")
+    assert caught.value.extra == vendor
 
 
 def test_importing_the_providers_imports_no_sdk() -> None:
-    code = "import sys, toolbus.providers; print([n for n in ('openai', 'httpx2', 'httpx') if n in sys.modules])"
+    code = (
+        "import sys, toolbus.providers; print([n for n in ('openai', 'ollama', 'httpx2', 'httpx') if n in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 

@@ -4,10 +4,12 @@ Importing this imports no SDK. `toolbus.providers.extractive` is imported by who
 """
 
 from ._resolve import choose_from_environment, missing_provider_message, resolve
+from .ollama import OllamaProvider
 from .openai import OpenAIProvider
 from .scripted import ScriptedProvider
 
 __all__ = [
+    "OllamaProvider",
     "OpenAIProvider",
     "ScriptedProvider",
     "choose_from_environment",

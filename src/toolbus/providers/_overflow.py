@@ -2,7 +2,8 @@
 
 Knows codes and words of servers, and nothing else; a wording is here only if no other error has it. Where they were
 seen: OpenAI and Groq (code), llama.cpp (#15780, code with `n_ctx`), Anthropic (both wordings and 413), vLLM (#20409,
-#12600), OpenRouter (its own wording, or the upstream's in `metadata.raw`), xAI, Gemini, Bedrock, LM Studio (#546).
+#12600), OpenRouter (its own wording, or the upstream's in `metadata.raw`), xAI, Gemini, Bedrock, LM Studio (#546),
+Ollama (its older runners, its cloud, and llm/llama_server.go).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _WORDS = tuple(
         r"input token count \(?\d+\)? exceeds the maximum number of tokens allowed \(?(?P<limit>\d+)",
         r"input is too long for requested model",
         r"loaded with context length of only (?P<limit>\d+)",
+        r"exceed(?:s|ed) (?:the|max) context length",
+        r"longer than the context length currently available",
     )
 )
 

@@ -14,7 +14,7 @@ import orjson
 
 from ._errors import ErrorTranslator
 
-__all__ = ["Building", "Lines", "Response", "read_reply"]
+__all__ = ["Building", "Lines", "Response", "leave", "read_reply"]
 
 _DRAIN_SECONDS = 0.5  # the end of the body comes with the reply's, as a rule; without it the connection is lost
 _CLOSE_SECONDS = 2.0
@@ -64,13 +64,18 @@ async def read_reply(
         else:
             await _events(pieces, reply, lines)
     finally:
-        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-            await response.aclose()
-            # The HTTP library nests generators that do not close each other, and trio complains of one that is
-            # left half way. Reading on after the close takes what is buffered and ends in an error in all of them.
-            with contextlib.suppress(Exception):
-                async for _ in pieces:
-                    pass
+        await leave(response, pieces)
+
+
+async def leave(response: Response, pieces: AsyncIterator[bytes]) -> None:
+    """Close `response`, and end the reading of its `pieces`. Not to be cancelled, for two seconds at most."""
+    with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+        await response.aclose()
+        # The HTTP library nests generators that do not close each other, and trio complains of one that is left half
+        # way. Reading on after the close takes what is buffered and ends in an error in all of them.
+        with contextlib.suppress(Exception):
+            async for _ in pieces:
+                pass
 
 
 async def _events(pieces: AsyncIterator[bytes], reply: Building, lines: Lines) -> None:

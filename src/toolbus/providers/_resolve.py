@@ -6,8 +6,7 @@ Knows which providers there are and which variables are read; imports an adapter
 from __future__ import annotations
 
 import os
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import cast
 
 from ..errors import ConfigurationError
 from ..protocols import Provider
@@ -21,7 +20,6 @@ VARIABLES = ("TOOLBUS_PROVIDER", "TOOLBUS_MODEL", "OPENAI_API_KEY", "OPENAI_BASE
 """The variables that decide which provider there is, as docs/reference/environment.md has them."""
 
 _KINDS = "'openai:MODEL', 'ollama:MODEL', 'extractive' (no language model: quotes files, offline), or a Provider"
-_OLLAMA_PORT = 11434
 
 
 def resolve(provider: str | Provider) -> Provider:
@@ -47,33 +45,13 @@ def resolve(provider: str | Provider) -> Provider:
         raise ConfigurationError(f"there is no provider {provider!r}: give {_KINDS}")
     if not model.strip():
         raise ConfigurationError(f"provider {provider!r} names no model: write {vendor}:MODEL")
+    if vendor == "ollama":
+        from .ollama import OllamaProvider  # noqa: PLC0415
+
+        return OllamaProvider(model.strip())
     from .openai import OpenAIProvider  # noqa: PLC0415
 
-    return OpenAIProvider(model.strip(), **(_ollama() if vendor == "ollama" else {}))
-
-
-def _ollama() -> dict[str, Any]:
-    return {
-        "vendor": "ollama",
-        "api_key": "ollama",  # the SDK insists on a key, and Ollama ignores it
-        "base_url": _ollama_url(os.environ.get("OLLAMA_HOST", "")),
-        "unreachable_hint": "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right",
-    }
-
-
-def _ollama_url(host: str) -> str:
-    """OLLAMA_HOST as Ollama itself reads it: scheme, port and path may be missing; all interfaces means this one."""
-    host = host.strip().strip("\"'")
-    given = "://" in host
-    try:
-        parts = urlsplit(host if given else f"http://{host}")
-        name = parts.hostname or "127.0.0.1"
-        port = parts.port or ({"http": 80, "https": 443}.get(parts.scheme) if given else None) or _OLLAMA_PORT
-    except ValueError as exc:
-        raise ConfigurationError(f"OLLAMA_HOST is {host!r}, which is no host: {exc}") from exc
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # noqa: S104 -- what a server binds, we call
-    shown = f"[{name}]" if ":" in name else name
-    return f"{parts.scheme}://{shown}:{port}{parts.path.rstrip('/').removesuffix('/v1')}/v1"
+    return OpenAIProvider(model.strip())
 
 
 def choose_from_environment() -> str | None:

@@ -102,12 +102,12 @@ class OllamaProvider:
         else:
             self._url = host_url(host, said_by="host")
         self._errors = OllamaErrors(model=model, where=shown_url(self._url), hint=_HINT)
-        key = clean_key(api_key) if api_key is not None else os.environ.get("OLLAMA_API_KEY", "")
-        # The SDK takes the key from the environment by itself, and credentials in a host get lost in it.
-        credentials = _credentials(self._url)
+        key = os.environ.get("OLLAMA_API_KEY", "").strip() if api_key is None else api_key
+        key = clean_key(key) if key or api_key is not None else ""
+        credentials = _credentials(self._url)  # in a host they get lost in the SDK
         for secret in (key, *secrets_in(self._url, headers), *(credentials or ())[1:]):
             self._errors.keep_secret(secret)
-        own = {"authorization": f"Bearer {key}"} if api_key is not None else {}
+        own = {"authorization": f"Bearer {key}"} if key else {}
         self._options: dict[str, Any] = {
             "headers": {**(headers or {}), **own},
             "auth": credentials,
