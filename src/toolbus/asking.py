@@ -15,14 +15,25 @@ import orjson
 from .core.arguments import parse_arguments
 from .core.control import plan_text
 from .core.guidance import guidance_text
+from .core.reading import READ_RESULT
 from .core.state import Messages, TurnState
+from .core.transcript import repair
 from .core.turn import CallModel, Input, ModelFailed, ModelReplied
-from .errors import ApplicationError, ConfigurationError, Denied, InvalidArguments, ProviderError, ToolbusError
+from .errors import (
+    ApplicationError,
+    ConfigurationError,
+    ContextOverflow,
+    Denied,
+    InvalidArguments,
+    ProviderError,
+    ToolbusError,
+)
 from .inputs import Instructions, is_blank, provider_list, read_instructions
 from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
 from .messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
 from .protocols import ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSource, ToolSpec
+from .sending import Sending
 from .tools import ToolContext
 
 if TYPE_CHECKING:
@@ -59,6 +70,7 @@ class Asker:
         "error",
         "interceptors",
         "providers",
+        "sending",
     )
 
     def __init__(self, state: TurnState, providers: Sequence[Provider], options: SessionOptions) -> None:
@@ -69,61 +81,100 @@ class Asker:
         self._guidance: bool = options.get("guidance", False)
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
+        self.sending = Sending(state, options)
         self.error: ToolbusError | None = None
 
-    async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage:
-        """The prompt as the interceptors leave it. Raises `Denied`, and what they raise."""
+    async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage | ToolbusError:
+        """The prompt as the interceptors leave it, or why it is refused. Raises nothing but cancellation."""
         message_id = prompt.message_id
-        for each in self.interceptors:
-            prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
+        try:
+            for each in self.interceptors:
+                prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
+        except ToolbusError as exc:
+            return exc
+        except Exception as exc:
+            logger.exception("on_prompt failed", extra={"request_id": view.request_id})
+            error = ApplicationError(f"on_prompt raised {type(exc).__name__}: {exc}")
+            error.__cause__ = exc
+            return error
         if is_blank(prompt):
-            raise ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
+            return ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
     def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
-        """The tools there are now, and that of the structured output."""
-        output = self._state.output
-        return tools.specs if output is None else {**tools.specs, output.spec.name: output.spec}
-
-    def offered(self, tools: ToolSource, command: CallModel) -> Mapping[str, ToolSpec]:
-        """What the model may call now. In the last answer after a limit, only what gives the structured output."""
-        state = self._state
-        state.tools = specs = tools.specs if state.output is None else self.known(tools)
-        if command.offer_tools:
+        """The tools there are now, that of the structured output, and the one to read long results with."""
+        output, specs = self._state.output, tools.specs
+        readable = self.sending.look(specs) and READ_RESULT.name not in specs
+        if output is None and not readable:
             return specs
-        return {} if state.output is None else {state.output.spec.name: state.output.spec}
+        own = [*([READ_RESULT] if readable else []), *([] if output is None else [output.spec])]
+        return {**specs, **{each.name: each for each in own}}
 
-    async def ask(self, call: ModelCall, tools: Mapping[str, ToolSpec], view: RequestView) -> Input:
-        """Ask once. Raises nothing but cancellation."""
+    def _offered(self, specs: Mapping[str, ToolSpec], command: CallModel) -> tuple[ToolSpec, ...]:
+        """What the model may call now. In the last answer after a limit, only what gives the structured output."""
+        if command.offer_tools:
+            return tuple(specs.values())
+        output = self._state.output
+        return () if output is None else (output.spec,)
+
+    async def request(self, command: CallModel, tools: ToolSource, view: RequestView) -> ModelRequest | ModelFailed:
+        """What the model is to be asked, shortened to its window. Raises nothing but cancellation."""
         self.error = None
-        spent: list[Usage] = []
+        state = self._state
         try:
-            request = ModelRequest(
-                messages=await self._messages(tools, view),
-                tools=tuple(tools.values()),
+            state.tools = specs = self.known(tools)
+            system = await self._system(specs, view)
+            if self.sending.is_plain:
+                messages: Sequence[Message] = Messages(state.messages, system)
+            else:
+                offered = self._offered(specs, command)
+                messages = await self.sending.messages(system, offered, self._provider(command))
+                if len(known := self.known(tools)) > len(specs):  # results that were shortened just now
+                    state.tools = specs = known
+            return ModelRequest(
+                messages=messages,
+                tools=self._offered(specs, command),
                 settings=self._settings,
                 request_id=view.request_id,
                 conversation_id=view.conversation_id,
-                round=call.command.round,
+                round=command.round,
             )
+        except Exception as exc:
+            return self._failed(exc, Usage())
+
+    async def ask(self, call: ModelCall, request: ModelRequest, view: RequestView) -> Input:
+        """Ask once. Raises nothing but cancellation."""
+        spent: list[Usage] = []
+        try:
             if not self.interceptors:
                 usual = self.providers[call.command.provider]
                 provider = usual if self._for_round is None else self._provider(call.command)
                 reply = await provider.respond(request, call.emit)
-                return ModelReplied(reply) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                    return _no_reply(reply)
+                self.sending.answered(reply.usage)
+                return ModelReplied(reply)
             reply = await self._through(self._innermost(call, spent), request, view)
             return await self._screened(reply, view) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance]
-        except ProviderError as exc:
+        except ContextOverflow as exc:
+            self.error = exc
+            self.sending.refused(exc, self._provider(call.command), self._state.tools)
+            return ModelFailed(exc.code, str(exc), retryable=True)
+        except Exception as exc:
+            return self._failed(exc, sum(spent, Usage()))
+
+    def _failed(self, exc: Exception, spent: Usage) -> ModelFailed:
+        """What the turn machine is told of an exception. `spent` is what a reply that came, and is lost, has used."""
+        if isinstance(exc, ProviderError):
             self.error = exc
             return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds)
-        except ToolbusError as exc:
+        if isinstance(exc, ToolbusError):
             self.error = exc
-            return ModelFailed(exc.code, str(exc), usage=sum(spent, Usage()))
-        except Exception as exc:
-            logger.exception("the model could not be asked", extra={"request_id": view.request_id})
+        else:
+            logger.error("the model could not be asked", exc_info=exc, extra={"request_id": self._state.request_id})
             self.error = ApplicationError(f"{type(exc).__name__}: {exc}")
             self.error.__cause__ = exc
-            return ModelFailed(self.error.code, str(self.error), usage=sum(spent, Usage()))
+        return ModelFailed(self.error.code, str(self.error), usage=spent)
 
     def _provider(self, command: CallModel) -> Provider:
         if self._for_round is not None and command.provider == 0:
@@ -132,11 +183,11 @@ class Asker:
                 return provider_list(chosen)[0]  # pyright: ignore[reportArgumentType] -- refuses a name, and says why
         return self.providers[command.provider]
 
-    async def _messages(self, tools: Mapping[str, ToolSpec], view: RequestView) -> Sequence[Message]:
-        """The transcript behind the instructions. Valid by construction: the machine appends whole rounds only."""
+    async def _system(self, tools: Mapping[str, ToolSpec], view: RequestView) -> SystemMessage | None:
+        """The instructions, and what is added to them in each round; None where there is nothing to say."""
         state = self._state
         if self._instructions is None and not self._guidance and not state.plan:
-            return Messages(state.messages)
+            return None
         parts: list[str] = []
         if self._instructions is not None:
             parts.append(await read_instructions(self._instructions, context_of(view)))
@@ -145,18 +196,19 @@ class Asker:
         if state.plan:
             parts.append(plan_text(state.plan))
         text = "\n\n".join(part for part in parts if part)
-        if not text:
-            return Messages(state.messages)
-        return Messages(state.messages, SystemMessage(text=text, message_id=f"{state.request_id}_i"))
+        return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
     def _innermost(self, call: ModelCall, spent: list[Usage]) -> Ask:
         """The provider itself; what its replies have used goes into `spent`, whatever becomes of them."""
         emit = call.feed if edits_replies(self.interceptors) else call.emit
 
         async def ask(request: ModelRequest) -> ModelReply:
+            if not isinstance(request.messages, Messages):  # an interceptor has put others there
+                request = replace(request, messages=repair(request.messages))
             reply = await self._provider(call.command).respond(request, emit)
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 spent.append(reply.usage)
+                self.sending.answered(reply.usage)
             return reply
 
         return ask

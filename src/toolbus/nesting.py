@@ -11,13 +11,26 @@ from .core.limits import Limits
 from .core.state import CallState, TurnState
 from .errors import LimitReached
 from .events import ToolCallPaused, ToolCallResumed
+from .options import SessionOptions
 
-__all__ = ["INHERITED", "sub_request_limits", "tell_above"]
+__all__ = ["inherited", "sub_request_limits", "tell_above"]
 
-INHERITED = ("deps", "metadata", "approval", "interceptors", "prices")
-"""The options that a sub-request takes over where it has none of its own."""
-
+_INHERITED = (
+    "deps",
+    "metadata",
+    "approval",
+    "interceptors",
+    "prices",
+    "compression",
+    "max_result_chars",
+    "include_data",
+)
 _DEEPEST = 8  # each level holds a session, and a model that calls itself has to end
+
+
+def inherited(options: SessionOptions) -> SessionOptions:
+    """The options that a sub-request takes over where it has none of its own."""
+    return {key: options[key] for key in _INHERITED if key in options}  # type: ignore[return-value]
 
 
 def sub_request_limits(state: TurnState, call_id: str, now: float, depth: int, wanted: Limits | None) -> Limits:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict, cast, get_args
 
 from .core.approval import ApprovalPolicy
+from .core.compression import Compression
 from .core.limits import Limits
 from .core.prices import Price
+from .core.shorten import MIN_CHARS
 from .errors import ConfigurationError
 from .inputs import Instructions, shown
 from .interceptors import Interceptor
 from .protocols import LateResults, ModelSettings, Provider
+from .tool_checks import takes
 
 __all__ = ["ProviderForRound", "SessionOptions", "check_options"]
 
@@ -44,6 +46,14 @@ class SessionOptions(TypedDict, total=False):
     """Add a system message behind the results of a round in which calls failed, which says what went wrong."""
     provider_for_round: ProviderForRound | None
     """The model for each round, so that a cheaper one can digest results, say."""
+    compression: Compression | None
+    """How the history is shortened where it is sent to the model, and the window of tokens that it has to fit."""
+    max_result_chars: int | None
+    """How many characters of one result are sent to the model, 4,000 unless said otherwise; the whole stays in the
+    history, where the model can read on with `read_result`."""
+    include_data: bool
+    """Whether the model gets the data of tools' results (the default) or their message alone, where a tool does not say
+    so itself. Text is no data. Listeners, and the request's result, always have all of it."""
     late_results: LateResults
     """What becomes of a result that comes after its call was given up. "event" (the default): `ToolCallLate` tells
     of it. "drop": nothing does. "next_turn": a runtime also puts it in front of the conversation's next turn."""
@@ -77,20 +87,7 @@ def _is_instructions(given: Any) -> bool:
 
 
 def _is_policy(given: Any) -> bool:
-    return isinstance(given, bool) or _takes(given, 2)
-
-
-def _takes(given: Any, count: int) -> bool:
-    """Whether `given` can be called with so many arguments; of what cannot be looked into, that it can be called."""
-    if not callable(given):
-        return False
-    try:
-        inspect.signature(given).bind(*range(count))
-    except TypeError:
-        return False
-    except ValueError:  # some built-in functions have no signature
-        return True
-    return True
+    return isinstance(given, bool) or takes(given, 2)
 
 
 def _are_interceptors(given: Any) -> bool:
@@ -104,6 +101,10 @@ def _are_prices(given: Any) -> bool:
         isinstance(name, str) and isinstance(price, Price)
         for name, price in cast("Mapping[object, object]", given).items()
     )
+
+
+def _is_size(given: Any) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and given >= MIN_CHARS
 
 
 def _is(kind: type[Any]) -> Callable[[Any], bool]:
@@ -120,9 +121,13 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "interceptors": (_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
     "prices": (_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
     "note_failures": (_is(bool), "say True or False"),
+    "compression": (_is(Compression), "give Compression(max_context_tokens=100_000), say"),
+    "max_result_chars": (_is_size, f"give a whole number of at least {MIN_CHARS}"),
+    "repair_history": (_is(bool), "say True or False"),
     "raise_on_failure": (_is(bool), "say True or False"),
     "conversation_id": (_is(str), "give a text"),
-    "provider_for_round": (lambda given: _takes(given, 1), "give a function of the round's number, from 0"),
+    "provider_for_round": (lambda given: takes(given, 1), "give a function of the round's number, from 0"),
+    "include_data": (_is(bool), "say True or False"),
     "late_results": (lambda given: given in _LATE, f"say {', '.join(map(repr, get_args(LateResults)))}"),
     "on_busy": (lambda given: given in ("queue", "refuse"), "say 'queue' or 'refuse'"),
 }

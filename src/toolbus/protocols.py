@@ -30,6 +30,8 @@ __all__ = [
     "ReasoningPiece",
     "RequestView",
     "Store",
+    "Summarizer",
+    "Summary",
     "TextPiece",
     "ToolChoice",
     "ToolExecutor",
@@ -48,7 +50,7 @@ ToolChoice: TypeAlias = str
 ApprovalRule: TypeAlias = Callable[[Mapping[str, Any]], bool]
 """Whether a call with these validated arguments has to be approved by a person. Must be quick and pure."""
 
-Control: TypeAlias = Literal["", "complete", "give_up", "plan", "output"]
+Control: TypeAlias = Literal["", "complete", "give_up", "plan", "output", "read"]
 """What a tool of the turn machine's own does: end the request, with an answer or without, keep a plan, or give the
 request's structured output. Empty for a tool that is run."""
 
@@ -71,8 +73,8 @@ class ToolSpec:
     on the bus, so no dispatcher runs them. A call of a tool with `approval` waits for a person first, always or where
     the rule says so. Calls of `sequential` tools in one reply run one after another, in call order. `status` is the
     sentence for people while it runs, such as "Looking {city} up". `control` tools are answered by the turn machine.
-    `kind` and `sensitive_history` say how its results may be shortened in the history that is sent, the latter that they
-    may not. `max_result_chars` replaces the request's: longer results are cut for the model.
+    `kind` and `sensitive_history` say how its results may be shortened in the history that is sent, the latter that
+    they may not. `max_result_chars` replaces the request's: longer results are cut for the model.
     """
 
     name: str
@@ -121,6 +123,8 @@ class RequestView(Protocol):
     def tools(self) -> ToolSource: ...
     @property
     def interceptors(self) -> Sequence[Any]: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any: ...
 
 
@@ -174,9 +178,9 @@ class ModelRequest:
 
 
 FinishReason: TypeAlias = Literal["", "stop", "tool_calls", "length", "content_filter", "refusal", "other"]
-"""Why a reply ended, in one form for all vendors: it was whole ("stop"), it asks for tools, it was cut off by a limit of
-tokens ("length"), by the provider ("content_filter"), or the model would not ("refusal"). Empty: the provider did not
-say. The vendor's own word is `ModelReply.vendor_finish_reason`."""
+"""Why a reply ended, in one form for all vendors: it was whole ("stop"), it asks for tools, it was cut off by a limit
+of tokens ("length"), by the provider ("content_filter"), or the model would not ("refusal"). Empty: the provider did
+not say. The vendor's own word is `ModelReply.vendor_finish_reason`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,6 +242,28 @@ class Provider(Protocol):
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What stands for a conversation's earlier turns, and what it took to make: tokens, by vendor and model."""
+
+    text: str
+    usage: Usage = field(default_factory=Usage)
+    vendor: str = ""
+    model: str = ""
+
+
+class Summarizer(Protocol):
+    """Somebody who sums up the turns of a conversation that are no longer sent."""
+
+    async def summarize(self, earlier: str, messages: Sequence[Message]) -> Summary:
+        """A summary of `messages`, whole turns, and of what was summed up before them, `earlier`, empty at first.
+
+        Called before a call of the model, in its time. Raises whatever it likes: then the turns are left out without
+        a summary. Must let cancellation pass.
+        """
         ...
 
 

@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
@@ -18,6 +17,9 @@ import anyio
 
 from .admission import Admission, Ticket
 from .bus import EventBus
+from .core.history import Memo
+from .core.tokens import Calibration
+from .core.transcript import repair
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallLate
@@ -29,6 +31,7 @@ from .options import ProviderForRound, SessionOptions, check_options, check_word
 from .protocols import Provider, Store
 from .providers import missing_provider_message, resolve
 from .session import RequestSession
+from .shelf import Shelf
 from .stores.memory import MemoryStore
 from .subrequest import subrequest_tool
 from .tools import Tool, Toolish, ToolRegistry
@@ -47,7 +50,7 @@ _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a stor
 OutputT = TypeVar("OutputT")
 OnBusy: TypeAlias = Literal["queue", "refuse"]
 _SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
-_MOST_GRANTS = 10_000  # conversations whose remembered approvals are kept
+_MOST_CONVERSATIONS = 10_000  # of which approvals, and what was left out of them, are kept in mind
 
 
 class RequestOptions(SessionOptions, total=False):
@@ -63,6 +66,8 @@ class RequestOptions(SessionOptions, total=False):
     """Makes the request this conversation's next turn: one at a time, in the order of `start`, with what was said."""
     history: MessagesLike | None
     """Begins a conversation that the application kept itself (toolbus messages or OpenAI dictionaries; copied)."""
+    repair_history: bool
+    """Mend a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
     raise_on_failure: bool
     """Raise the matching `ToolbusError` where the outcome is not `completed`."""
     on_busy: OnBusy
@@ -132,7 +137,9 @@ class Runtime:
         self._on_busy: OnBusy = on_busy
         self._narrator = self._narrator_of(narrator)
         self._late = LateShelf()
-        self._granted: OrderedDict[str, dict[str, bool]] = OrderedDict()
+        self._granted = Shelf[dict[str, bool]](_MOST_CONVERSATIONS)
+        self._left_out = Shelf[Memo](_MOST_CONVERSATIONS)
+        self._calibration = Calibration()
         self._admission = Admission(max_sessions, max_queued)
         if not 0 <= drain_seconds < math.inf:
             raise ConfigurationError(f"drain_seconds is {drain_seconds}; it must be finite and not negative")
@@ -310,6 +317,8 @@ class Runtime:
         get = options.get
         conversation_id, history, tools = get("conversation_id"), get("history"), get("tools")
         given = [] if history is None else read_messages(history)
+        if get("repair_history"):
+            given = repair(given)
         session = RequestSession(
             self.bus,
             self._given(get("provider"), get("providers")) or self.providers,
@@ -321,6 +330,7 @@ class Runtime:
             raise_on_failure=get("raise_on_failure", False),
             **self._merged(options),
         )
+        session.sending.calibration = self._calibration
         on_busy = get("on_busy", self._on_busy)
         ticket = self._admission.take(session.conversation_id, queue=on_busy == "queue")
         if conversation_id is not None or not ticket.try_ready():
@@ -361,7 +371,8 @@ class Runtime:
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
             )
         session.notes = self._late.take(conversation_id, earlier)
-        session.granted.update(self._granted.get(conversation_id, {}))
+        session.granted.update(self._granted.get(conversation_id) or {})
+        session.sending.memo = self._left_out.get(conversation_id)
         return earlier
 
     async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
@@ -381,10 +392,9 @@ class Runtime:
     async def _remember(self, session: RequestSession) -> None:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
         if session.granted:
-            self._granted[session.conversation_id] = session.granted
-            self._granted.move_to_end(session.conversation_id)
-            if len(self._granted) > _MOST_GRANTS:
-                self._granted.popitem(last=False)
+            self._granted.put(session.conversation_id, session.granted)
+        if not session.sending.is_plain:
+            self._left_out.put(session.conversation_id, session.sending.conversation_memo())
         messages = session.take_new_messages()
         try:
             if messages:

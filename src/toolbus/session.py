@@ -19,7 +19,7 @@ from .bus import EventBus
 from .core.control import UPDATE_PLAN, plan_in
 from .core.limits import Limits
 from .core.output import OutputType
-from .core.state import Messages, Phase, TurnState
+from .core.state import DEFAULT_RESULT_CHARS, Messages, Phase, TurnState
 from .core.transcript import repair
 from .core.turn import (
     AwaitCalls,
@@ -57,10 +57,11 @@ from .logs import LEVELS, WARNINGS, log_fact, logger
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, SystemMessage, UserMessage
 from .model_call import ModelCall
-from .nesting import INHERITED, sub_request_limits, tell_above
+from .nesting import inherited, sub_request_limits, tell_above
 from .options import SessionOptions, check_options
 from .outcome import RequestResult, result_from
 from .protocols import Journal, Provider, ToolSource
+from .sending import Sending
 from .status import StatusTeller
 
 __all__ = ["RequestSession"]
@@ -115,6 +116,7 @@ class RequestSession(SessionHandle):
         "options",
         "parent",
         "prepare",
+        "sending",
         "tools",
         "waits",
     )
@@ -165,6 +167,7 @@ class RequestSession(SessionHandle):
             prices=get("prices"),
             output=self._output,
             note_failures=get("note_failures", False),
+            max_result_chars=get("max_result_chars") or DEFAULT_RESULT_CHARS,
         )
         check_together(state, self.tools.specs)
         super().__init__(
@@ -176,6 +179,7 @@ class RequestSession(SessionHandle):
         )
         self._asker = Asker(state, providers, options)
         self.interceptors: Sequence[Interceptor] = self._asker.interceptors
+        self.sending: Sending = self._asker.sending
         self._status: StatusTeller | None = None  # until somebody wants to hear it
         self._error: ToolbusError | None = None  # what broke, other than the model
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
@@ -229,7 +233,6 @@ class RequestSession(SessionHandle):
         """
         state, now = self._state, self._bus.clock()
         options["limits"] = sub_request_limits(state, call_id, now, self.depth, options.get("limits"))
-        inherited: SessionOptions = {key: self.options[key] for key in INHERITED if key in self.options}  # type: ignore[assignment]
         spent = state.tool_calls >= state.limits.max_tool_calls
         child = RequestSession(
             self._bus,
@@ -238,8 +241,9 @@ class RequestSession(SessionHandle):
             tools=() if spent else tools,
             parent=(self.request_id, call_id),
             output=output,
-            **{**inherited, **options},
+            **{**inherited(self.options), **options},
         )
+        child.sending.calibration = self.sending.calibration
         child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation
         child.depth = self.depth + 1
         if (call := state.open_calls.get(call_id)) is not None:
@@ -342,16 +346,11 @@ class RequestSession(SessionHandle):
             return self._start()
         seconds = self._state.limits.timeout_seconds
         with mailbox.unless_cancelled(self._clock.loop_time() + seconds):
-            try:
-                self._prompt = await self._asker.admit(prompt, self)
-                return self._start()
-            except ToolbusError as exc:
-                return self._start(refused=exc)
-            except Exception as exc:
-                logger.exception("on_prompt failed", extra={"request_id": self.request_id})
-                error = ApplicationError(f"on_prompt raised {type(exc).__name__}: {exc}")
-                error.__cause__ = exc
-                return self._start(refused=error)
+            admitted = await self._asker.admit(prompt, self)
+            if isinstance(admitted, ToolbusError):
+                return self._start(refused=admitted)
+            self._prompt = admitted
+            return self._start()
         if mailbox.has(CancelRequested):
             self._prompt = None  # nobody has looked at it, so it is not kept
             return self._start()
@@ -434,7 +433,6 @@ class RequestSession(SessionHandle):
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
         if command.not_before and not await self._pause(command, mailbox):
             return
-        tools = self._asker.offered(self.tools, command)
         call = ModelCall(self._bus, self._state, self._clock, command, scope, self._status_if_wanted)
         mailbox.on_put = call.on_put
         try:
@@ -443,7 +441,7 @@ class RequestSession(SessionHandle):
             if self._state.phase is not Phase.MODEL:
                 return
             self._call = call
-            happened = await self._asker.ask(call, tools, self)
+            happened = await self._consult(call)
             self._call = None
         finally:
             mailbox.on_put = None
@@ -452,6 +450,12 @@ class RequestSession(SessionHandle):
         if asked := mailbox.drain():
             await self._step(asked, now)
         await self._step([happened], now)
+
+    async def _consult(self, call: ModelCall) -> Input:
+        request = await self._asker.request(call.command, self.tools, self)
+        if (shaped := self.sending.shaped()) is not None:
+            await self._step([shaped], self._clock())
+        return request if isinstance(request, ModelFailed) else await self._asker.ask(call, request, self)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
         """Wait until the model may be called again. False when the request was ended meanwhile."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..events import Event, MessageAppended, Spent, ToolCallCompleted, ToolCallFailed
-from ..messages import Message, Part, ToolCall, ToolMessage
+from ..events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallCompleted, ToolCallFailed
+from ..messages import Message, Part, ToolCall, ToolMessage, Usage
 from ..results import failure_content
 from .state import CallState, TurnState
 
-__all__ = ["Facts", "result_message"]
+__all__ = ["Facts", "complete", "result_message", "usage_with"]
 
 
 class Facts:
@@ -98,4 +98,22 @@ def result_message(each: CallState) -> ToolMessage:
         parts=parts,
         is_error=failed,
         message_id=f"{each.call.call_id}_t",
+    )
+
+
+def usage_with(state: TurnState, facts: Facts) -> Usage:
+    """What the request has used, with a reply that is only about to be applied."""
+    last = facts.made[-1] if facts.made else None
+    return state.usage + last.usage if isinstance(last, ModelResponded) else state.usage
+
+
+def complete(state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None) -> None:
+    """The ending of a request that was answered, or with a `reason` stopped."""
+    facts.add(
+        RequestCompleted,
+        outcome="stopped" if reason else "completed",
+        reason=reason,
+        text=text or state.last_text,
+        output=output,
+        usage=usage_with(state, facts),
     )

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..errors import ProtocolViolation
+from ..errors import ContextOverflow, ProtocolViolation
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
     Event,
+    HistoryCompressed,
     MessageAppended,
     ModelResponded,
     ModelRetrying,
@@ -117,16 +118,23 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
     state.rounds.append(RoundState(fact.round, fact.at))
     state.tools_offered = fact.tools_offered
     state.empty_replies = 0
+    state.overflowed = False
     state.attempts = 1
     state.not_before = 0.0
     state.model_deadline = min(fact.at + state.limits.model_timeout_seconds, state.deadline)
 
 
 def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
+    state.overflowed = state.overflowed or fact.reason == ContextOverflow.code
     state.attempts = state.attempts + 1 if fact.provider == state.provider else 1
     state.provider = fact.provider
     state.not_before = fact.at + fact.delay_seconds
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
+
+
+def _apply_compressed(state: TurnState, fact: HistoryCompressed) -> None:
+    state.usage = state.usage + fact.usage
+    state.cost += fact.cost or 0.0
 
 
 def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
@@ -358,6 +366,7 @@ _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RoundStarted: ((Phase.READY,), _apply_round),
     ModelResponded: ((Phase.MODEL,), _apply_responded),
     ModelRetrying: ((Phase.MODEL,), _apply_retrying),
+    HistoryCompressed: ((Phase.MODEL,), _apply_compressed),
     ApprovalRequested: ((Phase.TOOLS,), _apply_asked),
     ApprovalDecided: ((Phase.TOOLS,), _apply_decided),
     ToolCallPaused: ((Phase.TOOLS,), _apply_paused),

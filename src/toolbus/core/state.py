@@ -19,7 +19,21 @@ from .limits import Limits
 from .output import OutputType
 from .prices import Price
 
-__all__ = ["CallState", "CallStatus", "Messages", "Phase", "RoundState", "Stop", "SubRequest", "TurnState"]
+__all__ = [
+    "DEFAULT_RESULT_CHARS",
+    "CallState",
+    "CallStatus",
+    "Messages",
+    "Phase",
+    "RoundState",
+    "Stop",
+    "SubRequest",
+    "TurnState",
+]
+
+
+DEFAULT_RESULT_CHARS = 4_000
+"""How much of one result is sent, unless the request or the tool says otherwise."""
 
 
 # `list[Message]` as a factory costs five times as much: a generic alias tries to note itself on what it makes.
@@ -159,6 +173,7 @@ class TurnState:
     prices: Mapping[str, Price] | None = None
     output: OutputType[Any] | None = None
     note_failures: bool = False
+    max_result_chars: int = DEFAULT_RESULT_CHARS  # how much of one result is sent, and is on a page of `read_result`
 
     phase: Phase = Phase.NEW
     messages: list[Message] = field(default_factory=_new_list)
@@ -184,6 +199,7 @@ class TurnState:
     last_call: tuple[str, dict[str, Any]] | None = None
     repeats: int = 0
     empty_replies: int = 0  # in the current round
+    overflowed: bool = False  # whether the current round's request was too long once already
     attempts: int = 0  # calls of the current provider in the current round, the one under way included
     provider: int = 0  # the place of the current provider; a request stays with the one that it has turned to
     steering: list[str] = field(default_factory=_new_list)

@@ -16,7 +16,8 @@ from ..events import (
     ToolCallResumed,
 )
 from ..messages import Message, SystemMessage, Usage, UserMessage
-from ..protocols import ModelReply
+from ..protocols import ModelReply, Summary
+from .history import Shape
 from .state import CallState
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Command",
     "Elapsed",
     "Finish",
+    "HistoryShaped",
     "Input",
     "ModelFailed",
     "ModelReplied",
@@ -72,6 +74,14 @@ class ModelFailed:
 
 
 @dataclass(slots=True)
+class HistoryShaped:
+    """What is sent of the history is another than before. `summary` is what was just made of the turns that left."""
+
+    shape: Shape
+    summary: Summary | None = None
+
+
+@dataclass(slots=True)
 class Elapsed:
     """The deadline of the pending command has passed."""
 
@@ -80,6 +90,7 @@ Input: TypeAlias = (
     Start
     | ModelReplied
     | ModelFailed
+    | HistoryShaped
     | Elapsed
     | ToolCallCompleted
     | ToolCallFailed

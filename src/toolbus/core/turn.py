@@ -27,10 +27,7 @@ from ..events import (
     CallOutcome,
     CancelRequested,
     Event,
-    ModelResponded,
-    ModelRetrying,
     RequestCancelled,
-    RequestCompleted,
     RequestFailed,
     RequestStarted,
     RoundStarted,
@@ -40,21 +37,20 @@ from ..events import (
     ToolCallPaused,
     ToolCallResumed,
 )
-from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage, user_text
-from ..protocols import ModelReply
-from .arguments import encodable, encodable_json
-from .facts import Facts, result_message
+from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from .arguments import encodable
+from .facts import Facts, complete, result_message
 from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from .prices import cost_of
-from .reducer import apply, apply_all, over_budget, repair_id, used_up
-from .retry import backoff_seconds
-from .state import CallState, CallStatus, Phase, Stop, TurnState
+from .reducer import apply, apply_all, repair_id, used_up
+from .replying import decide_model_failed, decide_reply, decide_shaped
+from .state import CallState, CallStatus, Phase, TurnState
 from .steps import (
     AwaitCalls,
     CallModel,
     Command,
     Elapsed,
     Finish,
+    HistoryShaped,
     Input,
     ModelFailed,
     ModelReplied,
@@ -68,6 +64,7 @@ __all__ = [
     "Command",
     "Elapsed",
     "Finish",
+    "HistoryShaped",
     "Input",
     "ModelFailed",
     "ModelReplied",
@@ -127,117 +124,6 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         facts.append(start.prompt)
 
 
-def _on_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: float) -> None:
-    if state.phase is not Phase.MODEL:
-        return
-    reply = replied.reply
-    message = _identified(state, reply.message)
-    cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
-    responded = ModelResponded(
-        event_id=facts.place,
-        request_id=state.request_id,
-        conversation_id=state.conversation_id,
-        parent_id=state.parent_id,
-        at=now,
-        metadata=state.metadata,
-        round=state.round,
-        message=message,
-        finish_reason=reply.finish_reason,
-        usage=reply.usage,
-        vendor=reply.vendor,
-        model=reply.model,
-        cost=cost,
-    )
-    facts.made.append(responded)
-    if cost is None and state.limits.max_cost is not None:  # it could cost anything
-        _on_unpriced(state, message, reply, facts)
-        return
-    if not message.tool_calls and not message.text.strip():
-        _on_empty_reply(state, facts, over_budget(state.limits, _usage(state, facts), state.cost + (cost or 0.0)))
-        return
-    facts.append(message)
-    for place, reason in (replied.denied or {}).items():
-        facts.refuse(message.tool_calls[place], "denied", reason)
-
-
-def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
-    """End the request at once. The reply is paid for, so it stays; its calls do not begin."""
-    model = f"{reply.vendor}:{reply.model}"
-    error = f"max_cost is set, and there is no price for {model!r}: give prices={{{model!r}: Price(...)}}"
-    usage = _usage(state, facts)
-    if message.tool_calls or message.text.strip():
-        facts.append(message)
-        for call in message.tool_calls:
-            facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
-        refused = [each for each in facts.made if isinstance(each, ToolCallFailed)]
-        for call, outcome in zip(message.tool_calls, refused, strict=True):
-            facts.append(result_message(CallState(call, state.round, outcome=outcome)))
-    facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
-
-
-def _on_empty_reply(state: TurnState, facts: Facts, over: Stop | None) -> None:
-    error = "the model answered with neither text nor tool calls"
-    if stop := state.stop or over:
-        _complete(state, facts, stop.reason)
-    elif state.empty_replies:
-        facts.add(RequestFailed, reason="empty_reply", error=f"{error}, twice", usage=_usage(state, facts))
-    else:
-        facts.add(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
-
-
-def _identified(state: TurnState, message: AssistantMessage) -> AssistantMessage:
-    """The reply in text that JSON can carry, under ids of our own: a provider's are repeated or empty at times."""
-    number = state.round
-    return AssistantMessage(
-        text=encodable(message.text),
-        tool_calls=tuple(
-            [
-                ToolCall(
-                    name=encodable(call.name),
-                    arguments=encodable_json(call.arguments),
-                    call_id=f"{state.request_id}_{number}_{index}",
-                    provider_call_id=encodable(call.provider_call_id),
-                )
-                for index, call in enumerate(message.tool_calls)
-            ]
-        ),
-        reasoning=encodable(message.reasoning),
-        message_id=reply_id(state.request_id, number),
-        vendor_data=message.vendor_data,
-    )
-
-
-def _on_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> None:
-    if state.phase is not Phase.MODEL or _ask_again(state, failed, facts, now):
-        return
-    if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
-        _complete(state, facts, state.stop.reason)
-        return
-    usage = state.usage + failed.usage
-    facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=failed.retryable, usage=usage)
-
-
-def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
-    """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it."""
-    if not failed.retryable:
-        return False
-    provider = state.provider
-    delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
-    if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:
-        provider, delay = provider + 1, 0.0
-    if provider >= state.providers or now + delay >= state.deadline:
-        return False
-    facts.add(
-        ModelRetrying,
-        round=state.round,
-        reason=failed.code,
-        error=failed.error,
-        delay_seconds=delay,
-        provider=provider,
-    )
-    return True
-
-
 def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: Facts, _now: float) -> None:
     if event.call_id in state.open_calls:
         facts.made.append(event)
@@ -250,11 +136,11 @@ def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -
                 _on_overdue(state, each, facts, now)
     elif state.phase is Phase.MODEL:
         if is_time_over(state, now):
-            _complete(state, facts, _reason(state) or _timeout(state))
+            complete(state, facts, _reason(state) or _timeout(state))
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
             error = f"the model did not answer in time ({limit})"
-            _on_model_failed(state, ModelFailed("provider_timeout", error, retryable=True), facts, now)
+            decide_model_failed(state, ModelFailed("provider_timeout", error, retryable=True), facts, now)
 
 
 def _on_overdue(state: TurnState, each: CallState, facts: Facts, now: float) -> None:
@@ -286,8 +172,9 @@ def _on_steering(_state: TurnState, event: SteeringAdded, facts: Facts, _now: fl
 
 _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
     Start: _on_start,
-    ModelReplied: _on_reply,
-    ModelFailed: _on_model_failed,
+    ModelReplied: decide_reply,
+    ModelFailed: decide_model_failed,
+    HistoryShaped: decide_shaped,
     Elapsed: _on_elapsed,
     ToolCallCompleted: _on_settled,
     ToolCallFailed: _on_settled,
@@ -335,12 +222,12 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             _on_answer(state, newest.text, facts, now)
             return
         if not state.tools_offered:
-            _complete(state, facts, _reason(state))
+            complete(state, facts, _reason(state))
             return
     if is_time_over(state, now):
-        _complete(state, facts, _timeout(state))
+        complete(state, facts, _timeout(state))
     elif stop is not None and not stop.last_answer:
-        _complete(state, facts, stop.reason)
+        complete(state, facts, stop.reason)
     elif state.steering:
         for number, text in enumerate(state.steering, state.steered):
             message_id = f"{state.request_id}_s{number}"
@@ -405,10 +292,10 @@ def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
         if spec.control == "complete":
             _on_answer(state, arguments["answer"], facts, now, reason="")
         elif spec.control == "give_up":
-            _complete(state, facts, arguments["reason"])
+            complete(state, facts, arguments["reason"])
         elif spec.control == "output":
             reason = "" if state.tools_offered else _reason(state)
-            _complete(state, facts, reason, text=orjson.dumps(arguments).decode(), output=arguments)
+            complete(state, facts, reason, text=orjson.dumps(arguments).decode(), output=arguments)
         else:
             continue
         return True
@@ -423,16 +310,16 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
     if reason is None:
         reason = _reason(state)
     if state.output is None:
-        _complete(state, facts, reason, text=text)
+        complete(state, facts, reason, text=text)
         return
     try:
         output = state.output.read(text)
     except InvalidArguments as exc:
         stop = state.stop or used_up(state)
         if is_time_over(state, now):
-            _complete(state, facts, _reason(state) or _timeout(state), text=text)
+            complete(state, facts, _reason(state) or _timeout(state), text=text)
         elif stop is not None and not (stop.last_answer and state.tools_offered):
-            _complete(state, facts, stop.reason, text=text)
+            complete(state, facts, stop.reason, text=text)
         elif state.repairs >= state.limits.max_output_repairs:
             limit = f"max_output_repairs={state.limits.max_output_repairs}"
             error = f"the model gave no valid output: {exc} ({limit})"
@@ -441,24 +328,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
             told = f"This is not the answer that was asked for: {exc}. Call {state.output.spec.name} with it."
             facts.append(UserMessage(content=told, message_id=repair_id(state)))
     else:
-        _complete(state, facts, reason, text=text, output=output)
-
-
-def _usage(state: TurnState, facts: Facts) -> Usage:
-    """What the request has used, with a reply that is only about to be applied."""
-    last = facts.made[-1] if facts.made else None
-    return state.usage + last.usage if isinstance(last, ModelResponded) else state.usage
-
-
-def _complete(state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None) -> None:
-    facts.add(
-        RequestCompleted,
-        outcome="stopped" if reason else "completed",
-        reason=reason,
-        text=text or state.last_text,
-        output=output,
-        usage=_usage(state, facts),
-    )
+        complete(state, facts, reason, text=text, output=output)
 
 
 # ------------------------------------------------------------------------------------------------ pending
