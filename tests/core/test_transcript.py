@@ -27,6 +27,7 @@ from toolbus.messages import (
     from_anthropic,
     to_anthropic,
     to_openai,
+    to_openai_responses,
 )
 
 pytestmark = pytest.mark.guarantee("G08")
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.guarantee("G08")
 INTERRUPTED = '{"ok":false,"reason":"interrupted","error":"The call was interrupted; its result is not known."}'
 WAY_OUT = "toolbus.core.transcript.repair(messages) gives a valid list"
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
-ANY = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+ANY = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 
 
@@ -152,7 +153,7 @@ def test_a_user_message_of_no_parts_is_valid_where_nothing_is_refused() -> None:
 REASONING_ALONE: list[dict[str, Any]] = [
     {"anthropic": {"content": [THINKING]}},
     {"anthropic": {"content": [{"type": "redacted_thinking", "data": "x"}]}},
-    {"openai": {"output": [{"type": "reasoning", "id": "rs_1", "summary": []}]}},
+    {"openai": {"responses": [{"type": "reasoning", "id": "rs_1", "summary": []}]}},
     {"anthropic": {"content": [THINKING, {"type": "tool_use", "id": "x", "name": "gone", "input": {}}]}},
     {"openai": {"tool_calls": [None]}},
 ]
@@ -306,6 +307,33 @@ def test_what_a_vendor_keeps_follows_ids_that_had_to_change() -> None:
     kept = dataclasses.replace(asks("a", "a"), vendor_data={"openai": {"tool_calls": extras}})
     calls = to_openai(repair([user(), kept]))[1]["tool_calls"]
     assert [(call["id"], call["extra_content"]["thought_signature"]) for call in calls] == [("a", "x"), ("a-2", "y")]
+
+
+@pytest.mark.parametrize("wire_id", ["x" * 41, "x" * 65, "a.b:0", ""])
+def test_ids_that_a_vendor_takes_not_are_others_on_its_wire(wire_id: str) -> None:
+    long = "y" * 70
+    calls = [ToolCall(name="clock", call_id=each, provider_call_id=wire_id) for each in (long, f"{long}z", "a.b")]
+    check_wires(repair([user(), AssistantMessage(tool_calls=tuple(calls)), said(), user()]))
+
+
+@pytest.mark.parametrize("name", ["", "functions.clock", "clock (now)", "c" * 65, "\u00fchr"])
+def test_names_that_models_make_up_are_no_error_for_the_rest_of_a_conversation(name: str) -> None:
+    """Each is refused as an unknown tool, and stands in the transcript from there on."""
+    check_wires([user(), AssistantMessage(tool_calls=(ToolCall(name=name, call_id="a"),)), gives("a"), said(), user()])
+
+
+def test_a_reply_that_stands_there_twice_brings_the_ids_of_its_items_once() -> None:
+    items: list[dict[str, Any]] = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": 5},
+        {"type": "function_call", "id": "fc_1"},
+    ]
+    reply = dataclasses.replace(asks("a", text="hello"), vendor_data={"openai": {"responses": items}})
+    history = repair([user(), reply, gives("a"), user(), reply, gives("a")])
+    check_wires(history)
+    sent = to_openai_responses(history)
+    assert [each.get("id") for each in sent if each.get("id")] == ["rs_1", "msg_1", "fc_1"]
+    assert [each["output"] for each in sent if "output" in each] == ["noon", "noon"]
 
 
 # ------------------------------------------------------------------------------------------------- properties

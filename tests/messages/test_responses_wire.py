@@ -318,6 +318,9 @@ def outputs(draw: st.DrawFn) -> Items:
         while found[-1].get("type") == "reasoning":
             found.pop()
         found += [*results, PROMPT]
+    for place, each in enumerate(found):
+        if "id" in each:
+            each["id"] += f"_{place}"  # the API has each id once
     return found
 
 

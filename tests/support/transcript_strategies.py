@@ -22,9 +22,10 @@ from toolbus.messages import (
 call_ids = st.sampled_from(["a", "b", "c", "a-2", "call-1", ""])
 texts = st.sampled_from(["", " ", "\n\t", "text", "more text "])
 parts: st.SearchStrategy[Part] = texts.map(lambda text: TextPart(text=text)) | images | files
-names = st.sampled_from(["clock", "weather"])
+names = st.sampled_from(["clock", "weather", "functions.clock (now)", ""])  # models make names up
+wire_ids = provider_ids | st.sampled_from(["long" * 20, "a.b", "a"])
 message_ids = st.sampled_from(["", "m1", "m2"])
-calls = st.builds(ToolCall, name=names, arguments=argument_texts, call_id=call_ids, provider_call_id=provider_ids)
+calls = st.builds(ToolCall, name=names, arguments=argument_texts, call_id=call_ids, provider_call_id=wire_ids)
 
 
 def _kept_by_vendors(reply: AssistantMessage, kind: str) -> AssistantMessage:
@@ -41,7 +42,16 @@ def _kept_by_vendors(reply: AssistantMessage, kind: str) -> AssistantMessage:
         "a call that was taken out": [thinking, *said, *uses, _use("x", "gone")],
         "a search of its own": [search, found, *said, *uses],
     }
+    reasoning: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+    spoken: list[Any] = [{"type": "message", "id": "msg_1", "role": "assistant", "content": len(reply.text)}] if reply.text else []  # fmt: skip
+    items: dict[str, list[Any]] = {
+        "items": [reasoning, *spoken, *({"type": "function_call", "id": f"fc_{n}"} for n in range(len(reply.tool_calls)))],
+        "reasoning item alone": [reasoning],
+        "an item that was taken out": [reasoning, *spoken, {"type": "function_call", "id": "fc_1"}],
+    }  # fmt: skip
     kept: dict[str, Any] | None = {"anthropic": {"content": blocks[kind]}} if kind in blocks else None
+    if kind in items:
+        kept = {"openai": {"responses": items[kind]}}
     if kind == "extras" and extras:
         kept = {"openai": {"tool_calls": extras}}
     elif kind == "audio":

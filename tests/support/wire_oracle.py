@@ -9,46 +9,28 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import toolbus.messages as wire_forms
-from toolbus.messages import Message, to_anthropic, to_openai
+from toolbus.messages import Message, to_anthropic, to_ollama, to_openai, to_openai_responses
 
 Wire = dict[str, Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")  # function and tool names, everywhere
-_LATER = {"ollama": "to_ollama", "responses": "to_openai_responses"}
 
 
-def wire_of(messages: Sequence[Message], dialect: str) -> Any:
-    """The wire form; None where there is no such one."""
-    if dialect == "openai":
-        return to_openai(messages)
-    if dialect == "anthropic":
-        return to_anthropic(messages)
-    form: Callable[[Sequence[Message]], Any] | None = getattr(wire_forms, _LATER[dialect], None)
-    return None if form is None else form(messages)
-
-
-def check_wires(messages: Sequence[Message], *, names: bool = True) -> None:
-    """All four wire forms of `messages` are what their vendors take. With `names` those of the tools as well."""
-    check_openai(wire_of(messages, "openai"), names=names)
-    check_anthropic(wire_of(messages, "anthropic"), names=names)
-    if (wire := wire_of(messages, "ollama")) is not None:
-        check_ollama(wire)
-    if (wire := wire_of(messages, "responses")) is not None:
-        check_responses(_items(wire), names=names)
-
-
-def _items(wire: Any) -> list[Wire]:
-    return wire if isinstance(wire, list) else wire["input"]  # pyright: ignore[reportUnknownVariableType]
+def check_wires(messages: Sequence[Message]) -> None:
+    """All four wire forms of `messages` are what their vendors take."""
+    check_openai(to_openai(messages))
+    check_responses(to_openai_responses(messages))
+    check_anthropic(to_anthropic(messages))
+    check_ollama(to_ollama(messages))
 
 
 # --------------------------------------------------------------------------------------------- chat completions
 
 
-def check_openai(wire: Sequence[Wire], *, names: bool = True) -> None:
+def check_openai(wire: Sequence[Wire]) -> None:
     """Chat completions."""
     json.dumps(wire, allow_nan=False)
     seen: set[str] = set()
@@ -71,22 +53,24 @@ def check_openai(wire: Sequence[Wire], *, names: bool = True) -> None:
         for call in called or ():
             assert call["type"] == "function", where
             assert isinstance(call["function"]["arguments"], str), where
-            _check_name(call["function"]["name"], where, names=names)
-            _check_id(call["id"], seen, where)
+            _check_name(call["function"]["name"], where)
+            _check_id(call["id"], seen, where, longest=40)
             owed.append(call["id"])
     assert not owed, f"{owed} not answered at the end of openai messages"
 
 
-def _check_id(wire_id: Any, seen: set[str], where: str) -> None:
+def _check_id(wire_id: Any, seen: set[str], where: str, longest: int = 1_000) -> None:
     assert isinstance(wire_id, str), where
+    assert len(wire_id) <= longest, f"string too long, expected a string with maximum length {longest}, {where}"
     assert wire_id, f"an empty id, {where}"
     assert wire_id not in seen, f"{wire_id} is used twice, {where}"
     seen.add(wire_id)
 
 
-def _check_name(name: Any, where: str, *, names: bool) -> None:
+def _check_name(name: Any, where: str, longest: int = 64) -> None:
     assert isinstance(name, str), where
-    assert not names or _NAME.fullmatch(name), f"the name {name!r} is refused, {where}"
+    assert _NAME.fullmatch(name), f"the name {name!r} does not match the pattern, {where}"
+    assert len(name) <= longest, f"the name {name!r} is too long, {where}"
 
 
 # --------------------------------------------------------------------------------------------------- anthropic
@@ -94,7 +78,7 @@ def _check_name(name: Any, where: str, *, names: bool) -> None:
 _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
-def check_anthropic(wire: Wire, *, names: bool = True) -> None:
+def check_anthropic(wire: Wire) -> None:
     """The Messages API."""
     json.dumps(wire, allow_nan=False)
     if "system" in wire:
@@ -123,7 +107,7 @@ def check_anthropic(wire: Wire, *, names: bool = True) -> None:
             if block["type"] != "tool_use":
                 continue
             assert isinstance(block["input"], dict), where
-            _check_name(block["name"], where, names=names)
+            _check_name(block["name"], where, longest=128)
             _check_id(block["id"], seen, where)
             assert _ANTHROPIC_ID.fullmatch(block["id"]), f"the id is refused, {where}"
             owed.append(block["id"])
@@ -177,10 +161,8 @@ def check_ollama(wire: Sequence[Wire]) -> None:
 
 # --------------------------------------------------------------------------------------------------- responses
 
-_REASONS = {"message", "function_call", "reasoning"}
 
-
-def check_responses(items: Sequence[Wire], *, names: bool = True) -> None:
+def check_responses(items: Sequence[Wire]) -> None:
     """The input of OpenAI's Responses API, as its strictest imitators want it: outputs right behind their calls."""
     json.dumps(items, allow_nan=False)
     call_ids: set[str] = set()
@@ -199,8 +181,8 @@ def check_responses(items: Sequence[Wire], *, names: bool = True) -> None:
         assert not owed or kind == "function_call" or _is_of_reply(each), f"{owed} not answered before {where}"
         if kind == "function_call":
             assert isinstance(each["arguments"], str), where
-            _check_name(each["name"], where, names=names)
-            _check_id(each["call_id"], call_ids, where)
+            _check_name(each["name"], where)
+            _check_id(each["call_id"], call_ids, where, longest=64)
             owed.append(each["call_id"])
         elif kind == "reasoning":
             after = items[index + 1] if index + 1 < len(items) else {}

@@ -33,16 +33,18 @@ from ._wire import (
     arguments_object,
     arguments_text,
     data_url,
+    legal_name,
     mapping_at,
     split_data_url,
     text_at,
 )
 
-__all__ = ["FAILURE", "any_id", "from_openai", "parsable", "to_openai"]
+__all__ = ["FAILURE", "from_openai", "parsable", "to_openai"]
 
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}  # the two that chat completions take
 _AUDIO_TYPES = {name: media_type for media_type, name in _AUDIO_FORMATS.items()}
 _KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
+_LONGEST_ID = 40  # "Invalid 'messages[2].tool_calls[0].id': string too long"; other vendors' ids are longer
 _KNOWN_IN_CALL = frozenset({"id", "type", "function", "index"})
 _ATTACHED = re.compile(r"\[Result (\d{1,6}) above, of call .*, came with (\d{1,6}) attachments?:\]", re.DOTALL)
 _NONE_ATTACHED = "[No attachments came with the results above.]"
@@ -51,9 +53,8 @@ FAILURE = '{"ok":false'
 """How `toolbus.results` writes a failure; OpenAI's dialects have no field for it."""
 
 
-def any_id(wire_id: str) -> str:
-    """Every id is legal in chat completions."""
-    return wire_id
+def _legal_id(wire_id: str) -> str:
+    return wire_id[:_LONGEST_ID]
 
 
 # --------------------------------------------------------------------------------------------------- out
@@ -72,16 +73,17 @@ def to_openai(
     own, directly behind all results of the round, where a line of text says which result each belongs to;
     `from_openai` reads it back. A user's own message that looks like one has a line before it that says otherwise.
 
-    On the wire a call has its `provider_call_id` where that is neither empty nor taken by an earlier call, else its
-    `call_id`; its result has the same. `vendor_data[vendor]` is merged back where a reply brought some. Reasoning is
-    left out, as OpenAI wants it, unless `reasoning_field` names a field for it ("reasoning_content" for servers that
-    ask for it back). `valid_arguments` replaces argument text that is no JSON object by an object that quotes it, for
-    servers that parse the history and refuse it otherwise. Not carried: message ids, `is_error` of a result that is
+    On the wire a call has its `provider_call_id` where that is neither empty nor taken by an earlier call nor longer
+    than 40 characters, else its `call_id`; its result has the same. Names are kept to the characters that the API
+    takes. `vendor_data[vendor]` is merged back where a reply brought some. Reasoning is left out, as OpenAI wants it,
+    unless `reasoning_field` names a field for it ("reasoning_content" for servers that ask for it back).
+    `valid_arguments` replaces argument text that is no JSON object by an object that quotes it, for servers that parse
+    the history and refuse it otherwise. Not carried: message ids, `is_error` of a result that is
     no `{"ok": false}` object, the media type of a file behind an `http(s):` URL.
 
     The dictionaries are fresh; nothing is validated (see `toolbus.core.transcript`).
     """
-    ids = OutgoingIds(any_id)
+    ids = OutgoingIds(_legal_id)
     wire: list[dict[str, Any]] = []
     results: list[tuple[str, tuple[Part, ...]]] = []  # of the round, as long as nothing came behind them
     for message in messages:
@@ -135,7 +137,7 @@ def _assistant(
     calls: list[dict[str, Any]] = []
     for call in message.tool_calls:
         text = parsable(call.arguments) if valid_arguments else call.arguments
-        function = {"name": call.name, "arguments": text or "{}"}
+        function = {"name": legal_name(call.name), "arguments": text or "{}"}
         wire_id = ids.call(call.call_id, call.provider_call_id)
         calls.append({"id": wire_id, "type": "function", "function": function})
     extras = kept.get("tool_calls") or ()

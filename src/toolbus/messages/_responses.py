@@ -24,7 +24,7 @@ from ._model import (
 )
 from ._openai import FAILURE, parsable
 from ._response_items import Item, is_reply_item, items_again, read_reply
-from ._wire import IncomingIds, OutgoingIds, data_url, mapping_at, split_data_url, text_at
+from ._wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, split_data_url, text_at
 
 __all__ = ["from_openai_responses", "to_openai_responses"]
 
@@ -48,19 +48,21 @@ def to_openai_responses(
     A reply is its items as the model gave them, where `vendor_data[vendor]` has them: reasoning unchanged and before
     what it led to, each message and call under its item's id. Else it is its text, then its calls. Ids of calls follow
     the same rule as in `to_openai`, and have at most 64 characters. A result with parts is a list of content. Reasoning
-    at the end of a reply is left out, since the API refuses reasoning that leads to nothing. `valid_arguments` is as in
+    at the end of a reply is left out, since the API refuses reasoning that leads to nothing; so are the items of a
+    reply that stands there twice, the second time, since it takes each id once. `valid_arguments` is as in
     `to_openai`. Not carried: message ids, `is_error` of a result that is no `{"ok": false}` object, reasoning text
     without its items, the media type of a file behind an `http(s):` URL.
 
     The dictionaries are fresh, kept reasoning excepted; nothing is validated (see `toolbus.core.transcript`).
     """
     ids = OutgoingIds(_legal_id)
+    sent: set[str] = set()
     wire: list[dict[str, Any]] = []
     for message in messages:
         if isinstance(message, ToolMessage):
             wire.append(_result(message, ids))
         elif isinstance(message, AssistantMessage):
-            wire += _assistant(message, ids, vendor, valid_arguments=valid_arguments)
+            wire += _assistant(message, ids, sent, vendor, valid_arguments=valid_arguments)
         elif isinstance(message, UserMessage):
             content = message.content
             parts = content if isinstance(content, str) else [_part(part) for part in content]
@@ -70,20 +72,24 @@ def to_openai_responses(
     return wire
 
 
-def _assistant(message: AssistantMessage, ids: OutgoingIds, vendor: str, *, valid_arguments: bool) -> list[Item]:
+def _assistant(
+    message: AssistantMessage, ids: OutgoingIds, sent: set[str], vendor: str, *, valid_arguments: bool
+) -> list[Item]:
     calls: list[Item] = [
         {
             "type": "function_call",
             "call_id": ids.call(call.call_id, call.provider_call_id),
-            "name": call.name,
+            "name": legal_name(call.name),
             "arguments": (parsable(call.arguments) if valid_arguments else call.arguments) or "{}",
         }
         for call in message.tool_calls
     ]
     of_vendor: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
     kept: Sequence[Item] = of_vendor.get(_KEY) or ()
-    again = items_again(kept, message.text, calls) if kept else None
+    own = {str(item["id"]) for item in kept if item.get("id")}
+    again = items_again(kept, message.text, calls) if kept and sent.isdisjoint(own) else None
     if again is not None:
+        sent |= own
         return again
     said: list[Item] = [{"role": "assistant", "content": message.text}] if message.text or not calls else []
     return said + calls

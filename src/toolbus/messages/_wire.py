@@ -25,6 +25,7 @@ __all__ = [
     "arguments_text",
     "data_url",
     "decoded_text",
+    "legal_name",
     "mapping_at",
     "split_data_url",
     "text_at",
@@ -33,6 +34,7 @@ __all__ = [
 MALFORMED = "_malformed_arguments"
 """The key under which argument text that is no JSON object goes where a dialect wants an object."""
 
+_ILLEGAL_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _BIG_NUMBER = re.compile(r"\d{19}")  # from here on orjson may turn an integer into a float
 
 
@@ -58,7 +60,7 @@ class OutgoingIds:
         if not wire or wire in self._taken or self._legal(wire) != wire:
             wire = self._legal(call_id) if call_id else ""
         if not wire or wire in self._taken:
-            wire = _unused(wire, self._taken)
+            wire = _unused(wire, self._taken, self._legal)
         self._taken.add(wire)
         self._waiting.setdefault(call_id, []).append(wire)
         return wire
@@ -102,11 +104,21 @@ class IncomingIds:
         return waiting.pop(0) if waiting else self._seen.get(wire_id, (wire_id, ""))
 
 
-def _unused(stem: str, taken: set[str]) -> str:
+def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> str:
+    """An id that is not taken, made of `stem` and a number; of a stem that is too long for both, its beginning."""
+    stem = stem or "call"
     number = len(taken)
-    while (made := f"{stem or 'call'}_{number}") in taken:
+    while True:
+        suffix = f"_{number}"
+        made = stem[: len(legal(stem + suffix)) - len(suffix)] + suffix
+        if made not in taken:
+            return made
         number += 1
-    return made
+
+
+def legal_name(name: str) -> str:
+    """A tool's name as OpenAI's and others' APIs take it: a model may call what there is not, by any name."""
+    return _ILLEGAL_IN_NAMES.sub("_", name)[:64] or "_"
 
 
 def arguments_object(text: str) -> dict[str, Any]:
