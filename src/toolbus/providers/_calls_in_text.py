@@ -18,8 +18,8 @@ from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, TextPiece
 
 __all__ = ["HeldText", "calls_in_text", "may_become_calls"]
 
-_FENCE = re.compile(r"```[ \t]*(?P<info>\w*)[ \t]*\n(?P<inside>.*?)\n?[ \t]*```", re.DOTALL)
-_FENCE_START = re.compile(r"```[ \t]*(?P<info>\w*)[ \t]*(?:\n\s*(?P<first>\S)?.*)?", re.DOTALL)
+_FENCE = re.compile(r"```[ \t]*(?P<info>\w*)[ \t\r]*\n(?P<inside>.*?)\n?[ \t]*```", re.DOTALL)
+_FENCE_START = re.compile(r"```[ \t]*(?P<info>\w*)[ \t\r]*(?:\n\s*(?P<first>\S)?.*)?", re.DOTALL)
 _INFOS = frozenset({"", "json", "tool_call", "tool_calls"})
 _TAG, _TAG_END = "<tool_call>", "</tool_call>"
 _ARGUMENTS = ("arguments", "parameters")  # Hermes, Qwen and Mistral write the one, Llama the other

@@ -225,7 +225,7 @@ class ResponseBuilder:
     def _rest(self, part: _Part, fields: Mapping[str, Any], truth: object) -> None:
         kind, name, index = part
         item = self._at.get(_key(fields))
-        if item is None or item.kind != kind or not item.settled:
+        if isinstance(truth, str) and (item is None or item.kind != kind or not item.settled):
             self._tell(self._find(_key(fields), kind), (name, _place(fields, index)), truth)
 
     def _tell(self, item: _Item, part: tuple[str, int], truth: object) -> None:
