@@ -113,6 +113,28 @@ def test_any_transcript_survives_the_wire(messages: list[Message]) -> None:
     assert len(set(ids)) == len(ids)
 
 
+def test_neighbouring_replies_become_one_with_all_their_calls() -> None:
+    def reply(text: str, name: str) -> AssistantMessage:
+        return AssistantMessage(text=text, reasoning=f"r{text}", tool_calls=(ToolCall(name=name, call_id=name),))
+
+    results = [ToolMessage(call_id=name, name="renamed", content=name) for name in "fgh"]
+    wire = to_ollama([reply("a", "f"), reply("", "g"), AssistantMessage(text="b"), reply("c", "h"), *results])
+    assert wire == [
+        {
+            "role": "assistant",
+            "content": "a\n\nb\n\nc",
+            "thinking": "ra\n\nr\n\nrc",
+            "tool_calls": [{"function": {"name": name, "arguments": {}}} for name in "fgh"],
+        },
+        *({"role": "tool", "tool_name": name, "content": name} for name in "fgh"),
+    ]
+
+
+def test_a_result_behind_all_that_was_called_keeps_its_own_name() -> None:
+    orphan = ToolMessage(call_id="x", name="gone", content="late")
+    assert to_ollama([orphan]) == [{"role": "tool", "tool_name": "gone", "content": "late"}]
+
+
 @given(st.lists(images, max_size=3))
 def test_images_of_results_stand_beside_their_text(parts: list[ImagePart]) -> None:
     calling = AssistantMessage(tool_calls=(ToolCall(name="f", call_id="c"),))

@@ -154,6 +154,13 @@ async def test_an_image_that_is_named_like_a_file_is_not_read_from_the_disk(
     assert server.requests[0].body["messages"] == [{"role": "user", "content": "", "images": ["abcd"]}]
 
 
+async def test_a_model_that_cannot_see_reads_a_mark(server: Server) -> None:
+    image = ImagePart(url="data:image/png;base64,iVBORw0KGgo=")
+    await ask(server, request(UserMessage(content=(image,))), images=False)
+    (message,) = server.requests[0].body["messages"]
+    assert message == {"role": "user", "content": "[an image, which this model cannot see]"}
+
+
 async def test_integers_of_any_size_and_half_characters_can_be_sent(server: Server) -> None:
     call = ToolCall(name="f", arguments='{"n": 12345678901234567890123}', call_id="1")
     history = (UserMessage(content="cut \ud83d here"), AssistantMessage(tool_calls=(call,)))
@@ -243,6 +250,16 @@ async def test_a_redirect_is_followed_with_the_body() -> None:
         assert (await ask(server)).message.text == "Sunny."
     assert [each.path for each in server.requests] == ["/api/chat", "/elsewhere/api/chat"]
     assert server.requests[0].body == server.requests[1].body
+
+
+async def test_a_redirect_that_drops_the_body_sends_none() -> None:
+    moved = Answer(status=301, headers={"Location": "/elsewhere"}, frames=(b"",), streamed=False)
+    with (
+        Server(moved, refusal(405, {"error": "method not allowed"})) as server,
+        pytest.raises(ProviderRejected, match="405"),
+    ):
+        await ask(server)
+    assert [(each.method, each.body) for each in server.requests][1:] == [("GET", None)]
 
 
 async def test_what_the_emit_function_raises_is_not_the_providers_error(server: Server) -> None:

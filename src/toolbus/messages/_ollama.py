@@ -46,7 +46,7 @@ _MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif
 
 
 def to_ollama(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The transcript as native chat messages, one dictionary for each message, in order.
+    """The transcript as native chat messages, in order, one dictionary for each message but for neighbouring replies.
 
     A result names its call's tool, and belongs to its call by its place: results have to stand in call order, directly
     behind their message, as in every valid transcript (see `toolbus.core.transcript`). Neighbouring replies become one:
@@ -71,11 +71,13 @@ def to_ollama(messages: Iterable[Message]) -> list[dict[str, Any]]:
             parts = (TextPart(text=message.content),) if isinstance(message.content, str) else message.content
             wire.append({"role": "user", **_content(parts)})
         elif isinstance(message, AssistantMessage):
-            called = deque(call.name for call in message.tool_calls)
+            names = [call.name for call in message.tool_calls]
             if wire and wire[-1]["role"] == "assistant":
                 wire[-1] = _joined(wire[-1], _assistant(message))
+                called.extend(names)
             else:
                 wire.append(_assistant(message))
+                called = deque(names)
         else:
             parts = (TextPart(text=message.content), *message.parts)
             name = called.popleft() if called else message.name

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import orjson
 
 from ..errors import ConfigurationError, ToolbusError
+from ..messages import without_images
 from ..protocols import Emit, ModelReply, ModelRequest
 from ._clients import Clients
 from ._ollama_client import make_client, post
@@ -52,7 +54,8 @@ class OllamaProvider:
 
     `keep_alive` is how long the model stays loaded afterwards, in seconds or as text such as "10m"; negative: for good.
     `timeout_seconds` is the longest silence of the server, which includes loading the model. `max_reply_bytes` bounds
-    text, reasoning and arguments of one reply together, and any one line.
+    text, reasoning and arguments of one reply together, and any one line. `images=False` is for models that cannot see:
+    a line of text stands for each image.
 
     Of the settings, `reasoning_effort` goes as `think`: "low", "medium", "high" or "max", and "none" for no thinking; a
     model without thinking refuses all but the last. Without it models that can think do. `tool_choice` is by what is
@@ -71,6 +74,7 @@ class OllamaProvider:
         "_clients",
         "_context_tokens",
         "_errors",
+        "_images",
         "_keep_alive",
         "_max_reply_bytes",
         "_model",
@@ -89,6 +93,7 @@ class OllamaProvider:
         keep_alive: float | str | None = None,
         timeout_seconds: float = 600.0,
         max_reply_bytes: int = MAX_REPLY_BYTES,
+        images: bool = True,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
         if context_tokens is not None and context_tokens < 1:
@@ -97,6 +102,7 @@ class OllamaProvider:
         self._context_tokens = context_tokens
         self._keep_alive = keep_alive
         self._max_reply_bytes = max_reply_bytes
+        self._images = images
         if host is None:
             self._url = host_url(os.environ.get("OLLAMA_HOST", ""), said_by="OLLAMA_HOST")
         else:
@@ -133,6 +139,8 @@ class OllamaProvider:
 
         Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered.
         """
+        if not self._images:
+            request = replace(request, messages=without_images(request.messages))
         body = request_body(self._model, request, context_tokens=self._context_tokens, keep_alive=self._keep_alive)
         reply = ReplyBuilder(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
         try:
