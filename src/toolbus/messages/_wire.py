@@ -9,6 +9,7 @@ import base64
 import binascii
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
@@ -75,18 +76,22 @@ class IncomingIds:
     """From wire ids to call ids that are unique in the transcript.
 
     The first call with a wire id has it as its `call_id`; repeated and empty ones get a suffix. A result belongs
-    to the oldest unanswered call of its id in the newest message that calls, so repeated ids pair by position.
+    to the oldest unanswered call of its id in the newest message that calls, so repeated ids pair by position; else to
+    the oldest unanswered call of its id before that.
     """
 
-    __slots__ = ("_open", "_seen", "_taken")
+    __slots__ = ("_older", "_open", "_seen", "_taken")
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
-        self._open: dict[str, list[tuple[str, str]]] = {}
+        self._open: dict[str, deque[tuple[str, str]]] = {}
+        self._older: dict[str, deque[tuple[str, str]]] = {}
         self._seen: dict[str, tuple[str, str]] = {}
 
     def begin(self) -> None:
-        """A new message that calls: what is unanswered before it stays so."""
+        """A new message that calls: what is unanswered before it has to wait."""
+        for wire_id, unanswered in self._open.items():
+            self._older.setdefault(wire_id, deque()).extend(unanswered)
         self._open = {}
 
     def call(self, wire_id: str, name: str) -> str:
@@ -94,14 +99,14 @@ class IncomingIds:
         if not call_id or call_id in self._taken:
             call_id = _unused(call_id, self._taken)
         self._taken.add(call_id)
-        self._open.setdefault(wire_id, []).append((call_id, name))
+        self._open.setdefault(wire_id, deque()).append((call_id, name))
         self._seen[wire_id] = (call_id, name)
         return call_id
 
     def result(self, wire_id: str) -> tuple[str, str]:
         """Call id and tool name of a result; the wire id and an empty name for an orphan."""
-        waiting = self._open.get(wire_id)
-        return waiting.pop(0) if waiting else self._seen.get(wire_id, (wire_id, ""))
+        waiting = self._open.get(wire_id) or self._older.get(wire_id)
+        return waiting.popleft() if waiting else self._seen.get(wire_id, (wire_id, ""))
 
 
 def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> str:
