@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 # What imports an extra's package, by the extra: the public call that needs it.
 ADAPTERS = {
+    "anthropic": "import toolbus; toolbus.Runtime(provider='anthropic:some-model')",
     "ollama": "import toolbus; toolbus.Runtime(provider='ollama:some-model')",
     "openai": "import toolbus; toolbus.Runtime(provider='openai:some-model')",
     "schema": "from toolbus.schemas import json_schema_validator as needs_it; needs_it({'type': 'object', 'required': ['x']})",
 }
-KEYS = "import os; os.environ['OPENAI_API_KEY'] = 'sk-none'; "
+KEYS = "import os; os.environ['OPENAI_API_KEY'] = os.environ['ANTHROPIC_API_KEY'] = 'sk-none'; "
 ANSWER = """
 import anyio
 from toolbus import Runtime

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolbus.providers import OllamaProvider, OpenAIProvider
+from toolbus.providers import AnthropicProvider, OllamaProvider, OpenAIProvider
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/environment.md"
@@ -16,8 +16,8 @@ PAGE = ROOT / "docs/reference/environment.md"
 
 def test_every_variable_that_is_read_stands_on_the_page_and_no_other_of_ours() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    read = set(re.findall(r"[\"']((?:TOOLBUS|OPENAI|OLLAMA)_[A-Z_]+)[\"']", source))
-    told = set(re.findall(r"`((?:TOOLBUS|OPENAI|OLLAMA)_[A-Z_]+)`", PAGE.read_text()))
+    read = set(re.findall(r"[\"']((?:TOOLBUS|OPENAI|ANTHROPIC|OLLAMA)_[A-Z_]+)[\"']", source))
+    told = set(re.findall(r"`((?:TOOLBUS|OPENAI|ANTHROPIC|OLLAMA)_[A-Z_]+)`", PAGE.read_text()))
     assert {"TOOLBUS_PROVIDER", "OPENAI_API_KEY"} <= read
     assert read <= told
     assert {name for name in told if name.startswith("TOOLBUS_")} <= read
@@ -26,6 +26,12 @@ def test_every_variable_that_is_read_stands_on_the_page_and_no_other_of_ours() -
 def test_every_option_of_the_openai_provider_is_told() -> None:
     page = (ROOT / "docs/reference/providers.md").read_text()
     for name in set(signature(OpenAIProvider).parameters) - {"model", "unreachable_hint"}:
+        assert f"`{name}`" in page, name
+
+
+def test_every_option_of_the_anthropic_provider_is_told() -> None:
+    page = (ROOT / "docs/reference/providers.md").read_text()
+    for name in set(signature(AnthropicProvider).parameters) - {"model"}:
         assert f"`{name}`" in page, name
 
 

@@ -3,13 +3,14 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from toolbus.errors import ConfigurationError, MissingExtra
 from toolbus.protocols import Provider
 from toolbus.providers import (
+    AnthropicProvider,
     OllamaProvider,
     OpenAIProvider,
     ScriptedProvider,
@@ -35,6 +36,30 @@ def test_openai_with_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_openai_at_another_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1/")
     assert "base_url='http://127.0.0.1:8000/v1'" in repr(resolve("openai:local"))
+
+
+def test_anthropic_with_a_key_from_the_environment_or_at_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test")
+    provider = resolve("anthropic: claude-haiku-5-5")
+    assert isinstance(provider, AnthropicProvider)
+    assert isinstance(provider, Provider)
+    assert provider.model == "claude-haiku-5-5"
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:8000")
+    assert "base_url='http://127.0.0.1:8000'" in repr(resolve("anthropic:local"))
+
+
+def test_anthropic_without_a_key_names_the_variable() -> None:
+    with pytest.raises(ConfigurationError, match="set ANTHROPIC_API_KEY, give api_key=, or name another server"):
+        resolve("anthropic:claude-haiku-5-5")
+
+
+def test_the_default_model_is_in_the_sdks_list() -> None:
+    from anthropic.types import ModelParam
+
+    from toolbus.providers._resolve import DEFAULT_ANTHROPIC_MODEL
+
+    assert DEFAULT_ANTHROPIC_MODEL in get_args(get_args(ModelParam)[0])
 
 
 @pytest.mark.parametrize("key", [None, "", "  "])
@@ -92,18 +117,18 @@ def test_ollama_at_no_host_is_refused(monkeypatch: pytest.MonkeyPatch, host: str
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "gpt-5-mini", "anthropic:claude", "extractive:big", "OpenAI:x"])
+@pytest.mark.parametrize("name", ["", "gpt-5-mini", "mistral:large", "extractive:big", "OpenAI:x"])
 def test_an_unknown_name_lists_what_there_is(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         resolve(name)
     assert f"there is no provider {name!r}" in str(caught.value)
-    for kind in ("openai:MODEL", "ollama:MODEL", "extractive"):
+    for kind in ("openai:MODEL", "anthropic:MODEL", "ollama:MODEL", "extractive"):
         assert kind in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["openai", "openai:", "ollama: "])
+@pytest.mark.parametrize("name", ["openai", "openai:", "anthropic", "anthropic: ", "ollama: "])
 def test_a_name_without_a_model_says_what_to_write(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"names no model: write (openai|ollama):MODEL"):
+    with pytest.raises(ConfigurationError, match=r"names no model: write (openai|anthropic|ollama):MODEL"):
         resolve(name)
 
 
@@ -144,6 +169,10 @@ def test_importing_the_providers_imports_no_sdk() -> None:
         ({"TOOLBUS_MODEL": "m", "OLLAMA_HOST": "h", "OPENAI_BASE_URL": "http://h"}, None),
         ({"OPENAI_API_KEY": "k"}, "openai:gpt-5-mini"),
         ({"OPENAI_API_KEY": "k", "TOOLBUS_MODEL": "gpt-5"}, "openai:gpt-5"),
+        ({"ANTHROPIC_API_KEY": "k"}, "anthropic:claude-haiku-5-5"),
+        ({"ANTHROPIC_API_KEY": "k", "TOOLBUS_MODEL": "claude-opus-5-5"}, "anthropic:claude-opus-5-5"),
+        ({"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}, "openai:gpt-5-mini"),
+        ({"ANTHROPIC_API_KEY": " ", "ANTHROPIC_BASE_URL": "http://h"}, None),
         ({"OPENAI_API_KEY": "k", "TOOLBUS_PROVIDER": "ollama:qwen3"}, "ollama:qwen3"),
         ({"TOOLBUS_PROVIDER": "extractive"}, "extractive"),
     ],

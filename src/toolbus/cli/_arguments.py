@@ -23,6 +23,7 @@ environment:
   TOOLBUS_PROVIDER  the provider when --provider is not given
   OPENAI_API_KEY    with it, and nothing else named, OpenAI is asked;
                     TOOLBUS_MODEL names the model
+  ANTHROPIC_API_KEY the same for Anthropic, where OPENAI_API_KEY is not set
   OPENAI_BASE_URL   another server that speaks OpenAI's chat completions
   OLLAMA_HOST       where Ollama runs, for --provider ollama:MODEL
   TOOLBUS_DEBUG     1 shows tracebacks, as --debug does

@@ -30,7 +30,7 @@ _VENDORS = frozenset({"openai", "ollama", "anthropic", "extractive"})  # never n
 _FALLBACK = "extractive"
 _NO_MODEL = (
     "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is no language model. "
-    "For a model: --provider openai:MODEL or ollama:MODEL, or set OPENAI_API_KEY"
+    "For a model: --provider openai:MODEL, anthropic:MODEL or ollama:MODEL, or set OPENAI_API_KEY or ANTHROPIC_API_KEY"
 )
 
 

@@ -4,11 +4,13 @@ Importing this imports no SDK. `toolbus.providers.extractive` is imported by who
 """
 
 from ._resolve import choose_from_environment, missing_provider_message, resolve
+from .anthropic import AnthropicProvider
 from .ollama import OllamaProvider
 from .openai import OpenAIProvider
 from .scripted import ScriptedProvider
 
 __all__ = [
+    "AnthropicProvider",
     "OllamaProvider",
     "OpenAIProvider",
     "ScriptedProvider",

@@ -11,23 +11,45 @@ from typing import cast
 from ..errors import ConfigurationError
 from ..protocols import Provider
 
-__all__ = ["DEFAULT_OPENAI_MODEL", "VARIABLES", "choose_from_environment", "missing_provider_message", "resolve"]
+__all__ = [
+    "DEFAULT_ANTHROPIC_MODEL",
+    "DEFAULT_OPENAI_MODEL",
+    "VARIABLES",
+    "choose_from_environment",
+    "missing_provider_message",
+    "resolve",
+]
 
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
 """What the CLI asks for when there is a key and no TOOLBUS_MODEL: small, and good with tools."""
 
-VARIABLES = ("TOOLBUS_PROVIDER", "TOOLBUS_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OLLAMA_HOST")
+DEFAULT_ANTHROPIC_MODEL = "claude-haiku-5-5"
+"""The same where the only key is Anthropic's: the newest small one in the SDK's list of models."""
+
+VARIABLES = (
+    "TOOLBUS_PROVIDER",
+    "TOOLBUS_MODEL",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "OLLAMA_HOST",
+)
 """The variables that decide which provider there is, as docs/reference/environment.md has them."""
 
-_KINDS = "'openai:MODEL', 'ollama:MODEL', 'extractive' (no language model: quotes files, offline), or a Provider"
+_KINDS = (
+    "'openai:MODEL', 'anthropic:MODEL', 'ollama:MODEL', 'extractive' (no language model: quotes files, offline), "
+    "or a Provider"
+)
 
 
 def resolve(provider: str | Provider) -> Provider:
     """The provider of that name; a `Provider` is returned as it is.
 
-    "openai:MODEL" is OpenAI with OPENAI_API_KEY, or the server at OPENAI_BASE_URL; "ollama:MODEL" the Ollama at
-    OLLAMA_HOST, by default the local one; "extractive" the embedded one that needs neither key nor network. Nothing is
-    sent here, so a wrong key or an absent server shows at the first request.
+    "openai:MODEL" is OpenAI with OPENAI_API_KEY, or the server at OPENAI_BASE_URL; "anthropic:MODEL" is
+    Anthropic with ANTHROPIC_API_KEY, or the server at ANTHROPIC_BASE_URL; "ollama:MODEL" the Ollama at OLLAMA_HOST, by
+    default the local one; "extractive" the embedded one that needs neither key nor network. Nothing is sent here, so a
+    wrong key or an absent server shows at the first request.
 
     Raises `ConfigurationError` for any other name, a missing model or key, and `MissingExtra` without the SDK.
     """
@@ -41,10 +63,14 @@ def resolve(provider: str | Provider) -> Provider:
         from .extractive import ExtractiveProvider  # noqa: PLC0415 -- only who asks for it pays for it
 
         return ExtractiveProvider()
-    if vendor not in {"openai", "ollama"}:
+    if vendor not in {"openai", "anthropic", "ollama"}:
         raise ConfigurationError(f"there is no provider {provider!r}: give {_KINDS}")
     if not model.strip():
         raise ConfigurationError(f"provider {provider!r} names no model: write {vendor}:MODEL")
+    if vendor == "anthropic":
+        from .anthropic import AnthropicProvider  # noqa: PLC0415
+
+        return AnthropicProvider(model.strip())
     if vendor == "ollama":
         from .ollama import OllamaProvider  # noqa: PLC0415
 
@@ -57,12 +83,15 @@ def resolve(provider: str | Provider) -> Provider:
 def choose_from_environment() -> str | None:
     """The provider's name that the environment asks for, for the CLI; the library itself never guesses.
 
-    TOOLBUS_PROVIDER wins. Else with OPENAI_API_KEY it is "openai:" and TOOLBUS_MODEL, or a small model. Else None.
+    TOOLBUS_PROVIDER wins. Else with OPENAI_API_KEY it is "openai:" and TOOLBUS_MODEL, or a small model; else with
+    ANTHROPIC_API_KEY "anthropic:" and the same. Else None.
     """
     if chosen := _value("TOOLBUS_PROVIDER"):
         return chosen
     if _value("OPENAI_API_KEY"):
         return f"openai:{_value('TOOLBUS_MODEL') or DEFAULT_OPENAI_MODEL}"
+    if _value("ANTHROPIC_API_KEY"):
+        return f"anthropic:{_value('TOOLBUS_MODEL') or DEFAULT_ANTHROPIC_MODEL}"
     return None
 
 

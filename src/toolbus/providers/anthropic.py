@@ -201,13 +201,14 @@ class AnthropicProvider:
         for secret in (client.api_key, getattr(client, "auth_token", None), *secrets_in(self._base_url, headers)):
             self._errors.keep_secret((secret or "").removeprefix("Bearer "))
 
-    async def _headers(self) -> dict[str, str]:
-        """The key of this request, where it is asked for each time."""
+    async def _client(self) -> AsyncAnthropic:
+        """The client of the running event loop, with the key of this request where it is asked for each time."""
+        client = self._clients.get()
         if not callable(self._api_key):
-            return {}
+            return client
         key = await ask_for_key(self._api_key)
         self._errors.keep_secret(key)
-        return {"Authorization": f"Bearer {key}"}
+        return client.with_options(api_key=key)  # a copy over the same connections; a header's value would be logged
 
     # --------------------------------------------------------------------------------------------- asking
 
@@ -235,12 +236,12 @@ class AnthropicProvider:
         from anthropic import AsyncStream  # noqa: PLC0415
 
         # Not messages.create: it has no parameter for much that goes into the body.
-        client = self._clients.get()
+        client = await self._client()
         response: Any = await client.post(
             "/v1/messages",
             cast_to=httpx2.Response,
             body=body,
-            options={"max_retries": 0, "headers": await self._headers()},
+            options={"max_retries": 0},
             stream=True,
             stream_cls=AsyncStream[Any],
         )
