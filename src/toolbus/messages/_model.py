@@ -1,11 +1,15 @@
-"""The provider-neutral conversation: messages, tool calls, usage. Plain data, no behaviour, no I/O."""
+"""The provider-neutral conversation: messages, tool calls, usage. Plain data, no I/O."""
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
+
+from ..errors import ConfigurationError
 
 __all__ = [
     "AssistantMessage",
@@ -53,6 +57,16 @@ class ImagePart:
     url: str
     type: Literal["image"] = "image"
 
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview, media_type: str) -> ImagePart:
+        """An image that travels in the message itself: `ImagePart.from_bytes(written, "image/png")`.
+
+        Raises `ConfigurationError` for a media type that is no image's.
+        """
+        if not media_type.startswith("image/"):
+            raise ConfigurationError(f"the media type of an image is {media_type!r}; give 'image/png', say")
+        return cls(url=_data_url(data, media_type))
+
 
 @dataclass(slots=True, kw_only=True)
 class FilePart:
@@ -62,6 +76,23 @@ class FilePart:
     media_type: str
     name: str = ""
     type: Literal["file"] = "file"
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview, media_type: str, name: str = "") -> FilePart:
+        """A file that travels in the message itself: `FilePart.from_bytes(written, "application/pdf", "bill.pdf")`.
+
+        Raises `ConfigurationError` for what is no media type.
+        """
+        return cls(url=_data_url(data, media_type), media_type=media_type, name=name)
+
+
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
+
+
+def _data_url(data: bytes | bytearray | memoryview, media_type: str) -> str:
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        raise ConfigurationError(f"{media_type!r} is no media type; give 'application/pdf', say")
+    return f"data:{media_type};base64,{b64encode(data).decode()}"
 
 
 Part: TypeAlias = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
