@@ -334,6 +334,7 @@ class EventBus:
                 name=event.name,
                 late=event.type,
                 content=event.content if completed else "",
+                parts=event.parts if completed else (),
                 error="" if completed else event.error,
                 for_next_turn=late == "next_turn",
             )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
+from .reports import as_sent
 from .results import Rendered
 from .scheduling import Flight
 
@@ -31,7 +32,7 @@ CacheKey: TypeAlias = "tuple[weakref.ref[Tool[..., Any]], bytes]"
 
 
 class _Kept:
-    """A result with its data as JSON, so that each call it serves has fresh objects."""
+    """A whole result with its data as JSON, so that each call it serves has fresh objects."""
 
     __slots__ = ("_data", "_rendered", "until")
 
@@ -43,7 +44,8 @@ class _Kept:
     def result(self) -> Rendered:
         kept = self._rendered
         artifacts = tuple(replace(each) for each in kept.artifacts)
-        return replace(kept, data=orjson.loads(self._data), artifacts=artifacts)
+        parts = tuple(replace(each) for each in kept.parts)
+        return replace(kept, data=orjson.loads(self._data), artifacts=artifacts, parts=parts)
 
 
 class ResultCache:
@@ -79,7 +81,7 @@ class ResultCache:
         if kept is not None and now < kept.until:
             self._results.move_to_end(key)
             self.hits += 1
-            self._reports.completed(job, kept.result())
+            self._reports.completed(job, as_sent(job, kept.result()))
             return False
         flight = self._flights.get(key)
         if flight is None:
@@ -104,7 +106,7 @@ class ResultCache:
         return flight.leader
 
     def completed(self, job: Job, rendered: Rendered) -> None:
-        """Answer `job`, which ran for its flight, and all that wait for it."""
+        """Answer `job`, which ran for its flight, and all that wait for it. `rendered` is whole: see `as_sent`."""
         flight = self._land(job)
         seconds = job.tool.cache_seconds
         assert seconds is not None
@@ -112,11 +114,11 @@ class ResultCache:
         self._results.move_to_end(flight.key)
         if len(self._results) > _MOST_RESULTS:
             self._results.popitem(last=False)
-        self._reports.completed(job, rendered)
+        self._reports.completed(job, as_sent(job, rendered))
         for each in flight.followers:
             if not each.settled:  # meanwhile, by whoever was told of the ones before it
                 self.hits += 1
-                self._reports.completed(each, kept.result())
+                self._reports.completed(each, as_sent(each, kept.result()))
 
     def failed(self, job: Job, failure: Failure, cause: BaseException | None) -> None:
         """Tell `job`, which ran for its flight, and all that wait for it, that it failed."""

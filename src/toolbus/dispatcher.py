@@ -37,7 +37,7 @@ from .execution import (
 from .interceptors import screened, screens_results
 from .overdue import Overdue
 from .processes import run_in_process
-from .reports import Reports
+from .reports import Reports, as_sent
 from .results import Rendered, render
 from .retries import retry_delay
 from .scheduling import Job, Schedule
@@ -248,7 +248,7 @@ class ToolDispatcher:
         self._reports.started(job)
         try:
             value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
-            rendered = render(value) if job.tool.isolation == "thread" else value
+            rendered = self._rendered(job, value)
             screens = job.view is not None and bool(job.view.interceptors) and self._screens(job)
             if screens and not job.settled:
                 rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
@@ -263,6 +263,11 @@ class ToolDispatcher:
         else:
             self._complete(job, rendered)
         return True
+
+    def _rendered(self, job: Job, value: Any) -> Rendered:
+        """What a handler gave, as it is to be sent; whole for the cache, since each request may want its own part."""
+        rendered = render(value) if job.tool.isolation == "thread" else value
+        return rendered if job.flight is not None else as_sent(job, rendered)
 
     def _screens(self, job: Job) -> bool:
         """Whether an interceptor of the call's request wants to see results."""
@@ -334,7 +339,7 @@ class ToolDispatcher:
             value.close()  # nobody awaits it any more
         if error is None:
             try:
-                rendered = render(value)
+                rendered = self._rendered(job, value)
                 if not self._screens(job):
                     self._complete(job, rendered)
                 elif self._group is not None:  # else nobody is left to show it to, and so nobody may be told

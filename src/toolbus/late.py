@@ -45,8 +45,14 @@ class LateShelf:
         return [
             SystemMessage(
                 text=f"A call that was given up earlier has ended since. {each.name}({asked.get(each.call_id, '')}) "
-                f"gave: {each.content}",
+                f"gave: {each.content}{_left_out(each)}",
                 message_id=f"n{new_id()}",
             )
             for each in kept
         ]
+
+
+def _left_out(event: ToolCallLate) -> str:
+    """A word on what a note cannot show, since no vendor takes images there."""
+    count = len(event.parts)
+    return f"\n(images and files left out: {count})" if count else ""

@@ -14,6 +14,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias, cast
 
 import anyio
@@ -22,6 +23,7 @@ import anyio.to_process
 from .errors import ConfigurationError
 from .events import Artifact
 from .execution import Failure, ReportedFailure, classify, leaves_of
+from .messages import FilePart, ImagePart, Part
 from .results import Rendered, render
 from .tools import Tool
 
@@ -66,12 +68,14 @@ async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> 
         raise ProcessFailure(failure, "the process ended before it answered", (kinds_of(exc),)) from exc
     if "content" in reply:
         reply["artifacts"] = tuple(Artifact(**each) for each in reply["artifacts"])
+        reply["parts"] = tuple(_PARTS[each["type"]](**each) for each in reply["parts"])
         return Rendered(**reply)
     kinds = reply.pop("kinds")
     text = reply.pop("traceback")
     raise ProcessFailure(Failure(**reply), text, kinds)
 
 
+_PARTS: dict[str, Callable[..., Part]] = {"image": ImagePart, "file": FilePart}
 _NO_LIMITER = cast("anyio.CapacityLimiter", contextlib.nullcontext())  # one would wait: see `_have_one`
 _MOST_START_SECONDS = 30.0  # anyio waits 20 s for the interpreter; the rest is for importing the main script
 _MOST_STARTS = 3  # an idle process may have died unnoticed; then the next one is asked
@@ -132,11 +136,10 @@ def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> dic
     return {
         "content": rendered.content,
         "data": rendered.data,
-        "artifacts": [
-            {"name": each.name, "content": each.content, "media_type": each.media_type, "encoding": each.encoding}
-            for each in rendered.artifacts
-        ],
+        "artifacts": [asdict(each) for each in rendered.artifacts],
         "affected": rendered.affected,
+        "parts": [asdict(each) for each in rendered.parts],
+        "message": rendered.message,
     }
 
 

@@ -16,14 +16,14 @@ from .events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from .results import Rendered, clean
+from .results import Rendered, clean, with_summary, without_data
 
 if TYPE_CHECKING:
     from .bus import EventBus
     from .execution import Failure
     from .scheduling import Job
 
-__all__ = ["Reports", "ids_of", "logger"]
+__all__ = ["Reports", "as_sent", "ids_of", "logger"]
 
 logger = logging.getLogger("toolbus.dispatcher")
 
@@ -83,6 +83,7 @@ class Reports:
             ToolCallCompleted(
                 **_envelope(job.request, now),
                 content=rendered.content,
+                parts=rendered.parts,
                 data=rendered.data,
                 artifacts=rendered.artifacts,
                 affected=rendered.affected,
@@ -125,6 +126,24 @@ class Reports:
         job.settled = True
         self._bus.unwatch(*job.key)
         return self._bus.clock()
+
+
+def as_sent(job: Job, rendered: Rendered) -> Rendered:
+    """The result with the content that the tool or the request asks for, where that is not the whole.
+
+    A `summarize` that fails is logged and leaves the whole: the tool has done its work, and a failure would deny it.
+    """
+    tool, view = job.tool, job.view
+    if tool.summarize is not None:
+        try:
+            return with_summary(rendered, tool.summarize)
+        except Exception:  # the application's code
+            logger.warning("summarize of tool %s failed", tool.name, exc_info=True, extra=ids_of(job.request))
+            return rendered
+    include = tool.include_data
+    if include is None and view is not None:
+        include = view.options.get("include_data")
+    return without_data(rendered) if include is False else rendered
 
 
 def _envelope(request: ToolCallRequested, at: float) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """From what a handler returned to the exact text that the model reads.
 
 A plain value is itself: text as it is, anything else as JSON; `None` is `{"ok": true}`. A `ToolResult` becomes
-`{"ok": true, "message": ..., "data": ...}`. A failure is `{"ok": false, "reason": ..., "error": ...}`.
+`{"ok": true, "message": ..., "affected": <how many>, "data": ...}`. A failure is
+`{"ok": false, "reason": ..., "error": ...}`. Images and files go beside the text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -18,35 +20,45 @@ from pydantic import BaseModel
 
 from .errors import UnserialisableResult
 from .events import Artifact
+from .messages import FilePart, ImagePart, Part, TextPart
 
-__all__ = ["Rendered", "ToolResult", "clean", "failure_content", "render"]
+__all__ = ["Rendered", "ToolResult", "clean", "failure_content", "render", "with_summary", "without_data"]
 
 
 @dataclass(slots=True, kw_only=True)
 class ToolResult:
     """What a handler returns when a plain value does not say enough.
 
-    `message` is a sentence for the model, `data` any JSON value; `artifacts` are kept with the request and not sent
-    to the model; `affected` names what the tool changed (paths, ids), and is gathered on the `RequestResult`.
+    `message` is a sentence for the model, `data` any JSON value, `parts` are images and files for it; `artifacts` are
+    kept with the request and not sent to the model; `affected` names what the tool changed (paths, ids): the model gets
+    how many they are, and they are gathered on the `RequestResult`.
     """
 
     message: str = ""
     data: Any = None
     artifacts: Sequence[Artifact] = field(default_factory=tuple)
     affected: Sequence[str] = field(default_factory=tuple)
+    parts: Sequence[ImagePart | FilePart] = field(default_factory=tuple)
 
 
 @dataclass(slots=True)
 class Rendered:
-    """A success, ready for `ToolCallCompleted`. `data` holds JSON values only."""
+    """A success, ready for `ToolCallCompleted`. `data` holds JSON values only.
+
+    `message` is that of a `ToolResult`, which is in `content` too, and None where the handler returned no such.
+    """
 
     content: str
     data: Any = None
     artifacts: tuple[Artifact, ...] = ()
     affected: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    message: str | None = None
 
 
 _OK = '{"ok":true}'
+_PARTS = (ImagePart, FilePart)
+_BINARY = (bytes, bytearray, memoryview)
 
 
 def render(value: Any) -> Rendered:
@@ -57,24 +69,106 @@ def render(value: Any) -> Rendered:
         return Rendered(_OK)
     if isinstance(value, ToolResult):
         return _render_result(value)
+    if isinstance(value, (ImagePart, FilePart, TextPart)):
+        return _render_parts((value,))
+    if type(value) in (list, tuple) and _are_parts(value):
+        return _render_parts(value)
     content, data = _to_json(value)
     return Rendered(content, data)
 
 
 def _render_result(result: ToolResult) -> Rendered:
-    payload: dict[str, Any] = {"ok": True}
-    if result.message:
-        payload["message"] = clean(result.message)
-    if result.data is not None:
-        payload["data"] = result.data
-    content, written = _to_json(payload)
-    affected = (result.affected,) if isinstance(result.affected, str) else result.affected
+    message = clean(result.message)
+    names = (result.affected,) if isinstance(result.affected, str) else result.affected
+    affected = tuple(clean(str(each)) for each in names)  # paths are natural here
+    parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
+    content, written = _to_json(_envelope(message, affected, result.data))
     return Rendered(
         content,
         written.get("data"),
         tuple(_clean_artifact(each) for each in result.artifacts),
-        tuple(clean(str(each)) for each in affected),  # paths are natural here
+        affected,
+        tuple(_clean_part(each) for each in parts),
+        message,
     )
+
+
+def _envelope(message: str, affected: Sequence[str], data: Any = None) -> dict[str, Any]:
+    """What the model reads of a `ToolResult`."""
+    payload: dict[str, Any] = {"ok": True}
+    if message:
+        payload["message"] = message
+    if affected:
+        payload["affected"] = len(affected)
+    if data is not None:
+        payload["data"] = data
+    return payload
+
+
+def without_data(rendered: Rendered) -> Rendered:
+    """The same result with a content that says nothing of its data. A text is no data."""
+    if rendered.data is None:
+        return rendered
+    if rendered.message is None:
+        return replace(rendered, content=_OK)
+    payload = _envelope(rendered.message, rendered.affected)
+    return replace(rendered, content=orjson.dumps(payload).decode())
+
+
+def with_summary(rendered: Rendered, summarize: Callable[[Any], str]) -> Rendered:
+    """The same result with a content that has a text in the place of the data, or of the whole text that it was.
+
+    Raises what `summarize` raises, and `TypeError` where it gives no text.
+    """
+    has_data = rendered.data is not None
+    if not has_data and (rendered.message is not None or rendered.content == _OK):
+        return rendered
+    text = cast("object", summarize(rendered.data if has_data else rendered.content))
+    if not isinstance(text, str):
+        raise TypeError(f"it returned a {type(text).__name__}, and no text")
+    if rendered.message is None:
+        return replace(rendered, content=clean(text))
+    payload = _envelope(rendered.message, rendered.affected, clean(text))
+    return replace(rendered, content=orjson.dumps(payload).decode())
+
+
+def _are_parts(value: Sequence[Any]) -> bool:
+    """Whether a list is one of texts and parts, rather than of data."""
+    found = False
+    for each in value:
+        if isinstance(each, (ImagePart, FilePart, TextPart)):
+            found = True
+        elif not isinstance(each, str):
+            return False
+    return found
+
+
+def _render_parts(value: Sequence[str | Part]) -> Rendered:
+    """The texts, line by line, and the images and files beside them."""
+    texts: list[str] = []
+    parts: list[Part] = []
+    for each in value:
+        if isinstance(each, (str, TextPart)):
+            texts.append(clean(each if isinstance(each, str) else each.text))
+        else:
+            parts.append(_clean_part(each))
+    return Rendered("\n".join(texts) if texts else _OK, parts=tuple(parts))
+
+
+def _clean_part(part: Any) -> Part:
+    """A copy, which the handler has no hand on."""
+    if not isinstance(part, _PARTS):
+        raise UnserialisableResult(
+            f"the tool returned a part of type {type(part).__name__}; use ImagePart or FilePart of toolbus.messages"
+        )
+    if not isinstance(part.url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+        raise UnserialisableResult(
+            f"the URL of a part is of type {type(part.url).__name__}; "
+            "ImagePart.from_bytes and FilePart.from_bytes make one of bytes"
+        )
+    if isinstance(part, ImagePart):
+        return ImagePart(url=clean(part.url))
+    return FilePart(url=clean(part.url), media_type=clean(part.media_type), name=clean(part.name))
 
 
 def _clean_artifact(artifact: Any) -> Artifact:
@@ -112,7 +206,32 @@ def _to_json(value: Any) -> tuple[str, Any]:
         written = orjson.dumps(value)
     except TypeError:
         written = _write_slowly(value)
+    if b'"type":"' in written and _holds_part(value, written):
+        raise UnserialisableResult(
+            f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "
+            "return it alone, in a list with texts, or as ToolResult(parts=[...])"
+        )
     return written.decode(), orjson.loads(written)
+
+
+def _holds_part(value: Any, written: bytes) -> bool:
+    """Whether there is a part in `value`, of which the model would read the URL, however long."""
+    if b'"type":"image"' not in written and b'"type":"file"' not in written:
+        return False
+    found = False
+
+    def step(each: Any) -> Any:
+        nonlocal found
+        if isinstance(each, _PARTS):
+            found = True
+            return None
+        if is_dataclass(each) and not isinstance(each, type):
+            return {inside.name: getattr(each, inside.name) for inside in fields(each)}
+        return _default(each)
+
+    with contextlib.suppress(TypeError, RecursionError):  # what is found before is found
+        orjson.dumps(value, default=step, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS)
+    return found
 
 
 def _write_slowly(value: Any) -> bytes:
@@ -132,6 +251,7 @@ def _write_slowly(value: Any) -> bytes:
 
 def _default(value: Any) -> Any:
     """One step towards JSON for what orjson does not know."""
+    kind = type(cast("object", value))
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):
@@ -143,7 +263,8 @@ def _default(value: Any) -> Any:
         return sorted(cast("AbstractSet[Any]", value), key=str)
     if isinstance(value, (decimal.Decimal, pathlib.PurePath)):
         return str(value)
-    raise TypeError(f"it holds a value of type {type(value).__name__}")
+    hint = "; of an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
+    raise TypeError(f"it holds a value of type {kind.__name__}{hint}")
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -8,19 +8,18 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 from .errors import ConfigurationError, InvalidArguments, NotRunning
 from .messages import Message, UserMessage, user_text
-from .protocols import ApprovalRule, ToolSpec
+from .protocols import ToolSpec
 from .results import ToolResult
 from .schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
-from .tool_checks import check_retry_on, check_running, is_async
+from .tool_checks import Isolation, ToolOptions, check_options, check_running, is_async
 
 __all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
 
@@ -116,39 +115,6 @@ def _is_context(annotation: Any) -> bool:
     return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
 
 
-Isolation: TypeAlias = Literal["thread", "process"]
-RetryOn: TypeAlias = tuple[type[Exception], ...] | Callable[[Exception], bool]
-
-
-class ToolOptions(TypedDict, total=False):
-    """How a tool is run, beside what it is: see `Tool`."""
-
-    timeout_seconds: float | None
-    """The deadline of one call, in the place of the request's `tool_timeout_seconds`; retries included."""
-    max_concurrency: int | None
-    """How many calls of this tool run at once in one dispatcher, over all requests."""
-    external: bool
-    """There is no handler here: somebody else on the bus answers."""
-    destructive: bool
-    """It destroys or sends what cannot be taken back: a person has to approve each call, unless `approval` is given."""
-    approval: bool | ApprovalRule | None
-    """Whether a person has to approve each call: always, never, or where a function of the arguments says so."""
-    sequential: bool
-    """Calls of sequential tools in one reply run one after another, in call order; all others run in parallel."""
-    status: str
-    """The sentence for people while a call runs: a template over its arguments, such as "Looking {city} up"."""
-    retries: int
-    """How often a call that failed is tried again, with growing waits, within its deadline. 0 to 10."""
-    retry_on: RetryOn
-    """Which exceptions are tried again: types, or a function. Without it, all but `ToolError`. `ToolRetry` never is."""
-    cache_seconds: float | None
-    """For a pure tool: how long a result serves calls with the same arguments, of all requests. Calls under way are
-    shared as well. Not for handlers that take a `ToolContext`."""
-    isolation: Isolation
-    """Where a sync handler runs: in a "thread", which cannot be killed, or in a "process", which is killed at the
-    call's deadline and when it is cancelled. A process takes a function that can be imported, and no context."""
-
-
 class Tool(Generic[P, R]):
     """A tool: what the model sees of it, and the handler that runs it.
 
@@ -173,12 +139,14 @@ class Tool(Generic[P, R]):
         "cache_seconds",
         "handler",
         "has_schema",
+        "include_data",
         "is_async",
         "isolation",
         "max_concurrency",
         "retries",
         "retry_on",
         "spec",
+        "summarize",
     )
 
     def __init__(
@@ -197,7 +165,7 @@ class Tool(Generic[P, R]):
         if handler is not None:
             _check_handler(handler)
         name = _checked_name(name or getattr(handler, "__name__", ""))
-        _check_options(name, options)
+        check_options(name, options)
         approval = options.get("approval")
         binder = _binder(name, schema, handler, validate)
         check_running(name, handler, options, takes_context=binder.context is not None)
@@ -216,7 +184,9 @@ class Tool(Generic[P, R]):
         self.retries = options.get("retries", 0)
         self.retry_on = options.get("retry_on")
         self.cache_seconds = options.get("cache_seconds")
-        self.isolation = options.get("isolation", "thread")
+        self.isolation: Isolation = options.get("isolation", "thread")
+        self.include_data = options.get("include_data")
+        self.summarize = options.get("summarize")
         self._bind = bind
         self._context = binder.context
         self.spec = ToolSpec(
@@ -229,6 +199,9 @@ class Tool(Generic[P, R]):
             approval=options.get("destructive", False) if approval is None else approval,
             sequential=options.get("sequential", False),
             status=options.get("status", ""),
+            kind=options.get("kind", ""),
+            sensitive_history=options.get("sensitive_history", False),
+            max_result_chars=options.get("max_result_chars"),
         )
 
     @property
@@ -297,30 +270,6 @@ def _check_handler(handler: Any) -> None:
             f"tool {getattr(handler, '__qualname__', handler)}: a handler returns one value and does not yield; "
             "return a list, and tell how far it is with ToolContext.progress"
         )
-
-
-_OPTIONS = tuple(ToolOptions.__annotations__)
-_MOST_RETRIES = 10  # with waits that double, the tenth is minutes past any deadline that makes sense
-
-
-def _check_options(name: str, options: ToolOptions) -> None:
-    if unknown := options.keys() - _OPTIONS:
-        raise TypeError(
-            f"tool {name!r}: there is no option {', '.join(sorted(unknown))}; the options are {', '.join(_OPTIONS)}"
-        )
-    for option in ("timeout_seconds", "cache_seconds"):
-        seconds = options.get(option)
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise ConfigurationError(f"tool {name!r}: {option} is {seconds}; it must be above 0 and finite")
-    most = options.get("max_concurrency")
-    if most is not None and most < 1:
-        raise ConfigurationError(f"tool {name!r}: max_concurrency is {most}; it must be at least 1")
-    retries = options.get("retries", 0)
-    if not 0 <= retries <= _MOST_RETRIES:
-        raise ConfigurationError(f"tool {name!r}: retries is {retries}; it must be 0 to {_MOST_RETRIES}")
-    check_retry_on(name, options.get("retry_on"))
-    if options.get("isolation", "thread") not in ("thread", "process"):
-        raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
 
 
 def _binder(

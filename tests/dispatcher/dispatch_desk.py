@@ -35,6 +35,7 @@ class View:
         self.metadata: Mapping[str, Any] | None = None
         self.tools = ToolRegistry(tools)
         self.interceptors: Sequence[Any] = ()
+        self.options: Mapping[str, Any] = {}
 
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any:
         raise AssertionError((call_id, prompt, options))

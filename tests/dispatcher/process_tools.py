@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from toolbus import ToolError, ToolResult, ToolRetry, tool
 from toolbus.errors import InvalidArguments
 from toolbus.events import Artifact
+from toolbus.messages import FilePart, ImagePart
 from toolbus.tools import Tool
 
 
@@ -44,6 +45,10 @@ def describe(place: Place, day: dt.date, days: int = 1) -> ToolResult:
         data={"day": day, "nested": [1, None]},
         artifacts=[Artifact(name="a", content="b", media_type="text/csv")],
         affected=["x"],
+        parts=[
+            ImagePart.from_bytes(b"plot", "image/png"),
+            FilePart.from_bytes(b"file", "application/pdf", "a.pdf"),
+        ],
     )
 
 
@@ -90,6 +95,18 @@ FAILURES: dict[str, Any] = {
 
 def made_of(how: str) -> BaseException:
     return FAILURES[how]()
+
+
+@tool(isolation="process", summarize=lambda data: f"{len(data)} rows")
+def list_rows() -> list[int]:
+    """List rows."""
+    return [1, 2, 3]
+
+
+@tool(isolation="process", include_data=False)
+def save_rows() -> ToolResult:
+    """Save rows."""
+    return ToolResult(message="Saved.", data=[1, 2, 3], affected=["a", "b"])
 
 
 @tool(isolation="process")

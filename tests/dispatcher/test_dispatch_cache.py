@@ -16,11 +16,14 @@ from dispatch_desk import Desk
 from toolbus import EventBus, Runtime, ToolDispatcher, ToolError, ToolRegistry, ToolResult, ToolRetry, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import Artifact, Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, ToolCallStarted
+from toolbus.messages import ImagePart
 from toolbus.testing import ScriptedProvider, advance, assert_idle, calls, settle, text, virtual_backends
 from toolbus.tools import Tool, ToolContext
 
 anyio_backend = virtual_backends()
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
+PLOT = ImagePart.from_bytes(b"plot", "image/png")
 
 
 class Source:
@@ -154,7 +157,8 @@ async def test_a_whole_result_is_kept_and_each_call_has_its_own_copy_of_it():
     artifact = Artifact(name="a", content="b")
     source, desk = Source(), Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([source.tool])):
-        source.let_go(0, ToolResult(message="ok", data={"rows": [1]}, artifacts=[artifact], affected=["x"]))
+        result = ToolResult(message="ok", data={"rows": [1]}, artifacts=[artifact], affected=["x"], parts=[PLOT])
+        source.let_go(0, result)
         desk.ask("fetch", "c0", word="a")
         desk.ask("fetch", "c1", word="a")
         await desk.completed("c1")
@@ -164,8 +168,10 @@ async def test_a_whole_result_is_kept_and_each_call_has_its_own_copy_of_it():
         assert each.data == {"rows": [1]}, "what somebody did to another one's does not show"
         each.data["rows"].append(2)
         assert (each.artifacts, each.affected) == ((artifact,), ("x",))
-        assert each.content == '{"ok":true,"message":"ok","data":{"rows":[1]}}'
+        assert each.content == '{"ok":true,"message":"ok","affected":1,"data":{"rows":[1]}}'
+        assert each.parts == (PLOT,)
     assert len({id(each.artifacts[0]) for each in events}) == 3
+    assert len({id(each.parts[0]) for each in events}) == 3
 
 
 async def test_at_most_a_thousand_results_are_kept_and_the_one_unused_for_longest_goes_first():

@@ -98,7 +98,7 @@ async def test_artifacts_and_what_was_affected_stand_on_the_event():
     async with ToolDispatcher(desk.bus, ToolRegistry([save])):
         desk.ask("save")
         event = await desk.completed()
-    assert (event.content, event.data) == ('{"ok":true,"message":"Saved.","data":1}', 1)
+    assert (event.content, event.data) == ('{"ok":true,"message":"Saved.","affected":1,"data":1}', 1)
     assert (event.artifacts, event.affected) == ((Artifact(name="a", content="b"),), ("x",))
     assert decode(encode(event)) == event
 

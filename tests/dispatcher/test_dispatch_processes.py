@@ -22,6 +22,7 @@ from dispatch_desk import Desk
 
 from toolbus import EventBus, Limits, RequestSession, ToolDispatcher, ToolRegistry
 from toolbus.events import ToolCallStarted, decode, encode
+from toolbus.messages import FilePart, ImagePart
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import Tool
 
@@ -149,12 +150,20 @@ async def test_a_handler_runs_in_another_process_which_is_used_again():
 
 async def test_arguments_become_what_the_signature_says_and_the_whole_result_comes_back():
     event = await ending_of("describe", place={"city": "Paris"}, day="2026-02-28")
-    assert (
-        event.content == '{"ok":true,"message":"Paris on 28.02. for 1","data":{"day":"2026-02-28","nested":[1,null]}}'
-    )
+    said = '{"ok":true,"message":"Paris on 28.02. for 1","affected":1,"data":{"day":"2026-02-28","nested":[1,null]}}'
+    assert event.content == said
     assert event.data == {"day": "2026-02-28", "nested": [1, None]}
     assert [(each.name, each.content, each.media_type) for each in event.artifacts] == [("a", "b", "text/csv")]
     assert event.affected == ("x",)
+    file = FilePart.from_bytes(b"file", "application/pdf", "a.pdf")
+    assert event.parts == (ImagePart.from_bytes(b"plot", "image/png"), file)
+
+
+async def test_what_the_model_gets_of_a_result_is_decided_here_and_the_whole_comes_back():
+    event = await ending_of("list_rows")
+    assert (event.content, event.data) == ("3 rows", [1, 2, 3])
+    event = await ending_of("save_rows")
+    assert (event.content, event.data) == ('{"ok":true,"message":"Saved.","affected":2}', [1, 2, 3])
 
 
 async def test_arguments_that_do_not_fit_are_refused_before_a_process_is_asked(started: list[Any]):

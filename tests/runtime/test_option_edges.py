@@ -221,6 +221,7 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "late-results-another-word": ({"late_results": "x"}, LATE),
     "late-results-a-list": ({"late_results": []}, LATE),
     "note-failures-a-word": ({"note_failures": "no"}, "note_failures is .*; say True or False"),
+    "include-data-a-word": ({"include_data": "no"}, "include_data is .*; say True or False"),
     "guidance-a-text": ({"guidance": "Be brief"}, "guidance is .*; say True or False"),
     "provider-for-round-a-number": ({"provider_for_round": 3}, FOR_ROUND),
     "provider-for-round-a-name": ({"provider_for_round": "openai:x"}, FOR_ROUND),

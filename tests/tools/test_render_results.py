@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from toolbus.errors import UnserialisableResult
 from toolbus.events import Artifact, ToolCallCompleted, decode, encode
+from toolbus.messages import FilePart, ImagePart, TextPart
 from toolbus.results import Rendered, ToolResult, clean, failure_content, render
 
 HALF = "\ud83d"  # half of a surrogate pair
@@ -50,6 +51,15 @@ class Anything(BaseModel):
     inside: Any
 
 
+@dataclass
+class Holder:
+    inside: Any
+
+
+PLOT = ImagePart.from_bytes(b"plot", "image/png")
+BILL = FilePart.from_bytes(b"bill", "application/pdf", "bill.pdf")
+
+
 def cyclic_list() -> list[Any]:
     inside: list[Any] = []
     inside.append(inside)
@@ -77,6 +87,7 @@ def through_the_wire(rendered: Rendered) -> ToolCallCompleted:
         data=rendered.data,
         artifacts=rendered.artifacts,
         affected=rendered.affected,
+        parts=rendered.parts,
     )
     back = decode(encode(event))
     assert back == event, "what listeners here and elsewhere see differs"
@@ -148,7 +159,8 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (b"raw", "bytes"),
+        (b"raw", r"bytes .* ImagePart\.from_bytes\(data, media_type\)"),
+        (memoryview(b"raw"), r"memoryview .* ImagePart\.from_bytes"),
         ({"deep": [b"raw"]}, "dict .* a value of type bytes"),
         (object(), "object"),
         (Model, "ModelMetaclass"),
@@ -160,6 +172,13 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         (cyclic_dict_with_half(), "dict .* recursion"),
         (cyclic_model(), "Anything .* Circular"),
         (ToolResult(data=b"raw"), "bytes"),
+        ({"chart": PLOT}, r"dict with an image or a file inside; .* ToolResult\(parts=\[...\]\)"),
+        ([{"rows": 1}, PLOT], "list with an image or a file inside"),
+        ([{"deep": (Holder(PLOT),)}], "list with an image or a file inside"),
+        (ToolResult(data=[BILL]), "dict with an image or a file inside"),
+        (ToolResult(parts=["text"]), "part of type str; use ImagePart or FilePart"),  # type: ignore[list-item]
+        (ToolResult(parts=[TextPart(text="x")]), "part of type TextPart"),  # type: ignore[list-item]
+        (ImagePart(url=b"raw"), "URL of a part is of type bytes; ImagePart.from_bytes"),  # type: ignore[arg-type]
         (ToolResult(artifacts=["text"]), "artifact of type str"),  # type: ignore[list-item]
         (ToolResult(artifacts=[Artifact(name="a", content=b"raw")]), "artifact 'a' is of type bytes.*base64"),  # type: ignore[arg-type]
     ],
@@ -177,13 +196,53 @@ def test_artifacts_and_what_was_affected_are_kept_beside_the_text():
         affected=[pathlib.PurePosixPath("a/b"), f"c{HALF}", 7],  # type: ignore[list-item]
     )
     event = through_the_wire(render(result))
-    assert event.content == '{"ok":true,"message":"Saved."}'
+    assert event.content == '{"ok":true,"message":"Saved.","affected":3}'
     assert event.artifacts == (Artifact(name="a?", content="text?", media_type="text/markdown"),)
     assert event.affected == ("a/b", "c?", "7")
 
 
 def test_one_affected_name_is_not_taken_for_its_letters():
     assert render(ToolResult(affected="notes.md")).affected == ("notes.md",)
+
+
+@pytest.mark.parametrize(
+    ("value", "content", "parts"),
+    [
+        (PLOT, '{"ok":true}', (PLOT,)),
+        (BILL, '{"ok":true}', (BILL,)),
+        (TextPart(text="words"), "words", ()),
+        ([PLOT, BILL], '{"ok":true}', (PLOT, BILL)),
+        (("Sales in May", PLOT, TextPart(text=f"and June{HALF}")), "Sales in May\nand June?", (PLOT,)),
+        (ToolResult(parts=[PLOT]), '{"ok":true}', (PLOT,)),
+        (ToolResult(parts=PLOT), '{"ok":true}', (PLOT,)),  # type: ignore[arg-type]
+        (ToolResult(message="Drawn.", data=[1], parts=[PLOT]), '{"ok":true,"message":"Drawn.","data":[1]}', (PLOT,)),
+        (FilePart(url="https://x/a", media_type="a/b", name=HALF), '{"ok":true}', None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_images_and_files_go_beside_the_text(value: Any, content: str, parts: tuple[Any, ...] | None):
+    event = through_the_wire(render(value))
+    assert event.content == content
+    assert event.parts == parts or parts is None
+
+
+def test_a_part_is_the_events_own_whatever_the_handler_does_with_its_own_later():
+    plot = ImagePart.from_bytes(b"plot", "image/png")
+    for value in (plot, [plot], ToolResult(parts=[plot])):
+        rendered = render(value)
+        assert rendered.parts == (plot,)
+        assert rendered.parts[0] is not plot
+
+
+def test_data_that_only_looks_like_a_part_is_data():
+    value = {"url": "https://x", "type": "image"}
+    assert render([value, Holder(1)]).data == [value, {"inside": 1}]
+    assert render(["a", "b"]).data == ["a", "b"]
+
+
+def test_how_many_are_affected_is_told_to_the_model_where_there_are_any():
+    assert render(ToolResult(affected=["a", "b"])).content == '{"ok":true,"affected":2}'
+    assert render(ToolResult(affected=[])).content == '{"ok":true}'
 
 
 def test_data_is_the_events_own_whatever_the_handler_does_with_its_own_later():

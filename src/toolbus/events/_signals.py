@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from ..messages import Part
 from ._base import Event, event
 
 Stage: TypeAlias = Literal["idle", "submitted", "streaming", "executing", "waiting", "processing", "complete", "error"]
@@ -96,6 +97,7 @@ class ToolCallLate(Event):
     name: str
     late: Literal["tool_call_completed", "tool_call_failed"]
     content: str = ""
+    parts: tuple[Part, ...] = ()
     error: str = ""
     for_next_turn: bool = False
 
