@@ -85,7 +85,13 @@ class AnthropicDialect:
         events: list[dict[str, Any]] = [
             {
                 "type": "message_start",
-                "message": {**head, "model": reply.model, "stop_reason": None, "stop_sequence": None, "usage": _usage(usage, 1)},
+                "message": {
+                    **head,
+                    "model": reply.model,
+                    "stop_reason": None,
+                    "stop_sequence": None,
+                    "usage": _usage(usage, 1),
+                },
             }
         ]
         blocks = _blocks(reply)
@@ -113,6 +119,10 @@ class AnthropicDialect:
     def breaks(self, message: str) -> Sequence[bytes]:
         """The event `error`."""
         return [sse(_error(kind, message), "error") for kind in ("overloaded_error", "api_error")]
+
+    def garbage(self) -> bytes:
+        """An event of no sense."""
+        return b"event: content_block_delta\ndata: \xff\xfe {]garbage\n\n"
 
     def opaque(self, reply: WireReply) -> Sequence[str]:
         """The signature of thinking, and the data of thinking that is redacted."""

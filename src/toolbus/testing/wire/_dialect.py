@@ -80,6 +80,10 @@ class Dialect(Protocol):
         """Frames that say an error inside a stream that began well, one for each way in which servers do it."""
         ...
 
+    def garbage(self) -> bytes:
+        """A frame that a client has to read, and that is neither JSON nor UTF-8."""
+        ...
+
     def opaque(self, reply: WireReply) -> Sequence[str]:
         """What of this reply has to come back unread with the next request, as `WireRequest.opaque` has it."""
         ...

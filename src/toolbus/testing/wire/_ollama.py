@@ -92,6 +92,10 @@ class OllamaDialect:
         """A line with an error."""
         return [_line({"error": message})]
 
+    def garbage(self) -> bytes:
+        """A line of no sense."""
+        return b"\xff\xfe {]garbage\n"
+
     def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
         """Nothing."""
         return ()
@@ -123,7 +127,9 @@ class OllamaDialect:
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    text = json.dumps(value, ensure_ascii=False)
+    # As Go's writer has them; clients split lines there.
+    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode() + b"\n"
 
 
 def _call(call: WireCall) -> dict[str, Any]:

@@ -99,6 +99,10 @@ class OpenAIDialect:
             sse({"error": {"message": message, "code": 503}}),
         ]
 
+    def garbage(self) -> bytes:
+        """A chunk of no sense."""
+        return b"data: \xff\xfe {]garbage\n\n"
+
     def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
         """Nothing."""
         return ()

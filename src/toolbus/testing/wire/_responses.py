@@ -83,6 +83,10 @@ class ResponsesDialect:
         events.fail("server_error", message)
         return [sse(error, "error"), events.frames[0]]
 
+    def garbage(self) -> bytes:
+        """An event of no sense."""
+        return b"event: response.output_text.delta\ndata: \xff\xfe {]garbage\n\n"
+
     def opaque(self, reply: WireReply) -> Sequence[str]:
         """The encrypted content of the reasoning item."""
         return (_encrypted(reply),) if reply.reasoning_pieces() or reply.opaque_reasoning else ()

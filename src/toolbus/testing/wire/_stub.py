@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Mapping
 
@@ -33,7 +34,6 @@ DIALECTS: Mapping[str, Dialect] = {
 
 _FLOOD_PIECE = b"x" * 65_536
 _ENDINGS: Mapping[str, Ending] = {"cut": "cut", "reset": "reset"}
-_GARBAGE = b"\xff\xfe {]garbage\n\n"
 
 
 def dialect_of(dialect: str | Dialect) -> Dialect:
@@ -129,12 +129,12 @@ class WireServer(LoopbackServer):
         if step.how == "error":
             more = (self.dialect.breaks(step.message)[step.wording],)
         elif step.how == "garbage":
-            more = (_GARBAGE,)
+            more = (self.dialect.garbage(),)
         elif step.how == "flood":
-            more = (_FLOOD_PIECE,) * (-(-step.size_bytes // len(_FLOOD_PIECE)))
+            more = itertools.repeat(_FLOOD_PIECE, -(-step.size_bytes // len(_FLOOD_PIECE)))
         return Answer(
             headers=whole.headers,
-            frames=(*kept, *more),
+            frames=itertools.chain(kept, more),
             ending=_ENDINGS.get(step.how, "whole"),
             before_headers=step.after is None,
         )

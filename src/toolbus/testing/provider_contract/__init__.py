@@ -1,0 +1,132 @@
+"""The contract of a provider as one test: `check_provider`.
+
+Knows the seam (`toolbus.protocols.Provider`), the stub server of `toolbus.testing.wire`, and no provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from ...errors import ConfigurationError
+from ...protocols import Provider
+from ..wire import Dialect, WireServer, dialect_of
+from . import _failing, _living, _reading, _sending
+from ._bench import CHECKS, Abandoned, Bench, Failure, Run, close
+
+__all__ = ["ContractBroken", "ContractReport", "Failure", "check_provider", "provider_checks"]
+
+_CHECKS = {
+    name: each
+    for module in (_reading, _failing, _sending, _living)  # which put their checks into the table
+    for name, each in CHECKS.items()
+    if each.run.__module__ == module.__name__
+}
+_MAX_REPLY_BYTES = 8 * 2**20
+
+
+class ContractBroken(AssertionError):
+    """A provider does not keep its contract. The text has all that is wrong; so have the `failures`."""
+
+    def __init__(self, failures: Collection[Failure], ran: int) -> None:
+        broken = len({each.check for each in failures})
+        lines = [f"the provider breaks its contract in {broken} of {ran} checks", *map(str, failures)]
+        super().__init__("\n\n".join(lines))
+        self.failures = tuple(failures)
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The names of the checks that failed, in the order in which they ran."""
+        return tuple(dict.fromkeys(each.check for each in self.failures))
+
+
+@dataclass(frozen=True, slots=True)
+class ContractReport:
+    """Which checks a provider has passed, and which were left out: the wire format cannot say what they are about."""
+
+    passed: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def provider_checks() -> dict[str, str]:
+    """All checks of `check_provider`: name, and what it holds, in the order in which they run."""
+    return {name: each.holds for name, each in _CHECKS.items()}
+
+
+async def check_provider(
+    make_provider: Callable[[str], Provider],
+    *,
+    dialect: str | Dialect = "openai",
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    patience_seconds: float = 10.0,
+    max_reply_bytes: int = _MAX_REPLY_BYTES,
+) -> ContractReport:
+    """Check that a provider keeps the contract of `toolbus.protocols.Provider`, against a stub server on a real socket.
+
+        async def test_my_provider_keeps_the_contract():
+            await check_provider(lambda url: MyProvider("stub", api_key="not-a-real-key", base_url=url))
+
+    `make_provider` is called with the URL of the stub and gives a provider that talks to it: one for all checks,
+    another one after a check that fails, and a few for checks that need their own. Each that has an `aclose` is closed.
+    Give it a key of at least 8 characters: the suite looks for it in errors. `dialect` is the wire format that the stub
+    speaks: "openai" (chat completions), "responses", "anthropic", "ollama", or a `toolbus.testing.wire.Dialect` of
+    one's own.
+
+    Checks that the wire format cannot say anything about (`Dialect.lacks`) are left out. `only` runs some checks alone,
+    `without` all but some: the names are those of `provider_checks()`. `max_reply_bytes` is where the provider stops
+    reading. `patience_seconds` bounds every wait for a provider that does nothing; one that keeps the contract never
+    needs it.
+
+    All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
+    was expected and what came; `ConfigurationError` for names of checks or dialects that there are not. Works on
+    asyncio and trio, in real time: no virtual clock.
+    """
+    chosen = set(_CHECKS) if only is None else set(only)
+    if unknown := (chosen | set(without)) - set(_CHECKS):
+        raise ConfigurationError(f"there are no checks {', '.join(sorted(unknown))}: see provider_checks()")
+    spoken = dialect_of(dialect)
+    passed: list[str] = []
+    left_out: list[str] = []
+    failures: list[Failure] = []
+    provider: Provider | None = None
+    with WireServer(dialect=spoken) as server:
+        for each in _CHECKS.values():
+            if each.name not in chosen or each.name in without:
+                continue
+            if each.needs & spoken.lacks:
+                left_out.append(each.name)
+                continue
+            provider = provider or make_provider(server.base_url)
+            bench = Bench(
+                each.name,
+                provider=provider,
+                server=server,
+                make=make_provider,
+                patience_seconds=patience_seconds,
+                max_reply_bytes=max_reply_bytes,
+            )
+            await _run(each.run, bench)
+            if bench.failures:
+                failures += bench.failures
+                await close(provider)
+                provider = None
+            else:
+                passed.append(each.name)
+        if provider is not None:
+            await close(provider)
+    if failures:
+        raise ContractBroken(failures, len(passed) + len({each.check for each in failures}))
+    return ContractReport(tuple(passed), tuple(left_out))
+
+
+async def _run(run: Run, bench: Bench) -> None:
+    try:
+        await run(bench)
+    except Abandoned:
+        pass
+    except Exception as exc:  # a provider may break in any way, and the other checks go on
+        bench.fail("the check", "comes to its end", f"{type(exc).__name__}: {exc}")
+    finally:
+        bench.server.script = ()
+        bench.server.release()
