@@ -14,13 +14,17 @@ class _Lines:
 
     def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
         """One event may have `limit_bytes`; more raises `ReplyTooLarge` in `feed`."""
-        self._buffer = b""
+        self._buffer = bytearray()  # grows in place: a long line comes in many pieces
         self._limit_bytes = limit_bytes
         self._errors = errors
 
     def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
         """The events that `piece` completes, as (event name, data)."""
-        *lines, self._buffer = (self._buffer + piece).split(b"\n")
+        self._buffer += piece
+        lines: list[bytes] = []
+        if b"\n" in piece:
+            *lines, rest = bytes(self._buffer).split(b"\n")
+            self._buffer = bytearray(rest)
         self._bound(len(self._buffer))
         found: list[tuple[str, bytes]] = []
         for line in lines:
@@ -30,9 +34,9 @@ class _Lines:
     def finish(self) -> list[tuple[str, bytes]]:
         """What the end of the body completes: a last event without its empty line."""
         found: list[tuple[str, bytes]] = []
-        self._line(self._buffer.rstrip(b"\r"), found)
+        self._line(bytes(self._buffer).rstrip(b"\r"), found)
         self._line(b"", found)
-        self._buffer = b""
+        self._buffer = bytearray()
         return found
 
     def _bound(self, size_bytes: int) -> None:
