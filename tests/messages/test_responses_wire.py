@@ -152,6 +152,19 @@ def test_reasoning_that_leads_to_nothing_is_not_sent() -> None:
     assert to_openai_responses([message]) == []
 
 
+def test_items_of_a_reply_that_stands_there_twice_go_once() -> None:
+    (message,) = from_openai_responses([THOUGHT, SAID])
+    again = [THOUGHT, SAID, {"role": "assistant", "content": "Sunny."}]
+    assert to_openai_responses([message, message]) == again
+    assert to_openai_responses([message, copy.deepcopy(message)]) == again
+
+
+def test_replies_of_a_server_that_numbers_the_items_of_each_anew_keep_their_reasoning() -> None:
+    other = {**THOUGHT, "encrypted_content": "gBBB"}
+    items: Items = [THOUGHT, SAID, PROMPT, other, SAID]
+    assert to_openai_responses(from_openai_responses(items)) == items
+
+
 def test_fields_that_are_empty_do_not_go_back() -> None:
     (message,) = from_openai_responses([{**THOUGHT, "status": None, "content": None}, {**SAID, "phase": None}])
     assert to_openai_responses([message]) == [THOUGHT, {key: SAID[key] for key in SAID if key != "phase"}]

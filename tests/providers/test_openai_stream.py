@@ -120,7 +120,7 @@ def test_arguments_may_be_an_object() -> None:
 
 
 def test_arguments_that_the_token_limit_cut_off_are_never_an_empty_object() -> None:
-    assert called(read(fragments(fragment("", "a"), finish_reason="length"))) == [("", "a", "")]
+    assert called(read(fragments(fragment("", "a"), finish_reason="length"))) == [("", "a", "{")]
     assert called(read(fragments(fragment('{"n', "a"), finish_reason="length"))) == [("", "a", '{"n')]
 
 

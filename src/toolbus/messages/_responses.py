@@ -7,7 +7,7 @@ no I/O.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from ..errors import InvalidHistory
 from ._model import (
@@ -31,6 +31,8 @@ __all__ = ["from_openai_responses", "to_openai_responses"]
 _LONGEST_ID = 64  # the API refuses a longer call_id
 _UNKNOWN_TYPE = "application/octet-stream"
 _KEY = "responses"
+
+_Sent: TypeAlias = dict[tuple[str, ...], list[Sequence[Item]]]  # kept items that are on the wire, by their ids
 
 
 def _legal_id(wire_id: str) -> str:
@@ -56,7 +58,7 @@ def to_openai_responses(
     The dictionaries are fresh, kept reasoning excepted; nothing is validated (see `toolbus.core.transcript`).
     """
     ids = OutgoingIds(_legal_id)
-    sent: set[str] = set()
+    sent: _Sent = {}
     wire: list[dict[str, Any]] = []
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -73,7 +75,7 @@ def to_openai_responses(
 
 
 def _assistant(
-    message: AssistantMessage, ids: OutgoingIds, sent: set[str], vendor: str, *, valid_arguments: bool
+    message: AssistantMessage, ids: OutgoingIds, sent: _Sent, vendor: str, *, valid_arguments: bool
 ) -> list[Item]:
     calls: list[Item] = [
         {
@@ -86,10 +88,13 @@ def _assistant(
     ]
     of_vendor: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
     kept: Sequence[Item] = of_vendor.get(_KEY) or ()
-    own = {str(item["id"]) for item in kept if item.get("id")}
-    again = items_again(kept, message.text, calls) if kept and sent.isdisjoint(own) else None
+    # Ids alone do not tell a reply that stands there twice: there are servers that number the items of each anew.
+    ids_of_items = tuple(str(item.get("id") or "") for item in kept)
+    same_ids = sent.setdefault(ids_of_items, [])
+    twice = any(ids_of_items) and kept in same_ids
+    again = items_again(kept, message.text, calls) if kept and not twice else None
     if again is not None:
-        sent |= own
+        same_ids.append(kept)
         return again
     said: list[Item] = [{"role": "assistant", "content": message.text}] if message.text or not calls else []
     return said + calls

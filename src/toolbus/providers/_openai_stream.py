@@ -18,7 +18,7 @@ from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, Reasonin
 from ._errors import ErrorTranslator
 from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
 
-__all__ = ["ReplyBuilder", "read_chunk"]
+__all__ = ["ReplyBuilder", "read_chunk", "whole_arguments"]
 
 _CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -230,10 +230,16 @@ class ReplyBuilder:
         return "refusal" if self._refused and found in {"", "stop"} and not self._calls else found
 
     def _arguments(self, call: _Call) -> str:
-        # Empty text is how many servers send a call without arguments. Where the reply was cut off it may be the
-        # start of anything, so it stays empty, which is no JSON, and the call does not run.
-        text = call.arguments.whole()
-        return text if text.strip() or self._finish_reason in _CUT_OFF else "{}"
+        return whole_arguments(call.arguments.whole(), cut=self._finish_reason in _CUT_OFF)
+
+
+def whole_arguments(text: str, *, cut: bool) -> str:
+    """The argument text of a call; of one without text an empty object.
+
+    Where the reply was cut off, no text may be the start of any object: so it is one that has only begun, which is no
+    JSON, and the call does not run. (Empty text would: to toolbus it is an empty object.)
+    """
+    return text if text.strip() else "{" if cut else "{}"
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:

@@ -17,7 +17,7 @@ from ..messages import AssistantMessage, ToolCall, Usage
 from ..messages._response_items import Reply, read_reply
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._errors import ErrorTranslator
-from ._openai_stream import read_chunk
+from ._openai_stream import read_chunk, whole_arguments
 from ._text import Characters, as_object, as_objects, count_at, size_bytes, without_half_characters
 
 __all__ = ["ResponseBuilder"]
@@ -280,8 +280,7 @@ class ResponseBuilder:
         calls = tuple(
             ToolCall(
                 name=call.name,
-                # Empty text may be a call without arguments, or where the reply was cut off, the start of anything.
-                arguments=call.arguments if cut or call.arguments.strip() else "{}",
+                arguments=whole_arguments(call.arguments, cut=cut),
                 provider_call_id=call.wire_id,
             )
             for call in reply.calls
