@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bus import EventBus
+    from .core.compression import Compression
     from .core.limits import Limits
     from .core.prices import Price
     from .dispatcher import ToolDispatcher
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from .runtime import Runtime
     from .session import RequestSession
     from .subrequest import subrequest_tool
+    from .summarizer import Summarizer
     from .tools import Tool, ToolContext, ToolRegistry, tool
 
 __all__ = [
+    "Compression",
     "Denied",
     "EventBus",
     "Interceptor",
@@ -34,6 +37,7 @@ __all__ = [
     "RequestResult",
     "RequestSession",
     "Runtime",
+    "Summarizer",
     "Tool",
     "ToolContext",
     "ToolDispatcher",
@@ -46,6 +50,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Compression": "core.compression",
+    "Summarizer": "summarizer",
     "Denied": "errors",
     "Interceptor": "interceptors",
     "Price": "core.prices",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from .core.history import most_chars
 from .core.output import OutputType
 from .core.state import CallState, RoundState, TurnState
 from .errors import (
@@ -73,7 +74,8 @@ class RequestResult(Generic[OutputT]):
 
     `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value), "failed" (`reason` is an error
     code, `error` the exception) or "cancelled". `text` is the answer, or the last text there was. `messages` is the
-    valid transcript: the history, and this turn behind it from `messages[history_count]` on. `affected` gathers what
+    valid transcript: the history, and this turn behind it from `messages[history_count]` on. `artifacts` are what tools
+    have made, and the whole of each result that was cut where it was sent to the model. `affected` gathers what
     tools reported to have changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one)
     are those of the request and its sub-requests. Times are seconds.
     """
@@ -169,7 +171,7 @@ def result_from(
         output=_loaded(ending, output),
         messages=list(state.messages),
         history_count=state.history_count,
-        artifacts=[artifact for outcome in completed for artifact in outcome.artifacts],
+        artifacts=[artifact for outcome in completed for artifact in _artifacts(outcome, state)],
         affected=list(dict.fromkeys(name for outcome in completed for name in outcome.affected)),
         usage=state.usage,
         cost=state.cost,
@@ -181,6 +183,15 @@ def result_from(
         _rounds=state.rounds,
         _cause=cause,
     )
+
+
+def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
+    """What the tool has made, and the whole of a result that was cut for the model."""
+    content = outcome.content
+    if len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
+        return outcome.artifacts
+    media_type = "application/json" if content[:1] in ("{", "[") else "text/plain"
+    return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))
 
 
 def _loaded(ending: RequestCompleted | RequestFailed | RequestCancelled, output: OutputType[Any] | None) -> Any:

@@ -20,6 +20,7 @@ __all__ = [
     "Delta",
     "Emit",
     "FinishReason",
+    "HistorySummarizer",
     "Journal",
     "LateResults",
     "ModelReply",
@@ -30,7 +31,6 @@ __all__ = [
     "ReasoningPiece",
     "RequestView",
     "Store",
-    "Summarizer",
     "Summary",
     "TextPiece",
     "ToolChoice",
@@ -255,14 +255,14 @@ class Summary:
     model: str = ""
 
 
-class Summarizer(Protocol):
-    """Somebody who sums up the turns of a conversation that are no longer sent."""
+class HistorySummarizer(Protocol):
+    """Somebody who sums up the turns of a conversation that are no longer sent, such as `toolbus.Summarizer`."""
 
-    async def summarize(self, earlier: str, messages: Sequence[Message]) -> Summary:
+    async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         """A summary of `messages`, whole turns, and of what was summed up before them, `earlier`, empty at first.
 
-        Called before a call of the model, in its time. Raises whatever it likes: then the turns are left out without
-        a summary. Must let cancellation pass.
+        `provider` is the model that the request is about to ask. Called before it is, in its time. Raises whatever it
+        likes: then the turns are left out without a summary. Must let cancellation pass.
         """
         ...
 

@@ -116,7 +116,7 @@ class Sending:
             return Messages(self._state.messages, system)
         window = self._compression.max_context_tokens
         if window is not None or history.learned_tokens is not None:
-            await self._fit(history, window, system, tools, _key(provider))
+            await self._fit(history, window, system, tools, provider)
         return history.view(system)
 
     async def _fit(
@@ -125,8 +125,9 @@ class Sending:
         window: int | None,
         system: SystemMessage | None,
         tools: Sequence[ToolSpec],
-        model: str,
+        provider: Provider,
     ) -> None:
+        model = _key(provider)
         count = self._compression.tokenizer or estimate_text
         beside = estimate_tools(tools, count) + (count(system.text) if system is not None else 0)
         factor, overhead = self._calibrated(model)
@@ -135,7 +136,7 @@ class Sending:
         limit = room if learned is None else min(room, learned)
         history.limit_tokens = limit
         if self._compression.summarizer is not None:
-            await self._sum_up(history)
+            await self._sum_up(history, provider)
         if not history.fit(limit) and history.tokens > room:
             raise ContextOverflow(
                 f"the request does not fit max_context_tokens={window}: its messages take about "
@@ -147,13 +148,13 @@ class Sending:
         self._sent_tokens = 0
         self._measured = (model, history.tokens + beside)
 
-    async def _sum_up(self, history: History) -> None:
+    async def _sum_up(self, history: History, provider: Provider) -> None:
         """Ask for a summary of the turns that leave, if it is time. Without one they leave all the same."""
         summarizer, leaving = self._compression.summarizer, history.leaving()
         if summarizer is None or not leaving:
             return
         try:
-            summary = await summarizer.summarize(history.summary, leaving)
+            summary = await summarizer.summarize(history.summary, leaving, provider)
         except Exception:
             logger.exception("the history was not summed up", extra={"request_id": self._state.request_id})
             return

@@ -371,8 +371,7 @@ class RequestSession(SessionHandle):
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
         """Append to the journal. Shielded, since facts that are applied have to be told; bounded, since it is."""
-        deadline = self._clock.loop_time() + _WRITE_SECONDS
-        with anyio.CancelScope(shield=True, deadline=deadline) as scope:
+        with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
             await journal.append(self.request_id, self._state.facts - len(facts), facts)
         if scope.cancelled_caught:
             raise ToolbusError(f"the journal did not answer in {_WRITE_SECONDS:g} s")

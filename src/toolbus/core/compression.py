@@ -19,7 +19,7 @@ import orjson
 
 from ..errors import ConfigurationError
 from ..messages import Message, ToolCall, ToolMessage
-from ..protocols import Summarizer, ToolKind, ToolSpec
+from ..protocols import HistorySummarizer, ToolKind, ToolSpec
 from .shorten import shorten
 from .tokens import Tokenizer
 
@@ -192,7 +192,7 @@ class Compression:
     keep_turns: int | None = 10
     action_chars: int = 200
     max_context_tokens: int | None = None
-    summarizer: Summarizer | None = None
+    summarizer: HistorySummarizer | None = None
     tokenizer: Tokenizer | None = None
     policies: Sequence[Policy] = ()
 

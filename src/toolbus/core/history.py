@@ -25,7 +25,7 @@ from .shorten import shorten
 from .state import DEFAULT_RESULT_CHARS, Messages
 from .tokens import estimate_message, estimate_text
 
-__all__ = ["History", "Memo", "Shape", "is_of_interest"]
+__all__ = ["History", "Memo", "Shape", "is_of_interest", "most_chars"]
 
 _LOW_WATER = 0.75  # of the window: down to here turns leave
 _NEAR = 0.85  # of the window: from here on a summary is asked for
@@ -41,10 +41,11 @@ def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_c
     spec = specs.get(message.name)
     if spec is None:
         return len(message.content) > max_result_chars
-    return bool(spec.kind) or len(message.content) > _most_chars(spec, max_result_chars)
+    return bool(spec.kind) or len(message.content) > most_chars(spec, max_result_chars)
 
 
-def _most_chars(spec: ToolSpec | None, default: int) -> float:
+def most_chars(spec: ToolSpec | None, default: int) -> float:
+    """How much of a result of this tool is sent; infinite where it is never cut."""
     if spec is None:
         return default
     if spec.control == "read" or (spec.sensitive_history and spec.max_result_chars is None):
@@ -79,13 +80,11 @@ class Memo:
 class _Entry:
     """One message that is sent. `place` is that in the transcript, -1 for what does not stand there."""
 
-    __slots__ = ("is_fixed", "message", "place", "round", "tokens", "turn")
+    __slots__ = ("is_fixed", "message", "place", "tokens")
 
-    def __init__(self, message: Message, place: int, turn: int, round_number: int, tokens: int) -> None:
+    def __init__(self, message: Message, place: int, tokens: int) -> None:
         self.message = message
         self.place = place
-        self.turn = turn
-        self.round = round_number
         self.tokens = tokens
         self.is_fixed = True
 
@@ -111,12 +110,12 @@ class History:
         "_is_current",
         "_left_out",
         "_lent",
+        "_lines_until",
         "_max_result_chars",
         "_memo",
         "_messages",
         "_note",
         "_offset",
-        "_round",
         "_shortened",
         "_shown",
         "_starts",
@@ -147,8 +146,8 @@ class History:
         self._count_text: Callable[[str], int] = compression.tokenizer or estimate_text
         self._taken = 0
         self._turn = -1
+        self._lines_until = 0  # the place up to which results were replaced by lines, for want of room
         self._is_current = False  # whether the newest turn is the one that runs
-        self._round = 0
         self._calls: Mapping[str, ToolCall] = {}
         self._entries: list[_Entry] = []
         self._shown: list[Message] = []  # the messages of the entries
@@ -180,17 +179,14 @@ class History:
             self._recall(memo)
 
     def _add(self, place: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
-        entry = _Entry(message, place, self._turn, self._round, self._count(message))
+        entry = _Entry(message, place, self._count(message))
         seen = Seen(place, self._turn, message)
         if isinstance(message, UserMessage) and self._begins_turn(place, message):
             self._turn += 1
-            self._round = 0
             self._starts.append(len(self._entries))
-            entry.turn = seen.turn = self._turn
+            seen.turn = self._turn
         elif isinstance(message, AssistantMessage):
-            self._round += 1
             self._calls = {call.call_id: call for call in message.tool_calls}
-            entry.round = self._round
         elif isinstance(message, ToolMessage):
             seen.call, seen.spec = self._calls.get(message.call_id), specs.get(message.name)
             entry.is_fixed = seen.spec is not None and seen.spec.sensitive_history
@@ -200,8 +196,8 @@ class History:
         self._shown.append(message)
         self._tokens += entry.tokens
         self._whole_tokens += entry.tokens
-        if isinstance(message, ToolMessage) and len(message.content) > _most_chars(seen.spec, self._max_result_chars):
-            most = int(_most_chars(seen.spec, self._max_result_chars))
+        if isinstance(message, ToolMessage) and len(message.content) > most_chars(seen.spec, self._max_result_chars):
+            most = int(most_chars(seen.spec, self._max_result_chars))
             self._put(len(self._entries) - 1, shorten(message.content, most, message.call_id), keep_parts=True)
         for fold in self._folds:
             for where, text in fold.add(seen):
@@ -306,20 +302,21 @@ class History:
 
     def fit(self, limit: float) -> bool:
         """Make what is sent no longer than `limit` tokens. False when nothing is left to shorten, and it is longer."""
-        if self._tokens <= limit:
-            return True
+        if self._tokens <= limit or not self._starts:
+            return self._tokens <= limit
         target = limit * _LOW_WATER
         keep = self._compression.keep_turns or 1
         if count := self._count_leaving(target, keep):
             self._leave(count, self._summary)
         if self._tokens > limit:
-            self._shorten(target, lambda each: each.turn < self._turn)
+            self._shorten(target, self._starts[-1])
         if self._tokens > limit and (count := self._count_leaving(target, 1)):
             self._leave(count, self._summary)
+        newest = self._newest_round()
         if self._tokens > limit:
-            self._shorten(target, lambda each: each.turn < self._turn or each.round < self._round)
+            self._shorten(target, newest)
         if self._tokens > limit:
-            self._shrink_newest(limit)
+            self._shrink(newest, limit)
         return self._tokens <= limit
 
     def _whole(self, begin: int, end: int) -> list[Message]:
@@ -371,25 +368,29 @@ class History:
             message = SystemMessage(text=text, message_id="")
             tokens = self._count(message)
             if tokens <= room:
-                return _Entry(message, -1, -1, 0, tokens)
+                return _Entry(message, -1, tokens)
         return None
 
-    def _shorten(self, target: float, which: Callable[[_Entry], bool]) -> None:
-        """Replace results by a line, the oldest first, until no more than `target` is left."""
-        for index in range(self._starts[0], len(self._entries)):
-            if self._tokens <= target:
-                return
-            each = self._entries[index]
-            if not each.is_fixed and which(each):
-                self._put(index, left_out(cast("ToolMessage", self._messages[each.place])))
+    def _newest_round(self) -> int:
+        """Where the results of the newest round begin."""
+        index = len(self._entries)
+        while index > self._starts[-1] + 1 and isinstance(self._entries[index - 1].message, ToolMessage):
+            index -= 1
+        return index
 
-    def _shrink_newest(self, limit: float) -> None:
-        """Cut the results of the newest round, one by one, the longest first."""
-        newest = [
-            index
-            for index in range(self._starts[-1], len(self._entries))
-            if not (each := self._entries[index]).is_fixed and each.round == self._round
-        ]
+    def _shorten(self, target: float, end: int) -> None:
+        """Replace results before `end` by a line, the oldest first, until no more than `target` is left."""
+        index = max(self._starts[0], self._lines_until - self._offset)
+        while index < end and self._tokens > target:
+            each = self._entries[index]
+            if not each.is_fixed:
+                self._put(index, left_out(cast("ToolMessage", self._messages[each.place])))
+            index += 1
+        self._lines_until = index + self._offset
+
+    def _shrink(self, begin: int, limit: float) -> None:
+        """Cut the results from `begin` on, one by one, the longest first."""
+        newest = [index for index in range(begin, len(self._entries)) if not self._entries[index].is_fixed]
         for index in sorted(newest, key=lambda at: -self._entries[at].tokens):
             each = self._entries[index]
             whole, message = cast("ToolMessage", self._messages[each.place]), cast("ToolMessage", each.message)
@@ -425,4 +426,4 @@ def _only(reply: _Entry, results: Sequence[_Entry], count: Callable[[Message], i
     if calls == message.tool_calls:
         return reply
     alone = AssistantMessage(tool_calls=calls, message_id=message.message_id)
-    return _Entry(alone, reply.place, reply.turn, reply.round, count(alone))
+    return _Entry(alone, reply.place, count(alone))
