@@ -1,14 +1,15 @@
-"""What "a request ended well" means, checked from outside: events, transcript, both vendors' wire formats, follow-up."""
+"""What "a request ended well" means, checked from outside: events, transcript, all vendors' wire formats, follow-up."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from support.wire_oracle import check_wires
 from toolbus import EventBus, RequestResult, Runtime
-from toolbus.core.transcript import validate
+from toolbus.core.transcript import Dialect, validate
 from toolbus.events import (
     CancelRequested,
     Event,
@@ -22,7 +23,7 @@ from toolbus.events import (
     ToolCallCompleted,
     ToolCallFailed,
 )
-from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage, to_anthropic, to_openai
+from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from toolbus.testing import ScriptedProvider, assert_idle, text
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
@@ -51,7 +52,7 @@ def facts(events: Iterable[Event]) -> list[str]:
 
 
 def assert_ended_well(events: Sequence[Event], result: RequestResult[Any]) -> None:
-    """One ending, which is the last event; one terminal event for each call; a transcript that both vendors take."""
+    """One ending, which is the last event; one terminal event for each call; a transcript that all vendors take."""
     mine = of_request(events, result.request_id)
     endings = [event for event in mine if isinstance(event, ENDINGS)]
     assert len(endings) == 1, [event.type for event in mine]
@@ -78,31 +79,10 @@ def calls_in(messages: Iterable[Message]) -> list[str]:
 
 
 def assert_valid(messages: Sequence[Message]) -> None:
-    """By our own rules, and by the vendors' on the wire, which are checked here without them."""
-    if messages:
-        validate(messages, "openai")
-        validate(messages, "anthropic")
-    owed: list[str] = []
-    for each in to_openai(messages):
-        if each["role"] == "tool":
-            assert each["tool_call_id"] == owed.pop(0)
-        else:
-            assert owed == []
-            owed = [call["id"] for call in each.get("tool_calls") or ()]
-    assert owed == []
-    turns: list[dict[str, Any]] = to_anthropic(messages)["messages"]
-    none: dict[str, Any] = {"role": "assistant", "content": []}
-    for before, after in itertools.pairwise([none, *turns]):
-        assert before["role"] != after["role"]
-        uses = [block["id"] for block in _blocks(before) if block["type"] == "tool_use"]
-        results = [block["tool_use_id"] for block in _blocks(after) if block["type"] == "tool_result"]
-        assert results == uses
-    assert not turns or not [block for block in _blocks(turns[-1]) if block["type"] == "tool_use"]
-
-
-def _blocks(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    content = turn["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    """By our own rules, in every dialect, and by the vendors' on the wire, which are checked without ours."""
+    for dialect in get_args(Dialect):
+        validate(messages, dialect)
+    check_wires(messages)
 
 
 def assert_kept(events: Sequence[Event], result: RequestResult[Any], *, before: int | None = None) -> None:

@@ -28,8 +28,11 @@ message_ids = st.sampled_from(["", "m1", "m2"])
 calls = st.builds(ToolCall, name=names, arguments=argument_texts, call_id=call_ids, provider_call_id=wire_ids)
 
 
-def _kept_by_vendors(reply: AssistantMessage, kind: str) -> AssistantMessage:
-    """The reply with what its vendor would keep beside it, or with what is left there once somebody edited it."""
+def _kept_by_vendors(reply: AssistantMessage, kind: str, own: str) -> AssistantMessage:
+    """The reply with what its vendor would keep beside it, or with what is left there once somebody edited it.
+
+    `own` makes the ids of its items its own.
+    """
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     said: list[Any] = [{"type": "text", "text": reply.text}] if reply.text.strip() else []
     uses: list[Any] = [_use(call.provider_call_id or "toolu_1", call.name) for call in reply.tool_calls]
@@ -42,12 +45,12 @@ def _kept_by_vendors(reply: AssistantMessage, kind: str) -> AssistantMessage:
         "a call that was taken out": [thinking, *said, *uses, _use("x", "gone")],
         "a search of its own": [search, found, *said, *uses],
     }
-    reasoning: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
-    spoken: list[Any] = [{"type": "message", "id": "msg_1", "role": "assistant", "content": len(reply.text)}] if reply.text else []  # fmt: skip
+    reasoning: dict[str, Any] = {"type": "reasoning", "id": f"rs_{own}", "summary": [], "encrypted_content": "x"}
+    spoken: list[Any] = [{"type": "message", "id": f"msg_{own}", "role": "assistant", "content": len(reply.text)}] if reply.text else []  # fmt: skip
     items: dict[str, list[Any]] = {
-        "items": [reasoning, *spoken, *({"type": "function_call", "id": f"fc_{n}"} for n in range(len(reply.tool_calls)))],
+        "items": [reasoning, *spoken, *({"type": "function_call", "id": f"fc_{own}_{n}"} for n in range(len(reply.tool_calls)))],
         "reasoning item alone": [reasoning],
-        "an item that was taken out": [reasoning, *spoken, {"type": "function_call", "id": "fc_1"}],
+        "an item that was taken out": [reasoning, *spoken, {"type": "function_call", "id": f"fc_{own}"}],
     }  # fmt: skip
     kept: dict[str, Any] | None = {"anthropic": {"content": blocks[kind]}} if kind in blocks else None
     if kind in items:
@@ -84,6 +87,7 @@ replies = st.builds(
         message_id=message_ids,
     ),
     st.sampled_from(_KINDS),
+    st.uuids().map(lambda each: each.hex),
 )
 results = st.builds(
     ToolMessage,
