@@ -141,7 +141,7 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
             logger.warning("summarize of tool %s failed", tool.name, exc_info=True, extra=ids_of(job.request))
             return rendered
     include = tool.include_data
-    if include is None and view is not None:
+    if include is None and view is not None and view.options:
         include = view.options.get("include_data")
     return without_data(rendered) if include is False else rendered
 

@@ -58,21 +58,25 @@ class Rendered:
 
 _OK = '{"ok":true}'
 _PARTS = (ImagePart, FilePart)
+_ANY_PART = frozenset[type[Any]]({ImagePart, FilePart, TextPart})
+_BESIDE = _ANY_PART | {str}
 _BINARY = (bytes, bytearray, memoryview)
 
 
 def render(value: Any) -> Rendered:
     """Render what a handler returned. Raises `UnserialisableResult`, which names the type."""
-    if isinstance(value, str):
-        return Rendered(clean(value))
-    if value is None:
-        return Rendered(_OK)
-    if isinstance(value, ToolResult):
-        return _render_result(value)
-    if isinstance(value, (ImagePart, FilePart, TextPart)):
-        return _render_parts((value,))
-    if type(value) in (list, tuple) and _are_parts(value):
-        return _render_parts(value)
+    kind = cast("type[Any]", type(value))
+    if kind is not dict:  # the usual value
+        if isinstance(value, str):
+            return Rendered(clean(value))
+        if value is None:
+            return Rendered(_OK)
+        if isinstance(value, ToolResult):
+            return _render_result(value)
+        if kind in _ANY_PART:
+            return _render_parts((value,))
+        if (kind is list or kind is tuple) and _are_parts(value):
+            return _render_parts(value)
     content, data = _to_json(value)
     return Rendered(content, data)
 
@@ -80,15 +84,15 @@ def render(value: Any) -> Rendered:
 def _render_result(result: ToolResult) -> Rendered:
     message = clean(result.message)
     names = (result.affected,) if isinstance(result.affected, str) else result.affected
-    affected = tuple(clean(str(each)) for each in names)  # paths are natural here
+    affected = tuple([clean(str(each)) for each in names])  # paths are natural here
     parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
     content, written = _to_json(_envelope(message, affected, result.data))
     return Rendered(
         content,
         written.get("data"),
-        tuple(_clean_artifact(each) for each in result.artifacts),
+        tuple([_clean_artifact(each) for each in result.artifacts]),
         affected,
-        tuple(_clean_part(each) for each in parts),
+        tuple([_clean_part(each) for each in parts]),
         message,
     )
 
@@ -134,13 +138,9 @@ def with_summary(rendered: Rendered, summarize: Callable[[Any], str]) -> Rendere
 
 def _are_parts(value: Sequence[Any]) -> bool:
     """Whether a list is one of texts and parts, rather than of data."""
-    found = False
-    for each in value:
-        if isinstance(each, (ImagePart, FilePart, TextPart)):
-            found = True
-        elif not isinstance(each, str):
-            return False
-    return found
+    if not value or type(value[0]) not in _BESIDE or _ANY_PART.isdisjoint(map(type, value)):
+        return False
+    return _BESIDE.issuperset(map(type, value))
 
 
 def _render_parts(value: Sequence[str | Part]) -> Rendered:
@@ -206,17 +206,18 @@ def _to_json(value: Any) -> tuple[str, Any]:
         written = orjson.dumps(value)
     except TypeError:
         written = _write_slowly(value)
-    if b'"type":"' in written and _holds_part(value, written):
+    text = written.decode()
+    if '"type":"' in text and _holds_part(value, text):
         raise UnserialisableResult(
             f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "
             "return it alone, in a list with texts, or as ToolResult(parts=[...])"
         )
-    return written.decode(), orjson.loads(written)
+    return text, orjson.loads(written)
 
 
-def _holds_part(value: Any, written: bytes) -> bool:
+def _holds_part(value: Any, written: str) -> bool:
     """Whether there is a part in `value`, of which the model would read the URL, however long."""
-    if b'"type":"image"' not in written and b'"type":"file"' not in written:
+    if '"type":"image"' not in written and '"type":"file"' not in written:
         return False
     found = False
 
