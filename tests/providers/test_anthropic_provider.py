@@ -13,6 +13,8 @@ import anthropic
 import anyio
 import anyio.lowlevel
 import pytest
+from anthropic.lib.bedrock import AsyncAnthropicBedrock
+from anthropic.lib.vertex import AsyncAnthropicVertex
 
 from toolbus.errors import (
     ApplicationError,
@@ -254,6 +256,27 @@ async def test_a_ready_client_is_used_and_left_open(server: WireServer) -> None:
     assert (reply.vendor, provider.vendor, provider.model) == ("proxy", "proxy", "m")
     headers = server.requests[0].headers
     assert (headers["x-team"], headers["authorization"]) == ("a", f"Bearer {SECRET}")
+
+
+async def test_a_client_for_vertex_sends_to_its_own_route_and_its_token_is_hidden() -> None:
+    def answer(asked: RecordedRequest) -> Answer:
+        return Answer(status=400, frames=[f"{asked.path} {asked.headers}".encode()], streamed=False)
+
+    with LoopbackServer(answer) as server:
+        client = AsyncAnthropicVertex(
+            region="r", project_id="p", access_token=SECRET, base_url=server.origin, max_retries=0
+        )
+        error = await failure(AnthropicProvider("m", client=client))
+        await client.close()
+    assert "/projects/p/locations/r/publishers/anthropic/models/m:streamRawPredict" in str(error)
+    assert "Bearer ***" in str(error)
+    assert SECRET not in everything_about(error)
+
+
+def test_a_client_for_bedrock_is_refused() -> None:
+    client: Any = AsyncAnthropicBedrock(aws_region="r", aws_access_key="a", aws_secret_key="s")
+    with pytest.raises(ConfigurationError, match="client= is one for Bedrock"):
+        AnthropicProvider("m", client=client)
 
 
 async def test_what_is_not_given_comes_from_the_environment(

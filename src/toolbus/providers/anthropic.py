@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import ConfigurationError, MissingExtra, ProviderUnavailable, ToolbusError
 from ..protocols import Emit, ModelReply, ModelRequest
@@ -34,6 +34,7 @@ from ._text import without_half_characters
 if TYPE_CHECKING:
     import httpx2
     from anthropic import AsyncAnthropic
+    from anthropic.lib.vertex import AsyncAnthropicVertex
 
 __all__ = ["MAX_OUTPUT_TOKENS", "AnthropicProvider", "Cache"]
 
@@ -41,6 +42,11 @@ _DEFAULT_URL = "https://api.anthropic.com"
 _NO_KEY = "none"  # servers without keys ignore it; the SDK insists on one
 _CONNECT_SECONDS = 5.0  # the SDK's own limit for connecting
 _HINT = "check the network, and that base_url= (or ANTHROPIC_BASE_URL) is right"
+_KEY_NAMES = (
+    "api_key",
+    "auth_token",
+    "access_token",
+)  # on the SDK's clients, of which Vertex has another than the rest
 _MOST_PAUSES = 10  # of one reply; the API lays it aside about every ten calls of its own tools
 
 
@@ -65,8 +71,8 @@ class AnthropicProvider:
 
     The constructor imports the SDK and builds its client, which takes about two seconds the first time: construct
     providers at start-up. Connections belong to an event loop, so in a second loop the provider builds a client more.
-    Works on asyncio and trio. Errors are as in `toolbus.protocols.Provider`; the SDK's retries and its tracing are off,
-    except for a client that was given. Keys do not appear in the repr, in errors or in logs.
+    Works on asyncio and trio. Errors are as in `toolbus.protocols.Provider`; the SDK's retries are off, and so is its
+    tracing but for a client that was given. Keys do not appear in the repr, in errors or in logs.
 
     Raises `MissingExtra` without the SDK, and `ConfigurationError` for an option that cannot be or a missing key.
     """
@@ -91,7 +97,7 @@ class AnthropicProvider:
         *,
         api_key: ApiKey | None = None,
         base_url: str | None = None,
-        client: AsyncAnthropic | None = None,
+        client: AsyncAnthropic | AsyncAnthropicVertex | None = None,
         default_headers: Mapping[str, str] | None = None,
         vendor: str = "anthropic",
         max_output_tokens: int = MAX_OUTPUT_TOKENS,
@@ -109,6 +115,10 @@ class AnthropicProvider:
             raise ConfigurationError(
                 "client= brings its own key, URL and headers: leave api_key=, base_url= and default_headers= out"
             )
+        if any(kind.__name__ == "BaseBedrockClient" for kind in type(client).__mro__):
+            raise ConfigurationError(
+                "client= is one for Bedrock, whose stream has a form of its own that is not read here"
+            )
         if client is None:
             base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
             api_key = _usable_key(api_key or os.environ.get("ANTHROPIC_API_KEY"), base_url)
@@ -122,9 +132,10 @@ class AnthropicProvider:
         self._max_reply_bytes = max_reply_bytes
         self._api_key = api_key
         self._default_headers = default_headers
-        self._clients: Clients[AsyncAnthropic] = Clients(self._build, lambda each: each.close(), given=client)
-        if client is not None:
-            self._hide(client)
+        given = cast("AsyncAnthropic | None", client)  # alike in all that is used here
+        self._clients: Clients[AsyncAnthropic] = Clients(self._build, lambda each: each.close(), given=given)
+        if given is not None:
+            self._hide(given)
 
     @property
     def vendor(self) -> str:
@@ -198,8 +209,10 @@ class AnthropicProvider:
     def _hide(self, client: AsyncAnthropic) -> None:
         # The SDK adds headers of its own, from the environment too.
         headers = {name: value for name, value in client.default_headers.items() if isinstance(value, str)}
-        for secret in (client.api_key, getattr(client, "auth_token", None), *secrets_in(self._base_url, headers)):
-            self._errors.keep_secret((secret or "").removeprefix("Bearer "))
+        own = (getattr(client, name, None) for name in _KEY_NAMES)
+        for secret in (*own, *secrets_in(self._base_url, headers)):
+            if isinstance(secret, str):
+                self._errors.keep_secret(secret.removeprefix("Bearer "))
 
     async def _client(self) -> AsyncAnthropic:
         """The client of the running event loop, with the key of this request where it is asked for each time."""
