@@ -21,7 +21,7 @@ from ._bench import CITY, Bench, Outcome, check, close, request_of
 __all__: list[str] = []
 
 _SAID = "the stub's own words"
-_FLOOD = 8  # times the limit: events that repeat the whole reply may be longer than it
+_FLOOD = 4  # times the limit, and megabytes: events that repeat the whole reply may be longer than it
 _WAYS: tuple[Literal["cut"], Literal["end"]] = ("cut", "end")
 _SECRET = ("auth", "key", "token", "secret", "cookie")
 _SHORTEST_SECRET = 8  # characters: shorter ones are placeholders, and stand in any text
@@ -192,7 +192,7 @@ async def size_limit(bench: Bench) -> None:
     """Reading stops with `ReplyTooLarge` when a reply, or a line of it, passes the size limit."""
     piece = "x" * 65_536
     count = bench.max_reply_bytes // len(piece) + 2
-    flood = _FLOOD * bench.max_reply_bytes
+    flood = _FLOOD * (bench.max_reply_bytes + 2**20)
     for what, step in (
         ("a text that is too long", WireReply(text=(piece,) * count)),
         ("a line without an end", WireBreak(reply=_CALLS, how="flood", after=1, size_bytes=flood)),

@@ -121,6 +121,7 @@ async def nothing_left_open(bench: Bench) -> None:
             await own.until(lambda: server.stalls > 0)
             running.scope.cancel()
             await running.wait(lambda: running.ended, bench.patience_seconds)
+        await own.attempt(_TEXT)
         await close(provider)
         closed = await own.until(lambda: server.open_connections == 0)
         bench.require("connections that are open", "none", f"{server.open_connections}", ok=closed)
