@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import openai
 import pytest
 
 from toolbus import Runtime, ToolResult, tool
@@ -268,6 +269,16 @@ async def test_images_and_files_go_in_prompts_and_in_results() -> None:
     assert "input_image" not in str(blind)
     assert blind["input"][2]["output"].startswith("a chart\n[an image")
     assert blind == await body_of(request(*without_images(history)))
+
+
+async def test_an_azure_client_sends_to_its_resource_and_names_its_deployment() -> None:
+    with WireServer([], dialect="responses") as server:
+        client = openai.AsyncAzureOpenAI(api_key="k", azure_endpoint=server.origin, api_version="2026-10-21")
+        provider = OpenAIProvider("my-deployment", client=client, api="responses")
+        with pytest.raises(ProviderRejected, match=r"/openai/responses\?api-version"):
+            await provider.respond(request(), lambda _: None)
+        await client.close()
+    assert server.requests[0].body["model"] == "my-deployment"
 
 
 async def test_half_a_character_in_the_history_is_sent_as_a_mark() -> None:

@@ -208,6 +208,18 @@ def test_items_are_told_apart_by_their_ids_or_at_all_where_a_server_counts_no_pl
             assert texts(deltas, TextPiece) == "Look:"
 
 
+def test_calls_without_places_and_ids_follow_one_another() -> None:
+    stream = [
+        {key: value for key, value in each.items() if key != "item_id"}
+        for each in events_of(asked(1), asked(2, '{"city": "Rome"}'), places=False)
+        if not each["type"].endswith("item.done")
+    ]
+    for each in stream:
+        each.get("item", {}).pop("id", None)
+    reply = read(*stream, {"type": "response.completed", "response": {}})
+    assert [each.arguments for each in reply.message.tool_calls] == ['{"city": "Paris"}', '{"city": "Rome"}']
+
+
 def test_ids_that_change_from_event_to_event_do_no_harm() -> None:
     stream = events_of(*WHOLE)
     for number, each in enumerate(stream):
@@ -266,6 +278,15 @@ def test_half_a_character_is_a_mark_and_a_cut_one_whole_again() -> None:
     message = read(ended(broken)).message
     assert message.text == "a?"
     json.dumps(message.vendor_data).encode()
+
+
+def test_a_whole_text_that_nothing_came_before_is_passed_on_once() -> None:
+    deltas: list[Delta] = []
+    done = {"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": "Look:"}
+    half = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "Lo"}
+    empty = {**half, "delta": ""}
+    read(half, empty, done, done, *events_of(SAID)[-1:], done, ended(SAID), deltas=deltas)
+    assert deltas == [TextPiece("Lo"), TextPiece("ok:")]
 
 
 def test_calls_without_arguments_have_an_empty_object_unless_the_reply_was_cut() -> None:
