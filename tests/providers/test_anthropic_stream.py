@@ -126,6 +126,12 @@ def test_calls_may_arrive_whole() -> None:
     assert reply.message.tool_calls == (ToolCall(name="a", arguments='{"n":1}', provider_call_id="x"),)
 
 
+def test_half_a_character_in_a_call_that_arrives_whole_is_json_all_the_same() -> None:
+    whole = {"type": "tool_use", "id": "x", "name": "a", "input": {"said": "cut \ud83d"}}
+    reply = read([*block(0, whole), *end("tool_use")])
+    assert reply.message.tool_calls[0].arguments == '{"said": "cut \\ud83d"}'
+
+
 def test_a_call_without_an_id_has_none() -> None:
     reply = read([*block(0, {"type": "tool_use", "name": "a", "input": {}}), *end("tool_use")])
     assert reply.message.tool_calls == (ToolCall(name="a", arguments="{}"),)
