@@ -35,7 +35,7 @@ pytestmark = pytest.mark.guarantee("G08")
 INTERRUPTED = '{"ok":false,"reason":"interrupted","error":"The call was interrupted; its result is not known."}'
 WAY_OUT = "toolbus.core.transcript.repair(messages) gives a valid list"
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
-ANY = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+ANY = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 
 
@@ -374,7 +374,7 @@ def test_what_is_valid_by_default_is_valid_in_every_dialect_and_not_repaired(his
 
 
 @given(histories)
-@ANY
+@settings(ANY, max_examples=250)
 def test_whatever_was_repaired_is_what_each_vendor_takes_on_the_wire(history: list[Message]) -> None:
     check_wires(repair(history))
 
