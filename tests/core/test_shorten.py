@@ -7,9 +7,10 @@ import re
 from typing import Any, cast
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import toolbus.core.shorten as module
 from toolbus.core.shorten import MIN_CHARS, page, shorten
 
 CALL = "r_0_0"
@@ -18,18 +19,18 @@ MARKED_LIST = re.compile(r"\.\.\. (?:(\d+) more items?)?(?:; )?(shortened from \
 MARKED_KEYS = re.compile(r"(?:(\d+) more keys?)?(?:; )?(shortened from \d+ characters.*)?", re.DOTALL)
 
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
-texts = st.text(max_size=30) | st.integers(0, 600).map(lambda count: "é\n" * count)
+texts = st.text(max_size=30) | st.integers(0, 300).map(lambda count: "é\n" * count)
+rows = st.tuples(scalars | texts, st.integers(0, 60))
+many = rows.map(lambda row: [row[0]] * row[1]) | rows.map(
+    lambda row: {f"k{number}": row[0] for number in range(row[1])}
+)
 values: st.SearchStrategy[Any] = st.recursive(
-    scalars | texts,
-    lambda inner: (
-        st.lists(inner, max_size=5)
-        | st.dictionaries(st.text(max_size=5), inner, max_size=5)
-        | st.tuples(inner, st.integers(0, 40)).map(lambda pair: [pair[0]] * pair[1])
-        | st.tuples(inner, st.integers(0, 20)).map(lambda pair: {f"k{number}": pair[0] for number in range(pair[1])})
-    ),
+    scalars | texts | many,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
     max_leaves=8,
 )
-containers = values.filter(lambda value: isinstance(value, (list, dict)))
+repeated = st.tuples(values, st.integers(2, 20)).map(lambda pair: [pair[0]] * pair[1])
+containers = (values | repeated).filter(lambda value: isinstance(value, (list, dict)))
 bounds = st.integers(MIN_CHARS, 600) | st.sampled_from([4_000])
 
 
@@ -76,6 +77,7 @@ def check_is_head(cut: Any, whole: Any) -> None:
 @example({"...": "x" * 300, "... 2": 1}, MIN_CHARS, CALL, None)
 @example({"x" * 900: 1, "y": 2}, MIN_CHARS, CALL, None)
 @example([{f"key number {number}": [number] for number in range(200)}], MIN_CHARS, "x" * 60, None)
+@settings(deadline=None)
 def test_json_stays_json_within_its_bound_and_is_the_head_of_what_it_was(
     value: Any, max_chars: int, call_id: str, indent: int | None
 ):
@@ -187,6 +189,22 @@ def test_most_of_the_bound_is_used():
     assert 3_600 < len(shorten(rows, 4_000)) <= 4_000
     text = json.dumps({"log": "x" * 10_000})
     assert 3_600 < len(shorten(text, 4_000)) <= 4_000
+
+
+@pytest.mark.parametrize("item", [1, {"b": "x" * 50}], ids=["numbers", "objects"])
+def test_the_steps_it_takes_do_not_grow_with_what_there_is(item: Any, monkeypatch: pytest.MonkeyPatch):
+    steps: list[int] = []
+
+    def counted(item: Any, longest: int) -> Any:
+        steps[-1] += 1
+        return piece(item, longest)
+
+    piece: Any = vars(module)["_piece"]
+    monkeypatch.setattr(module, "_piece", counted)
+    for count in (10_000, 100_000):
+        steps.append(0)
+        shorten(json.dumps([item] * count), 4_000)
+    assert steps[1] <= steps[0] * 1.1 < 30 * 4_000
 
 
 def test_a_call_id_that_would_fill_the_bound_is_left_out():
