@@ -80,9 +80,11 @@ async def heard_over(dialect: str) -> tuple[list[Event], WireServer]:
             await provider.aclose()
 
 
-VARIES = frozenset({"at", "conversation_id", "duration_seconds", "model", "provider_call_id", "vendor", "vendor_data"})
-"""Times, the provider's own ids and names, and what only it reads. Ids of calls and messages
-are made from places, so they agree."""
+VARIES = frozenset(
+    {"at", "conversation_id", "duration_seconds", "event_id", "model", "provider_call_id", "vendor", "vendor_data"}
+)
+"""Times, the provider's own ids and names, and what only it reads. Ids of calls and messages are made from places, so
+they agree."""
 
 
 def plain(value: Any, request_id: str) -> Any:
