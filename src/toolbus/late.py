@@ -47,7 +47,7 @@ class LateShelf:
         return [
             SystemMessage(
                 text=f"A call that was given up earlier has ended since. {each.name}({asked.get(each.call_id, '')}) "
-                f"gave: {each.content}{_left_out(each)}",
+                f"gave: {shorten(each.content, DEFAULT_RESULT_CHARS)}{_left_out(each)}",
                 message_id=f"n{new_id()}",
             )
             for each in kept

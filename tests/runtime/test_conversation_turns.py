@@ -14,6 +14,7 @@ from toolbus import EventBus, Limits, RequestResult, RequestSession, Runtime, To
 from toolbus.core.transcript import validate
 from toolbus.errors import ConversationBusy
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallLate
+from toolbus.late import LateShelf
 from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic, user_text
 from toolbus.protocols import Emit, LateResults, ModelReply, ModelRequest
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
@@ -363,3 +364,15 @@ async def test_an_approval_is_kept_of_a_turn_that_was_cancelled_afterwards() -> 
             assert (await session.result()).outcome == "cancelled"
             started = anyio.Event()
     assert len(desk.asked) == 1
+
+
+async def test_a_long_result_that_came_late_is_cut_in_the_note_that_tells_of_it() -> None:
+    shelf = LateShelf()
+    late = ToolCallLate(
+        request_id="r", conversation_id="c", call_id="1", name="t", late="tool_call_completed", content="x" * 9000,
+        for_next_turn=True,
+    )  # fmt: skip
+    shelf(late)
+    (note,) = shelf.take("c", ())
+    assert "of 9000 characters are missing" in note.text
+    assert len(note.text) < 4200
