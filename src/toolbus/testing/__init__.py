@@ -7,7 +7,7 @@ of a model server that speaks vendors' wire formats (`wire`), and the contract o
 from ..providers.scripted import ScriptedProvider, calls, error, text
 from .census import assert_idle
 from .harness import Harness
-from .provider_contract import ContractBroken, ContractReport, check_provider, provider_checks
+from .provider_contract import ContractBroken, ContractReport, check_live_provider, check_provider, provider_checks
 from .virtual_time import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
 from .wire import WireServer
 
@@ -22,6 +22,7 @@ __all__ = [
     "advance",
     "assert_idle",
     "calls",
+    "check_live_provider",
     "check_provider",
     "error",
     "provider_checks",

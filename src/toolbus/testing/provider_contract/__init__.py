@@ -13,8 +13,9 @@ from ...protocols import Provider
 from ..wire import Dialect, WireServer, dialect_of
 from . import _failing, _living, _reading, _sending
 from ._bench import CHECKS, Abandoned, Bench, Failure, Run, close
+from ._live import LIVE_CHECKS, live_failures
 
-__all__ = ["ContractBroken", "ContractReport", "Failure", "check_provider", "provider_checks"]
+__all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
 
 _CHECKS = {
     name: each
@@ -118,6 +119,17 @@ async def check_provider(
     if failures:
         raise ContractBroken(failures, len(passed) + len({each.check for each in failures}))
     return ContractReport(tuple(passed), tuple(left_out))
+
+
+async def check_live_provider(provider: Provider) -> ContractReport:
+    """Check a provider against the service that it talks to: a text, a tool's round trip, parallel calls, usage.
+
+    Asks five times, for a few hundred tokens in all. A model that will not call tools, or not two at once, fails. The
+    provider stays open. Raises `ContractBroken` as `check_provider` does, also for errors of the service.
+    """
+    if failures := await live_failures(provider):
+        raise ContractBroken(failures, len(LIVE_CHECKS))
+    return ContractReport(LIVE_CHECKS, ())
 
 
 async def _run(run: Run, bench: Bench) -> None:

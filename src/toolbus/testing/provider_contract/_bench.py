@@ -39,6 +39,7 @@ __all__ = [
     "close",
     "facts_of",
     "request_of",
+    "shown",
 ]
 
 WEATHER = ToolSpec(
@@ -175,7 +176,7 @@ class Bench:
 
     def fail(self, what: str, expected: object, came: object) -> None:
         """Write a failure down."""
-        self.failures.append(Failure(self.name, what, _shown(expected), _shown(came)))
+        self.failures.append(Failure(self.name, what, shown(expected), shown(came)))
 
     def expect(self, what: str, expected: object, came: object) -> None:
         """Write a failure down unless the two are equal."""
@@ -332,6 +333,7 @@ def _value(arguments: str) -> Any:
         return arguments
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value for a report."""
     text = value if isinstance(value, str) else str(value) if isinstance(value, Outcome) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -1,0 +1,13 @@
+"""`pytest -m live` says which services it found."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from live_services import told
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if "live" in config.option.markexpr and "not live" not in config.option.markexpr:
+        terminalreporter.write_line(told(os.environ))
