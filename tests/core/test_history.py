@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -277,6 +278,18 @@ def test_the_newest_results_shrink_when_nothing_else_is_left() -> None:
     assert short == "more " * 100
     assert history.fit(300)
     assert history.tokens <= 300
+
+
+def test_pictures_leave_for_want_of_room_though_the_line_in_their_place_is_longer_than_their_text() -> None:
+    messages = turn(1, ("move", "{}", "done"), rounds=4)[:-1]
+    pictures = [ImagePart(url="https://x.example/1.png")]
+    messages = [replace(each, parts=tuple(pictures)) if isinstance(each, ToolMessage) else each for each in messages]
+    history = history_of(messages)
+    assert history.fit(1500)
+    sent = [each for each in checked(list(history.view())) if isinstance(each, ToolMessage)]
+    assert [len(each.parts) for each in sent] == [0, 0, 0, 1]
+    line = '[left out to save room, 4 characters and what was shown with them: read_result(call_id="t1_0_0") gives the text]'
+    assert sent[0].content == line
 
 
 def test_a_turn_that_cannot_fit_is_reported() -> None:

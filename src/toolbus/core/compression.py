@@ -159,13 +159,17 @@ def query_of(seen: Seen) -> tuple[str, str]:
 def stub(message: ToolMessage, *, superseded: bool = False) -> str:
     """The line that stands for an older result."""
     why = "a newer one follows" if superseded else f"call {message.name} again for the present state"
-    return f"[older result left out, {len(message.content)} characters: {why}]"
+    return f"[older result left out, {_size(message)}: {why}]"
 
 
 def left_out(message: ToolMessage) -> str:
     """The line that stands for a result which there is no room for."""
-    way = f'read_result(call_id="{message.call_id}") gives it'
-    return f"[left out to save room, {len(message.content)} characters: {way}]"
+    way = f'read_result(call_id="{message.call_id}") gives {"the text" if message.parts else "it"}'
+    return f"[left out to save room, {_size(message)}: {way}]"
+
+
+def _size(message: ToolMessage) -> str:
+    return f"{len(message.content)} characters{' and what was shown with them' if message.parts else ''}"
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

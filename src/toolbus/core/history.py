@@ -228,7 +228,8 @@ class History:
         message = cast("ToolMessage", entry.message)
         shorter = replace(message, content=text, parts=message.parts if keep_parts else ())
         tokens = self._count(shorter)
-        if len(text) > len(message.content) or tokens > entry.tokens or shorter == message:
+        is_longer = len(text) > len(message.content) and shorter.parts == message.parts  # not where images go for it
+        if is_longer or tokens > entry.tokens or shorter == message:
             return
         if message is self._messages[entry.place]:
             self._shortened += 1
