@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "ids-empty": (wrong.SkipsCallsWithoutId,),
     "ids-repeated": (wrong.KeepsOneCallOfAnId,),
     "ids-missing": (wrong.SkipsCallsWithoutId,),
-    "empty-arguments": (wrong.LeavesArgumentsEmpty,),
+    "empty-arguments": (wrong.WritesNullForNoArguments,),
     "malformed-arguments": (wrong.MendsArguments,),
     "token-limit": (wrong.MendsWhatWasCut,),
     "usage": (wrong.CountsNoCache,),
@@ -177,3 +178,9 @@ async def test_checks_can_be_chosen_and_left_out() -> None:
 
 def test_every_check_says_what_it_holds() -> None:
     assert all(holds.endswith(".") and len(holds) > 30 for holds in provider_checks().values())
+
+
+def test_the_how_to_page_lists_the_checks() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-provider.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{name}` | {holds} |" for name, holds in provider_checks().items()]

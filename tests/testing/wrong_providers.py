@@ -134,10 +134,10 @@ class SkipsCallsWithoutId(Right):
         return with_calls(reply, [call for call in reply.message.tool_calls if call.provider_call_id])
 
 
-class LeavesArgumentsEmpty(Right):
+class WritesNullForNoArguments(Right):
     def reply(self, reply: ModelReply) -> ModelReply:
         calls = reply.message.tool_calls
-        return with_calls(reply, [replace(c, arguments="" if c.arguments == "{}" else c.arguments) for c in calls])
+        return with_calls(reply, [c if len(c.arguments) > 2 else replace(c, arguments="null") for c in calls])
 
 
 class MendsArguments(Right):
