@@ -7,7 +7,7 @@ from turn_driver import Turn, call, completed, failed, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.transcript import validate
-from toolbus.core.turn import CallModel, Elapsed, Finish, Input, ModelFailed, Start, apply, decide
+from toolbus.core.turn import CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, Start, apply, decide
 from toolbus.events import (
     CancelRequested,
     Event,
@@ -22,7 +22,8 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import Usage, UserMessage
+from toolbus.messages import AssistantMessage, Usage, UserMessage
+from toolbus.protocols import ModelReply
 
 
 def after_a_limit() -> Turn:
@@ -49,6 +50,12 @@ def test_an_empty_reply_is_asked_for_once_more(text: str) -> None:
     turn.reply("noon")
     assert turn.roles == ["user", "assistant"]
     assert of(RequestCompleted, turn.facts)[0].outcome == "completed"
+
+
+def test_an_empty_reply_that_the_token_limit_cut_off_says_which_setting_to_raise() -> None:
+    turn = Turn()
+    facts = turn.step(ModelReplied(ModelReply(message=AssistantMessage(reasoning="Hm"), finish_reason="length")))
+    assert "max_output_tokens" in of(ModelRetrying, facts)[0].error
 
 
 def test_a_second_empty_reply_fails_the_request() -> None:

@@ -8,10 +8,10 @@ import pytest
 from turn_driver import TOOLS, Turn, call, of, replied
 
 from toolbus.core.limits import Limits
-from toolbus.core.turn import CallModel
-from toolbus.events import ToolCallFailed, ToolCallRequested, decode, encode
+from toolbus.core.turn import CallModel, ModelReplied, apply_all
+from toolbus.events import Event, ToolCallFailed, ToolCallRequested, decode, encode
 from toolbus.messages import AssistantMessage, ToolMessage
-from toolbus.protocols import ToolSpec
+from toolbus.protocols import FinishReason, ModelReply, ToolSpec
 
 
 def refusal(name: str, arguments: str, tools: Mapping[str, ToolSpec] = TOOLS) -> ToolCallFailed:
@@ -109,3 +109,41 @@ def test_calls_that_come_when_the_time_is_over_do_not_start() -> None:
     ] * 2
     assert turn.stopped_by == "timeout_seconds=20"
     assert turn.roles == ["user", "assistant", "tool", "tool"]
+
+
+def cut_off(arguments: str, finish_reason: FinishReason) -> tuple[Turn, list[Event]]:
+    message = AssistantMessage(tool_calls=(call("clock", '{"zone":"CET"}'), call("clock", arguments)))
+    turn = Turn()
+    return turn, turn.step(ModelReplied(ModelReply(message=message, finish_reason=finish_reason)))
+
+
+@pytest.mark.guarantee("G28")
+@pytest.mark.parametrize("arguments", ["", " \n", '{"zone": "C', "{"])
+@pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
+def test_a_call_that_a_limit_cut_off_is_refused_even_before_its_first_argument(
+    arguments: str, finish_reason: FinishReason
+) -> None:
+    turn, facts = cut_off(arguments, finish_reason)
+    again = turn.fresh()
+    (refused,) = of(ToolCallFailed, facts)
+    assert (refused.call_id, refused.reason) == ("r_0_1", "invalid_arguments")
+    if not arguments.strip():
+        assert refused.error.startswith("The reply was cut off by ")
+    assert [each.call_id for each in of(ToolCallRequested, facts)] == ["r_0_0"]
+    apply_all(again, turn.facts)
+    assert again == turn.state
+
+
+@pytest.mark.parametrize("arguments", ["{}", '{"zone": "CET"}', '{"zone": "CET"} '])
+def test_an_object_that_is_closed_is_whole_wherever_its_reply_was_cut_off(arguments: str) -> None:
+    _, facts = cut_off(arguments, "length")
+    assert of(ToolCallFailed, facts) == []
+
+
+@pytest.mark.parametrize("finish_reason", ["", "stop", "tool_calls", "other"])
+def test_no_arguments_are_an_empty_object_in_a_reply_that_is_whole(finish_reason: FinishReason) -> None:
+    turn, facts = cut_off("", finish_reason)
+    assert [each.arguments for each in of(ToolCallRequested, facts)][1] == {}
+    reply = turn.state.messages[-1]
+    assert isinstance(reply, AssistantMessage)
+    assert reply.tool_calls[1].arguments == "{}"

@@ -289,10 +289,10 @@ def test_a_whole_text_that_nothing_came_before_is_passed_on_once() -> None:
     assert deltas == [TextPiece("Lo"), TextPiece("ok:")]
 
 
-def test_calls_without_arguments_have_an_empty_object_unless_the_reply_was_cut() -> None:
+def test_of_a_reply_that_was_cut_no_call_gets_arguments_that_the_model_did_not_write() -> None:
     cut: Event = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    assert read(ended(asked(1, ""))).message.tool_calls[0].arguments == "{}"
-    assert read(ended(asked(1, ""), **cut)).message.tool_calls[0].arguments == "{"
+    assert read(ended(asked(1, ""), **cut)).message.tool_calls[0].arguments == ""
+    assert read(ended(asked(1, ""), status="incomplete")).finish_reason == "length"
     assert read(ended(asked(1, '{"ci'), **cut)).message.tool_calls[0].arguments == '{"ci'
 
 
@@ -305,7 +305,8 @@ def test_calls_without_arguments_have_an_empty_object_unless_the_reply_was_cut()
         ("max_output_tokens", "length", "max_output_tokens"),
         ("content_filter", "content_filter", "content_filter"),
         ("steered", "other", "steered"),
-        (None, "other", "incomplete"),
+        ("max_messages", "other", "max_messages"),
+        (None, "length", "incomplete"),
     ],
 )
 def test_why_a_reply_is_incomplete_is_told_in_neutral_words(reason: Any, neutral: str, word: str) -> None:

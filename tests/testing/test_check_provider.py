@@ -43,7 +43,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "no-retries": (wrong.TriesAgain,),
     "keys-stay-secret": (wrong.TellsItsKey,),
     "cancellation": (wrong.SwallowsCancellation, wrong.ShieldsItself),
-    "concurrent-calls": (wrong.OneAtATime, wrong.KeepsTheLastRequest),
+    "concurrent-calls": (wrong.KeepsTheLastRequest, wrong.OneAtATime),
     "request-untouched": (wrong.WritesIntoTheRequest,),
     "nothing-left-open": (wrong.NeverCloses,),
     "history": (wrong.ForgetsImagesInHistories,),

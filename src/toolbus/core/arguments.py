@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 import orjson
 
 from ..errors import InvalidArguments
 
-__all__ = ["MAX_DEPTH", "encodable", "encodable_json", "parse_arguments"]
+__all__ = ["CUT_OFF", "MAX_DEPTH", "encodable", "encodable_json", "parse_arguments"]
+
+CUT_OFF: Mapping[str, str] = {
+    "length": "The reply was cut off by its limit of tokens",
+    "content_filter": "The reply was cut off by the provider's content filter",
+}
+"""The finish reasons of replies that may end anywhere, inside a call too, and what the model is told of them."""
 
 MAX_DEPTH = 64
 """Levels of nesting that arguments may have: the bad-input table's bound; real schemas stay under ten."""

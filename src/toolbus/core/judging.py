@@ -17,7 +17,7 @@ from ..events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCal
 from ..messages import ToolCall
 from ..protocols import ToolSpec
 from .approval import definition_of, needs_approval
-from .arguments import parse_arguments
+from .arguments import CUT_OFF, parse_arguments
 from .control import ENDINGS, answer_control
 from .facts import Facts
 from .reading import why_unreadable
@@ -134,6 +134,9 @@ def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[st
     if spec is None:
         there_are = ", ".join(state.tools) or "none"
         return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}."
+    if not call.arguments.strip() and (how := CUT_OFF.get(state.rounds[-1].finish_reason)):
+        # It may be the start of anything. An object that is closed is whole, wherever the reply ended.
+        return "invalid_arguments", f"{how} before the first of the arguments; send the call again, whole."
     try:
         arguments = parse_arguments(call.arguments)
         spec.validate(arguments)

@@ -15,7 +15,7 @@ from ..events import (
 )
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ModelReply
-from .arguments import encodable, encodable_json
+from .arguments import CUT_OFF, encodable, encodable_json
 from .facts import Facts, complete, result_message, usage_with
 from .prices import cost_of
 from .reducer import over_budget
@@ -33,7 +33,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
     if state.phase is not Phase.MODEL:
         return
     reply = replied.reply
-    message = _identified(state, reply.message)
+    message = _identified(state, reply.message, cut=reply.finish_reason in CUT_OFF)
     cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
     responded = ModelResponded(
         event_id=facts.place,
@@ -80,6 +80,8 @@ def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply,
 
 def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Stop | None) -> None:
     error = "the model answered with neither text nor tool calls"
+    if reply.finish_reason == "length":
+        error += ": its limit of tokens cut it off before (see ModelSettings.max_output_tokens)"
     if stop := state.stop or over:
         complete(state, facts, stop.reason)
     elif reply.finish_reason in _WITHHELD:  # to ask again would give the same
@@ -91,16 +93,20 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Sto
         facts.add(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
 
 
-def _identified(state: TurnState, message: AssistantMessage) -> AssistantMessage:
-    """The reply in text that JSON can carry, under ids of our own: a provider's are repeated or empty at times."""
+def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> AssistantMessage:
+    """The reply in text that JSON can carry, under ids of our own: a provider's are repeated or empty at times.
+
+    Arguments without a character are an empty object, unless the reply was cut off: then they stay without one.
+    """
     number = state.round
+    blank = "" if cut else "{}"
     return AssistantMessage(
         text=encodable(message.text),
         tool_calls=tuple(
             [
                 ToolCall(
                     name=encodable(call.name),
-                    arguments=encodable_json(call.arguments),
+                    arguments=encodable_json(call.arguments) if call.arguments.strip() else blank,
                     call_id=f"{state.request_id}_{number}_{index}",
                     provider_call_id=encodable(call.provider_call_id),
                 )

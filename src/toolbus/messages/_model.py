@@ -32,8 +32,9 @@ class ToolCall:
     """One tool call in a model's reply.
 
     `arguments` is the JSON text exactly as the model wrote it, which may be malformed: the turn machine parses
-    it, once. `call_id` is minted by toolbus and unique; `provider_call_id` is what the provider sent, which may
-    be repeated or empty, and is mapped back on the wire. A provider leaves `call_id` empty.
+    it, once. No text is an empty object; in a reply that was cut off it is the beginning of one, and does not run.
+    `call_id` is minted by toolbus and unique; `provider_call_id` is what the provider sent, which may be repeated or
+    empty, and is mapped back on the wire. A provider leaves `call_id` empty.
     """
 
     name: str

@@ -49,19 +49,13 @@ class _Block:
         self.pieces = Characters()
         """Text, thinking, or the text of a call's arguments."""
 
-    def arguments(self, *, cut: bool) -> str:
-        """The argument text as the model wrote it.
-
-        Without text it is the object that the block began with, as a rule an empty one. Where the token limit cut the
-        reply off it may be the start of anything, so it stays empty, which is no JSON, and the call does not run.
-        """
+    def arguments(self) -> str:
+        """The argument text as the model wrote it; without text, the object that the block began with, or nothing."""
         text = self.pieces.whole()
         given = self.fields.get("input")
-        if text.strip():
-            return text
-        if isinstance(given, Mapping) and given:
+        if isinstance(given, Mapping) and given and not text.strip():
             return _dumped(cast("Mapping[str, Any]", given))
-        return "" if cut else "{}"
+        return text
 
     def wire(self) -> dict[str, Any]:
         """The block as it goes back."""
@@ -277,7 +271,7 @@ class MessageBuilder:
                 tool_calls=tuple(
                     ToolCall(
                         name=str(block.fields.get("name") or ""),
-                        arguments=block.arguments(cut=block is cut),
+                        arguments=block.arguments(),
                         provider_call_id=str(block.fields.get("id") or ""),
                     )
                     for block in self._blocks

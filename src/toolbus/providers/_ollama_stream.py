@@ -97,9 +97,9 @@ class ReplyBuilder:
         function = as_object(wire.get("function"))
         name = str(function.get("name") or "")
         arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else _json(arguments or {})
+        text = arguments if isinstance(arguments, str) else _json(arguments) if arguments else ""
         self._grow(_CALL_OVERHEAD_BYTES + len(name) + size_bytes(text))
-        self._emit(ArgumentsPiece(len(self._calls), name, text))
+        self._emit(ArgumentsPiece(len(self._calls), name, text or "{}"))
         self._calls.append(ToolCall(name=name, arguments=text, provider_call_id=str(wire.get("id") or "")))
 
     def _grow(self, more_bytes: int) -> None:

@@ -18,7 +18,7 @@ from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, Reasonin
 from ._errors import ErrorTranslator
 from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
 
-__all__ = ["ReplyBuilder", "read_chunk", "whole_arguments"]
+__all__ = ["ReplyBuilder", "read_chunk"]
 
 _CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -29,7 +29,6 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
-_CUT_OFF = frozenset({"length", "content_filter"})  # the finish_reasons of replies that end anywhere
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
@@ -208,7 +207,7 @@ class ReplyBuilder:
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
             raise self._errors.unavailable("ended the stream before the reply was whole")
         calls = tuple(
-            ToolCall(name=call.name, arguments=self._arguments(call), provider_call_id=call.wire_id)
+            ToolCall(name=call.name, arguments=call.arguments.whole(), provider_call_id=call.wire_id)
             for call in self._calls
         )
         vendor_data = None
@@ -228,18 +227,6 @@ class ReplyBuilder:
     def _neutral_reason(self) -> FinishReason:
         found = _FINISH_REASONS.get(self._finish_reason, "other")
         return "refusal" if self._refused and found in {"", "stop"} and not self._calls else found
-
-    def _arguments(self, call: _Call) -> str:
-        return whole_arguments(call.arguments.whole(), cut=self._finish_reason in _CUT_OFF)
-
-
-def whole_arguments(text: str, *, cut: bool) -> str:
-    """The argument text of a call; of one without text an empty object.
-
-    Where the reply was cut off, no text may be the start of any object: so it is one that has only begun, which is no
-    JSON, and the call does not run. (Empty text would: to toolbus it is an empty object.)
-    """
-    return text if text.strip() else "{" if cut else "{}"
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:

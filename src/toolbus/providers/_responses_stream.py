@@ -17,7 +17,7 @@ from ..messages import AssistantMessage, ToolCall, Usage
 from ..messages._response_items import Reply, read_reply
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._errors import ErrorTranslator
-from ._openai_stream import read_chunk, whole_arguments
+from ._openai_stream import read_chunk
 from ._text import Characters, as_object, as_objects, count_at, size_bytes, without_half_characters
 
 __all__ = ["ResponseBuilder"]
@@ -25,7 +25,11 @@ __all__ = ["ResponseBuilder"]
 _ITEM_OVERHEAD_BYTES = 64  # so that a stream of empty items ends at the size limit too
 _BETWEEN = "\n\n"  # between messages, and between parts of reasoning, as in `toolbus.messages`
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-_INCOMPLETE: Mapping[str, FinishReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_INCOMPLETE: Mapping[str, FinishReason] = {
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+    "": "length",  # it may have ended anywhere; the API's other reasons are between items
+}
 
 # Which part of an item an event is of: the item's kind, the part's, and the field with its place.
 _Part: TypeAlias = tuple[str, str, str]
@@ -278,12 +282,7 @@ class ResponseBuilder:
             raise self._errors.unavailable(f"sent an item that cannot be read: {exc.problem}") from exc
         cut = self._ended["status"] == "incomplete"
         calls = tuple(
-            ToolCall(
-                name=call.name,
-                arguments=whole_arguments(call.arguments, cut=cut),
-                provider_call_id=call.wire_id,
-            )
-            for call in reply.calls
+            ToolCall(name=call.name, arguments=call.arguments, provider_call_id=call.wire_id) for call in reply.calls
         )
         reason = str(as_object(self._ended.get("incomplete_details")).get("reason") or "") if cut else ""
         return ModelReply(

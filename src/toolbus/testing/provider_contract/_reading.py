@@ -109,10 +109,10 @@ async def ids_missing(bench: Bench) -> None:
 
 @check("empty-arguments")
 async def empty_arguments(bench: Bench) -> None:
-    """A call without a character of arguments has `{}`."""
+    """A call without a character of arguments has none, or `{}`."""
     calls = (WireCall(name="get_time", arguments="", call_id="a"), WireCall(name="get_time", call_id="b"))
     reply, _ = await bench.ask(WireReply(calls=calls))
-    bench.expect("the arguments", ["{}", "{}"], [arguments for _, arguments in _calls(reply)])
+    bench.expect("the arguments", ["{}", "{}"], [arguments.strip() or "{}" for _, arguments in _calls(reply)])
 
 
 @check("malformed-arguments", "argument_text")
@@ -146,12 +146,13 @@ def _whole(arguments: str) -> bool:
 
 @check("usage")
 async def usage(bench: Bench) -> None:
-    """Tokens are counted: those from a cache are part of the input, those of reasoning part of the output."""
+    """Tokens are counted: those read from a cache or put there are part of the input, those of reasoning of the output."""
     lacks = bench.dialect.lacks
     counted = Usage(
         input_tokens=1000,
         output_tokens=200,
         cached_tokens=0 if "cached_tokens" in lacks else 600,
+        cache_write_tokens=0 if "cache_write_tokens" in lacks else 100,
         reasoning_tokens=0 if "reasoning_tokens" in lacks else 150,
     )
     reply, _ = await bench.ask(WireReply(text="Sunny.", usage=counted))
@@ -160,7 +161,7 @@ async def usage(bench: Bench) -> None:
 
 @check("finish-reasons")
 async def finish_reasons(bench: Bench) -> None:
-    """Why a reply ended is told in the neutral word, and the vendor's own is kept where there is one."""
+    """Why a reply ended is told in the neutral word, and in the vendor's own."""
     expected: list[tuple[FinishReason, Lack | None]] = [
         ("stop", None),
         ("length", None),
@@ -170,6 +171,7 @@ async def finish_reasons(bench: Bench) -> None:
         if needed not in bench.dialect.lacks:
             reply, _ = await bench.ask(WireReply(text="Sunny.", finish_reason=reason))
             bench.expect("the finish_reason", reason, reply.finish_reason)
+            bench.require("vendor_finish_reason", "the vendor's word", "none", ok=bool(reply.vendor_finish_reason))
             bench.expect("the text", "Sunny.", reply.message.text)
     reply, _ = await bench.ask(WireReply(calls=(WireCall(name="get_time"),)))
     bench.expect("the finish_reason of a reply that calls", "tool_calls", reply.finish_reason)
