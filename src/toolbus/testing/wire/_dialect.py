@@ -15,6 +15,7 @@ __all__ = ["Dialect", "Lack", "Pairing", "Stream", "error_answer", "fields_of", 
 
 Lack: TypeAlias = Literal[
     "argument_text",
+    "cache_write_tokens",
     "cached_tokens",
     "content_filter",
     "ids",
@@ -27,9 +28,9 @@ Lack: TypeAlias = Literal[
     "split_arguments",
     "tool_choice",
 ]
-"""What a wire format cannot say: argument text as the model wrote it (it has objects), tokens read from a cache, a
-reply that was withheld, ids of calls, reasoning that goes back unread, "one call at a time", reasoning at all, how hard
-to reason, tokens of reasoning, a refusal, arguments in pieces, which tool has to be called."""
+"""What a wire format cannot say: argument text as the model wrote it (it has objects), tokens put into a cache or
+read from one, a reply that was withheld, ids of calls, reasoning that goes back unread, "one call at a time", reasoning
+at all, how hard to reason, tokens of reasoning, a refusal, arguments in pieces, which tool has to be called."""
 
 
 @dataclass(frozen=True, slots=True)

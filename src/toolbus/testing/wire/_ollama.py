@@ -46,6 +46,7 @@ class OllamaDialect:
     lacks: frozenset[Lack] = frozenset(
         {
             "argument_text",
+            "cache_write_tokens",
             "cached_tokens",
             "content_filter",
             "ids",

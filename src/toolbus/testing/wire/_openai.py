@@ -43,7 +43,7 @@ class OpenAIDialect:
     """`POST /v1/chat/completions` with server-sent events."""
 
     name = "openai"
-    lacks: frozenset[Lack] = frozenset({"opaque_reasoning"})
+    lacks: frozenset[Lack] = frozenset({"cache_write_tokens", "opaque_reasoning"})
 
     def base_url(self, origin: str) -> str:
         """With `/v1`."""
