@@ -146,7 +146,7 @@ def _whole(arguments: str) -> bool:
 
 @check("usage")
 async def usage(bench: Bench) -> None:
-    """Tokens are counted: those of a cache, read or written, are part of the input, those of reasoning of the output."""
+    """Tokens are counted: those of a cache, read or written, are part of the input, those of reasoning of output."""
     lacks = bench.dialect.lacks
     counted = Usage(
         input_tokens=1000,
