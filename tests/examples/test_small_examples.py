@@ -16,6 +16,7 @@ import anyio
 import pytest
 
 import bus_handler
+import long_conversation
 import status_line
 from toolbus import EventBus, Runtime
 from toolbus.errors import ConfigurationError
@@ -102,6 +103,21 @@ def test_the_quickstart_takes_the_name_of_a_real_provider(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "argv", ["quickstart.py", "openai"])
     with pytest.raises(ConfigurationError, match="names no model"):
         runpy.run_path(str(EXAMPLES / "quickstart.py"), run_name="__main__")
+
+
+async def test_the_long_conversation_stays_in_its_window_and_keeps_its_login(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await long_conversation.main(ScriptedProvider(long_conversation.play))
+    table, last = capsys.readouterr().out.split("\n\n")
+    figures = [[int(each.replace(",", "")) for each in line.split()[-5:-1]] for line in table.splitlines()[1:]]
+    assert len(figures) == len(long_conversation.PROMPTS)
+    messages, sent, tokens, sent_tokens = figures[-1]
+    assert sent < messages / 2
+    assert sent_tokens < tokens / 2
+    assert max(each[3] for each in figures) <= long_conversation.WINDOW_TOKENS
+    assert f"log_in: Welcome, Ada. Your session is {long_conversation.SESSION}." in last
+    assert "get_state: [older result left out, " in last
 
 
 def test_the_handlers_need_no_more_of_the_bus_than_connect_and_publish() -> None:
