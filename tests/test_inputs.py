@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
 from toolbus.errors import ConfigurationError, InvalidHistory
-from toolbus.inputs import provider_list, read_messages, split_messages, tool_registry, tool_source
-from toolbus.messages import AssistantMessage, TextPart, UserMessage
+from toolbus.inputs import provider_list, read_messages, read_prompt, split_messages, tool_registry, tool_source
+from toolbus.messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    to_anthropic,
+    to_ollama,
+    to_openai,
+    to_openai_responses,
+)
 from toolbus.protocols import ToolSpec
 from toolbus.testing import ScriptedProvider, text
 from toolbus.tools import ToolRegistry
 
 HELLO = UserMessage(content="Hello")
-WIRE = {"role": "user", "content": "Hello"}
+WIRE: dict[str, Any] = {"role": "user", "content": "Hello"}
+IMAGE = ImagePart(url="https://example.com/a.png")
 
 
 @tool
@@ -59,13 +75,17 @@ def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, told: str)
         (123, "messages is an int (123); give a list of messages"),
         (None, "messages is a NoneType (None); give a list of messages"),
         (["a"], "messages[0] is a str ('a'); give a message there"),
-        ([UserMessage(content=123)], "the prompt is an int (123); give text, or a UserMessage"),  # type: ignore[arg-type]
+        ([UserMessage(content=123)], "the prompt is an int (123); give text, a UserMessage, or a list"),  # type: ignore[arg-type]
         ([UserMessage(content=None)], "the prompt is a NoneType (None); give text"),  # type: ignore[arg-type]
-        ([UserMessage(content=["a"])], "the prompt is a list with a str ('a') in it; give text, or a UserMessage"),  # type: ignore[arg-type]
+        ([UserMessage(content=[7])], "the prompt is a list with an int (7) in it; its parts are text, TextPart("),  # type: ignore[arg-type]
         ([UserMessage(content=[HELLO])], "in it; give the newest question as text or as a UserMessage, and what"),  # type: ignore[arg-type]
         ([UserMessage(content=[WIRE])], "the prompt is a list with a dict ({'content': 'Hello', 'role': 'user'})"),  # type: ignore[arg-type]
         ("", "there is nothing to ask: the prompt is empty"),
         ([UserMessage(content=())], "there is nothing to ask: the prompt is empty"),
+        (
+            [UserMessage(content=(TextPart(text=" "), TextPart(text="")))],
+            "there is nothing to ask: the prompt is empty",
+        ),
         ([], "there is nothing to ask: the prompt is empty"),
         ([AssistantMessage(text="Hi.")], "there is nothing to ask: the history has no user message"),
     ],
@@ -125,7 +145,7 @@ def test_what_is_shown_of_a_value_is_short():
     assert len(str(caught.value)) < 250
 
 
-@pytest.mark.parametrize("prompt", [123, ["a"], [HELLO], None])
+@pytest.mark.parametrize("prompt", [123, [7], [HELLO], [WIRE], [{"type": "text", "text": "a"}], IMAGE, b"a", None])
 async def test_a_runtime_starts_nothing_for_a_wrong_prompt(prompt: Any):
     async with Runtime(ScriptedProvider([text("Hi.")])) as runtime:
         with pytest.raises(ConfigurationError, match="the prompt is"):
@@ -149,6 +169,15 @@ def test_a_session_refuses_wrong_types_when_it_is_made(provider: Any, options: A
 @pytest.mark.parametrize("given", ["Hello", HELLO, [HELLO], (HELLO,), [WIRE]])
 def test_a_prompt_is_text_a_message_or_a_list_that_ends_with_it(given: Any):
     assert split_messages(given) == ([], HELLO)
+
+
+def test_a_prompt_may_be_a_list_of_texts_images_and_files():
+    file = FilePart.from_bytes(b"%PDF", "application/pdf", "bill.pdf")
+    prompt = read_prompt(["What is this?", IMAGE, file, TextPart(text="And this?")])
+    parts = (TextPart(text="What is this?"), IMAGE, file, TextPart(text="And this?"))
+    assert prompt == UserMessage(content=parts)
+    assert read_prompt([IMAGE]) == UserMessage(content=(IMAGE,))
+    assert split_messages([HELLO, AssistantMessage(text="Hi."), prompt])[1] == prompt
 
 
 def test_a_prompt_may_have_parts():
@@ -187,3 +216,107 @@ def test_tools_are_a_registry_tools_functions_or_specs():
     assert list(tool_source([echo, plain]).specs) == ["echo", "plain"]
     assert list(tool_registry(each for each in (echo, Tool("p", handler=plain))).specs) == ["echo", "p"]
     assert list(tool_source([ToolSpec(name="far")]).specs) == ["far"]
+
+
+# -------------------------------------------------------------------------------- histories of other vendors
+
+
+CALL = ToolCall(name="get_weather", arguments='{"city":"Paris"}', call_id="c", provider_call_id="c")
+ROUND: list[Message] = [
+    UserMessage(content="Weather?"),
+    AssistantMessage(tool_calls=(CALL,)),
+    ToolMessage(call_id="c", name="get_weather", content="clear"),
+    AssistantMessage(text="The sky is clear."),
+]
+SEEN: list[Message] = [UserMessage(content=(TextPart(text="What is it?"), ImagePart(url="data:image/png;base64,iVBO")))]
+TALK: list[Message] = [HELLO, AssistantMessage(text="Hi.")]
+
+
+def from_the_wire(message: Message) -> Message:
+    """Ollama has no ids, so they are made anew."""
+    if isinstance(message, ToolMessage):
+        return replace(message, call_id="c")
+    if isinstance(message, AssistantMessage) and message.tool_calls:
+        return replace(message, tool_calls=(replace(message.tool_calls[0], call_id="c", provider_call_id="c"),))
+    return message
+
+
+@pytest.mark.parametrize("history", [ROUND, SEEN, TALK])
+@pytest.mark.parametrize("write", [to_openai, to_openai_responses, to_ollama, to_anthropic])
+def test_a_history_of_any_vendor_is_read_as_what_it_is(write: Any, history: list[Message]):
+    wire = write(history)
+    read = read_messages(wire["messages"] if write is to_anthropic else wire)
+    assert [from_the_wire(each) for each in read] == history
+
+
+THINKING: dict[str, Any] = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+ITEM: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+
+
+def test_what_one_vendor_wants_back_is_kept_with_its_history():
+    claude = [WIRE, {"role": "assistant", "content": [THINKING, {"type": "text", "text": "Hi."}]}]
+    assert to_anthropic(read_messages(claude))["messages"] == claude
+    said: dict[str, Any] = {
+        "type": "message",
+        "role": "assistant",
+        "id": "msg_1",
+        "content": [{"type": "output_text", "text": "Hi."}],
+    }
+    assert to_openai_responses(read_messages([WIRE, ITEM, said])) == [WIRE, ITEM, said]
+
+
+@pytest.mark.parametrize("kind", ["message", None])
+def test_replies_that_anthropics_sdk_dumped_are_its_own(kind: str | None):
+    use: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}}
+    reply: dict[str, Any] = {
+        "id": "msg_1",
+        "type": kind,
+        "role": "assistant",
+        "content": [use],
+        "stop_reason": "tool_use",
+    }
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "clear"}]}
+    read = read_messages([WIRE, {name: each for name, each in reply.items() if each}, result])
+    assert [each.role for each in read] == ["user", "assistant", "tool"]
+
+
+def test_a_note_amid_an_anthropic_history_is_a_system_message():
+    notes = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "system", "content": [{"type": "text", "text": "Now."}]},
+    ]
+    read = read_messages([WIRE, {"role": "assistant", "content": [THINKING, {"type": "text", "text": "Hi."}]}, *notes])
+    assert read[2:] == [SystemMessage(text="Be brief."), SystemMessage(text="Now.")]
+
+
+@pytest.mark.parametrize(
+    ("history", "index", "told"),
+    [
+        (
+            [WIRE, ITEM, {"role": "tool", "content": "1"}],
+            2,
+            "OpenAI's chat completions or Ollama's, and those before it",
+        ),
+        (
+            [to_openai(ROUND)[1], {"role": "user", "content": [{"type": "tool_result"}]}],
+            1,
+            "the form of Anthropic's, and",
+        ),
+        ([{**WIRE, "content": [{"type": "image_url"}, {"type": "input_text"}]}], 0, "it mixes forms"),
+        ([WIRE, {"role": "assistant", "text": "Hi."}], 1, "the fields of a toolbus message"),
+        ([{"role": "tool", "call_id": "c", "name": "f", "content": "1"}], 0, "the fields of a toolbus message"),
+    ],
+)
+def test_a_history_of_two_forms_is_refused_with_its_place(history: Any, index: int, told: str):
+    with pytest.raises(InvalidHistory, match=re.escape(told)) as caught:
+        read_messages(history)
+    assert caught.value.index == index
+
+
+def test_an_sdks_object_in_a_history_is_refused_with_what_to_do():
+    class Dumped:
+        def model_dump(self) -> dict[str, Any]:
+            return WIRE
+
+    with pytest.raises(ConfigurationError, match=r"history\[1\] is a Dumped .*model_dump\(exclude_none=True\)"):
+        read_messages([WIRE, Dumped()])  # type: ignore[list-item]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from .core.transcript import validate
@@ -14,12 +15,13 @@ from .messages import (
     FilePart,
     ImagePart,
     Message,
+    PromptLike,
     SystemMessage,
     TextPart,
     ToolMessage,
     UserMessage,
-    from_openai,
 )
+from .messages._forms import read_dictionaries
 from .protocols import Provider, ToolSource, ToolSpec
 from .tools import Tool, ToolContext, Toolish, ToolRegistry
 
@@ -31,6 +33,7 @@ __all__ = [
     "provider_list",
     "read_instructions",
     "read_messages",
+    "read_prompt",
     "shown",
     "split_messages",
     "tool_registry",
@@ -46,7 +49,7 @@ Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str
 """A system prompt, or a function (sync or async) of the context that is asked before every call of the model."""
 
 MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
-"""toolbus messages, or OpenAI chat dictionaries."""
+"""toolbus messages, or dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
 
 ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
 """A registry, or tools, functions and specs; of specs alone, the calls are run by somebody else on the bus."""
@@ -95,30 +98,44 @@ def _check_provider(given: Any) -> None:
 def read_messages(messages: MessagesLike, what: str = "history") -> list[Message]:
     """A list of our own; `what` is what errors call it. That it follows the rules of tool calling is not checked.
 
+    Dictionaries are read as chat completions, unless something in them is of another API: see `read_dictionaries`.
     Raises `ConfigurationError` for what is no list of messages, and `InvalidHistory` for a dictionary that is none.
     """
     anything: Any = messages  # callers without a type checker give that
     if isinstance(anything, (str, bytes, Mapping, *_MESSAGES)) or not isinstance(anything, Iterable):
         raise ConfigurationError(
             f"{what} is {shown(cast('object', anything))}; give a list of messages, such as "
-            "[UserMessage(content='Hello')], or of OpenAI dictionaries"
+            "[UserMessage(content='Hello')], or of a vendor's dictionaries"
         )
     given = list(cast("Iterable[Any]", anything))
     wire = [isinstance(each, Mapping) for each in given]
     if given and all(wire):
-        return from_openai(given)
+        return read_dictionaries(given)
     for index, each in enumerate(given):
         if not isinstance(each, (Mapping, *_MESSAGES)):
-            raise ConfigurationError(
-                f"{what}[{index}] is {shown(each)}; give a message there, such as UserMessage(content='Hello'), "
-                "or an OpenAI dictionary at each place"
-            )
+            instead = "a message there, such as UserMessage(content='Hello'), or a vendor's dictionary at each place"
+            if hasattr(each, "model_dump"):
+                instead = "a dictionary of an SDK's object: each.model_dump(exclude_none=True)"
+            raise ConfigurationError(f"{what}[{index}] is {shown(each)}; give {instead}")
     if any(wire):
         raise ConfigurationError(
             f"{what} mixes the two forms: {what}[{wire.index(True)}] is a dictionary and {what}[{wire.index(False)}] "
-            "a message; turn the dictionaries into messages with toolbus.messages.from_openai"
+            "a message; turn the dictionaries into messages with from_openai, say, of toolbus.messages"
         )
     return given
+
+
+def read_prompt(prompt: PromptLike) -> UserMessage:
+    """The prompt as a message. Raises `ConfigurationError` for anything else, and where there is nothing to ask."""
+    content: Any = prompt.content if isinstance(prompt, UserMessage) else prompt
+    if isinstance(content, (list, tuple)):
+        given = cast("Sequence[Any]", content)
+        content = tuple(TextPart(text=each) if isinstance(each, str) else each for each in given)
+    _check_content(content)
+    message = replace(prompt, content=content) if isinstance(prompt, UserMessage) else UserMessage(content=content)
+    if is_blank(message):
+        raise ConfigurationError("there is nothing to ask: the prompt is empty")
+    return message
 
 
 def split_messages(
@@ -128,16 +145,13 @@ def split_messages(
 
     Raises `InvalidHistory`, and `ConfigurationError` where there is nothing to ask or something else than messages.
     """
-    if isinstance(messages, str):
-        history: list[Message] = [UserMessage(content=messages)]
-    elif isinstance(messages, UserMessage):
-        history = [messages]
-    else:
-        history = read_messages(messages, "messages")
+    if isinstance(messages, (str, UserMessage)):
+        return [], read_prompt(messages)
+    history = read_messages(messages, "messages")
+    if history and isinstance(history[-1], UserMessage):
+        history[-1] = read_prompt(history[-1])
     newest = history[-1] if history else None
-    if isinstance(newest, UserMessage):
-        _check_content(newest.content)
-    if newest is None or (isinstance(newest, UserMessage) and is_blank(newest)):
+    if newest is None:
         raise ConfigurationError("there is nothing to ask: the prompt is empty")
     if not any(isinstance(message, UserMessage) for message in history):
         raise ConfigurationError("there is nothing to ask: the history has no user message")
@@ -149,13 +163,14 @@ def split_messages(
 
 
 def _check_content(content: Any) -> None:
-    """A prompt comes wrapped in a message, whatever it was."""
     if isinstance(content, str):
         return
     if not isinstance(content, (list, tuple)):
-        raise ConfigurationError(f"the prompt is {shown(content)}; give text, or a UserMessage")
+        raise ConfigurationError(
+            f"the prompt is {shown(content)}; give text, a UserMessage, or a list of texts, images and files"
+        )
     for part in cast("Sequence[Any]", content):
-        if isinstance(part, (Mapping, *_MESSAGES)):
+        if isinstance(part, _MESSAGES) or (isinstance(part, Mapping) and "role" in part):
             found = shown(cast("object", part))
             raise ConfigurationError(
                 f"the prompt is a list with {found} in it; give the newest question as text or as a "
@@ -163,14 +178,16 @@ def _check_content(content: Any) -> None:
             )
         if not isinstance(part, _PARTS):
             raise ConfigurationError(
-                f"the prompt is a list with {shown(part)} in it; give text, or a UserMessage whose parts are "
-                "TextPart(text=...), ImagePart(...) or FilePart(...)"
+                f"the prompt is a list with {shown(part)} in it; its parts are text, TextPart(text=...), "
+                "ImagePart(...) or FilePart(...)"
             )
 
 
 def is_blank(message: UserMessage) -> bool:
     """Whether there is nothing in it that could be asked."""
-    return not message.content or (isinstance(message.content, str) and not message.content.strip())
+    if isinstance(message.content, str):
+        return not message.content.strip()
+    return all(isinstance(part, TextPart) and not part.text.strip() for part in message.content)
 
 
 def tool_source(tools: ToolsLike) -> ToolSource:

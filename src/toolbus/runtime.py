@@ -23,9 +23,9 @@ from .core.transcript import repair
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallLate
-from .inputs import MessagesLike, read_messages, shown, tool_registry
+from .inputs import MessagesLike, read_messages, read_prompt, shown, tool_registry
 from .late import LateShelf
-from .messages import Message, UserMessage
+from .messages import Message, PromptLike
 from .narrator import Narrator
 from .options import ProviderForRound, SessionOptions, check_options, check_word
 from .protocols import Provider, Store
@@ -65,7 +65,8 @@ class RequestOptions(SessionOptions, total=False):
     conversation_id: str | None
     """Makes the request this conversation's next turn: one at a time, in the order of `start`, with what was said."""
     history: MessagesLike | None
-    """Begins a conversation that the application kept itself (toolbus messages or OpenAI dictionaries; copied)."""
+    """Begins a conversation that the application kept itself (copied): toolbus messages, or dictionaries of an API:
+    OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
     repair_history: bool
     """Mend a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
     raise_on_failure: bool
@@ -213,10 +214,10 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    def start(
-        self, prompt: str | UserMessage, *, output: Any = None, **options: Unpack[RequestOptions]
-    ) -> RequestSession:
+    def start(self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]) -> RequestSession:
         """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
+
+        `prompt` is text, a `UserMessage`, or a list of texts, images and files.
 
         Raises `Overloaded` when places and queue are full, `ConversationBusy` where that is asked for, `NotRunning`
         outside the `async with` block and while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was
@@ -228,13 +229,13 @@ class Runtime:
         return session
 
     @overload
-    async def run(self, prompt: str | UserMessage, **options: Unpack[RequestOptions]) -> RequestResult[None]: ...
+    async def run(self, prompt: PromptLike, **options: Unpack[RequestOptions]) -> RequestResult[None]: ...
     @overload
     async def run(
-        self, prompt: str | UserMessage, *, output: type[OutputT], **options: Unpack[RequestOptions]
+        self, prompt: PromptLike, *, output: type[OutputT], **options: Unpack[RequestOptions]
     ) -> RequestResult[OutputT]: ...
     async def run(
-        self, prompt: str | UserMessage, *, output: Any = None, **options: Unpack[RequestOptions]
+        self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]
     ) -> RequestResult[Any]:
         """`start`, in this task, and wait for the result. Cancelling it cancels the request.
 
@@ -250,12 +251,12 @@ class Runtime:
 
     @overload
     def run_sync(
-        self, prompt: str | UserMessage, *, backend: str = "asyncio", **options: Unpack[RequestOptions]
+        self, prompt: PromptLike, *, backend: str = "asyncio", **options: Unpack[RequestOptions]
     ) -> RequestResult[None]: ...
     @overload
     def run_sync(
         self,
-        prompt: str | UserMessage,
+        prompt: PromptLike,
         *,
         output: type[OutputT],
         backend: str = "asyncio",
@@ -263,7 +264,7 @@ class Runtime:
     ) -> RequestResult[OutputT]: ...
     def run_sync(
         self,
-        prompt: str | UserMessage,
+        prompt: PromptLike,
         *,
         output: Any = None,
         backend: str = "asyncio",
@@ -310,9 +311,7 @@ class Runtime:
                 "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
             )
 
-    def _prepare(
-        self, prompt: str | UserMessage, output: Any, options: RequestOptions
-    ) -> tuple[RequestSession, Ticket]:
+    def _prepare(self, prompt: PromptLike, output: Any, options: RequestOptions) -> tuple[RequestSession, Ticket]:
         self._check_usable(options)
         get = options.get
         conversation_id, history, tools = get("conversation_id"), get("history"), get("tools")
@@ -322,7 +321,7 @@ class Runtime:
         session = RequestSession(
             self.bus,
             self._given(get("provider"), get("providers")) or self.providers,
-            [*given, prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)],
+            [*given, read_prompt(prompt)],
             tools=self.tools if tools is None else tool_registry(tools),
             conversation_id=conversation_id or "",
             journal=self.store.journal,

@@ -51,11 +51,11 @@ from .events import (
     new_id,
 )
 from .handle import SessionHandle
-from .inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
+from .inputs import MessagesLike, ToolsLike, provider_list, read_prompt, split_messages, tool_source
 from .interceptors import Interceptor
 from .logs import LEVELS, WARNINGS, log_fact, logger
 from .mailbox import Mailbox
-from .messages import AssistantMessage, Message, SystemMessage, UserMessage
+from .messages import AssistantMessage, Message, PromptLike, SystemMessage, UserMessage
 from .model_call import ModelCall
 from .nesting import inherited, sub_request_limits, tell_above
 from .options import SessionOptions, check_options
@@ -87,8 +87,8 @@ class RequestSession(SessionHandle):
         result = await session.result()
 
     `provider` is the model, or a sequence of them: the first is asked, and the next when one stays out of reach.
-    `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or OpenAI dictionaries; copied,
-    never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
+    `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or a vendor's dictionaries;
+    copied, never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
     change while the request runs. `output` is a type for the answer, such as a pydantic model: then
     `RequestResult.output` is a validated value of it. `options` are those of `SessionOptions`. `prepare` is awaited
     before the request begins (its clocks do not run yet) and gives messages to put in front. Nothing happens before
@@ -219,7 +219,7 @@ class RequestSession(SessionHandle):
     def child(
         self,
         call_id: str,
-        prompt: str | UserMessage,
+        prompt: PromptLike,
         *,
         provider: Provider | Sequence[Provider] | None = None,
         tools: ToolsLike = (),
@@ -237,7 +237,7 @@ class RequestSession(SessionHandle):
         child = RequestSession(
             self._bus,
             provider or self._asker.providers,
-            [prompt if isinstance(prompt, UserMessage) else UserMessage(content=prompt)],
+            [read_prompt(prompt)],
             tools=() if spent else tools,
             parent=(self.request_id, call_id),
             output=output,

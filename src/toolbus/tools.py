@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 from .errors import ConfigurationError, InvalidArguments, NotRunning
-from .messages import Message, UserMessage, user_text
+from .messages import Message, PromptLike, UserMessage, user_text
 from .protocols import ToolSpec
 from .results import ToolResult
 from .schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
@@ -94,8 +94,8 @@ class ToolContext(Generic[DepsT]):
         if self._progress is not None:
             await self._progress(message, done, total)
 
-    async def ask(self, prompt: str | UserMessage, **options: Any) -> Any:
-        """Make a request of its own for this call, and wait for its `RequestResult`.
+    async def ask(self, prompt: PromptLike, **options: Any) -> Any:
+        """Make a request of its own for this call, and wait for its `RequestResult`; `prompt` is as for `Runtime.run`.
 
         `options` are `provider` (without it, the one that called), `tools` (without them, none), `output`, and those of
         `SessionOptions`. The sub-request runs in this task and is cancelled with it; its limits are what is left of the

@@ -204,8 +204,8 @@ def from_anthropic(
     `from_openai`. A user message with results becomes one `ToolMessage` for each, then a `UserMessage` of what else is
     in it. A reply that has more than one text and its calls (thinking, redacted thinking, server tools) keeps all
     its blocks in `vendor_data["anthropic"]["content"]`, and gives them back unchanged. The first block of a result is
-    its text, if it is one; what follows are its parts. Not carried: cache marks, and of results what is neither text
-    nor image nor document (a mark stands for each).
+    its text, if it is one; what follows are its parts. A message of role `system` is a system message where it stands.
+    Not carried: cache marks, and of results what is neither text nor image nor document (a mark stands for each).
 
     Raises `InvalidHistory` with the index of a message that has an unknown role, part or a wrongly typed field.
     """
@@ -220,17 +220,26 @@ def from_anthropic(
     for index, each in enumerate(messages):
         wire = mapping_at(index, each, "a message")
         role, content = wire.get("role"), wire.get("content")
-        if role not in {"user", "assistant"}:
-            raise InvalidHistory(index, f"role {role!r} is none of user, assistant")
+        if role not in {"user", "assistant", "system"}:
+            raise InvalidHistory(index, f"role {role!r} is none of user, assistant, system")
         if content is None or isinstance(content, str):
             text = content or ""
-            found.append(AssistantMessage(text=text) if role == "assistant" else UserMessage(content=text))
+            found.append(_plain(role, text))
             continue
         if not isinstance(content, Sequence):
             raise InvalidHistory(index, f"content must be text or blocks, not {type(content).__name__}")
         blocks = [_block_at(index, block) for block in cast("Sequence[Any]", content)]
-        found += [_assistant_back(index, blocks, ids)] if role == "assistant" else _user_back(index, blocks, ids)
+        if role == "system":
+            found.append(SystemMessage(text=_text_of(blocks)))
+        else:
+            found += [_assistant_back(index, blocks, ids)] if role == "assistant" else _user_back(index, blocks, ids)
     return found
+
+
+def _plain(role: str, text: str) -> Message:
+    if role == "user":
+        return UserMessage(content=text)
+    return SystemMessage(text=text) if role == "system" else AssistantMessage(text=text)
 
 
 def _block_at(index: int, value: object) -> _Block:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,6 +18,7 @@ __all__ = [
     "ImagePart",
     "Message",
     "Part",
+    "PromptLike",
     "SystemMessage",
     "TextPart",
     "ToolCall",
@@ -148,6 +150,9 @@ class ToolMessage:
     message_id: str = ""
     role: Literal["tool"] = "tool"
 
+
+PromptLike: TypeAlias = str | UserMessage | Sequence[str | TextPart | ImagePart | FilePart]
+"""What a user says: text, a message, or a list of texts, images and files: `["What is this?", ImagePart(url=...)]`."""
 
 Message: TypeAlias = Annotated[
     SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
