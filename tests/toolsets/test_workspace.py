@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from toolbus import Runtime
 from toolbus.errors import ConfigurationError, InvalidArguments, ToolError
+from toolbus.messages import ToolMessage
 from toolbus.results import render
+from toolbus.testing import ScriptedProvider, calls
+from toolbus.testing import text as answer
 from toolbus.toolsets.workspace import _tree, workspace_tools
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links and FIFOs")
@@ -452,6 +456,17 @@ def test_results_stay_below_their_bytes(tmp_path: Path, mode: str) -> None:
     data = workspace("search_text", query="limit", mode=mode)
     assert data["truncated"] is True
     assert len(render(data).content) < 3_000
+
+
+async def test_the_model_gets_results_as_the_tools_have_cut_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f'{{"line": "{number}"}}\n' for number in range(2_000)))
+    provider = ScriptedProvider([calls(("read_lines", {"path": "a.txt"})), answer("Read.")])
+    async with Runtime(provider, tools=workspace_tools(tmp_path)) as runtime:
+        result = await runtime.run("Read it.")
+    told = provider.requests[1].messages[-1]
+    assert isinstance(told, ToolMessage)
+    assert told.content == result.tool_calls[0].content
+    assert len(told.content) > 4_000
 
 
 def test_a_long_list_of_files_is_cut_and_counted_by_directory(tmp_path: Path) -> None:

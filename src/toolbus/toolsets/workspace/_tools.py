@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ from ._tree import Tree
 __all__ = ["workspace_tools"]
 
 _LINE_PIECE = 65_536  # how much of one line is held at most
+_NAMES_CHARS = 16_384  # the most that a result has beside its text: names, counts, forty directories
 _Glob = Annotated[
     str, Field(description="Only these files: '*.py' at any depth, 'src/**/*.ts', '*.{md,rst}'. Empty: all.")
 ]
@@ -63,11 +65,9 @@ def workspace_tools(
         if not getattr(bounds, name) > 0:
             raise ConfigurationError(f"workspace_tools: {name} is {getattr(bounds, name)!r}; it must be above 0")
     workspace = _Workspace(Tree(root, include_ignored=include_ignored), bounds)
-    return [
-        Tool(handler=workspace.list_files),
-        Tool(handler=workspace.search_text),
-        Tool(handler=workspace.read_lines),
-    ]
+    handlers: list[Callable[..., ToolResult]] = [workspace.list_files, workspace.search_text, workspace.read_lines]
+    whole = _NAMES_CHARS + 2 * bounds.max_result_bytes  # they are cut already; as JSON, quotes are twice as long
+    return [Tool(handler=each, max_result_chars=whole) for each in handlers]
 
 
 class _Workspace:
