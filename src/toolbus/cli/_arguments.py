@@ -65,7 +65,8 @@ exit status:
   answered (see toolbus ask --help)"""
 
 _PROVIDER = (
-    "openai:MODEL, ollama:MODEL, extractive, or MODULE:NAME of a Provider of yours; "
+    "openai:MODEL, openai-responses:MODEL, anthropic:MODEL, ollama:MODEL, extractive, or MODULE:NAME of a Provider of "
+    "yours; "
     "default: what the environment names, else extractive"
 )
 _TOOLS = "also offer the tools of MODULE:NAME: a function, a Tool, a list of them or a ToolRegistry; may be repeated"

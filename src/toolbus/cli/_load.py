@@ -21,12 +21,13 @@ from ..core.limits import Limits
 from ..errors import ConfigurationError
 from ..protocols import Provider
 from ..providers import choose_from_environment, resolve
+from ..providers._resolve import NAMED
 from ..tools import Tool, ToolRegistry
 from ..toolsets.workspace import workspace_tools
 
 __all__ = ["load_limits", "load_object", "load_provider", "load_tools"]
 
-_VENDORS = frozenset({"openai", "ollama", "anthropic", "extractive"})  # never names of the user's modules
+_VENDORS = frozenset({*NAMED, "extractive"})  # never names of the user's modules
 _FALLBACK = "extractive"
 _NO_MODEL = (
     "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is no language model. "
@@ -56,8 +57,8 @@ def _provider(name: str) -> Provider:
         return resolve(name)
     if ":" not in name or not _is_module(module):
         raise ConfigurationError(
-            f"there is no provider {name!r}: give openai:MODEL, ollama:MODEL, extractive (no language model: it quotes "
-            "files), or MODULE:NAME of a Provider of yours"
+            f"there is no provider {name!r}: give {', '.join(f'{each}:MODEL' for each in NAMED)}, extractive (no language "
+            "model: it quotes files), or MODULE:NAME of a Provider of yours"
         )
     found = load_object(name, "--provider")
     if inspect.isclass(found) or (callable(found) and not isinstance(found, Provider)):
