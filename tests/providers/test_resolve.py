@@ -33,6 +33,14 @@ def test_openai_with_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert repr(provider) == "OpenAIProvider('gpt-5-mini', vendor='openai', base_url='https://api.openai.com/v1')"
 
 
+def test_the_responses_api_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    provider = resolve("openai-responses:gpt-5-mini")
+    assert repr(provider) == (
+        "OpenAIProvider('gpt-5-mini', api='responses', vendor='openai', base_url='https://api.openai.com/v1')"
+    )
+
+
 def test_openai_at_another_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1/")
     assert "base_url='http://127.0.0.1:8000/v1'" in repr(resolve("openai:local"))
@@ -122,13 +130,15 @@ def test_an_unknown_name_lists_what_there_is(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         resolve(name)
     assert f"there is no provider {name!r}" in str(caught.value)
-    for kind in ("openai:MODEL", "anthropic:MODEL", "ollama:MODEL", "extractive"):
+    for kind in ("openai:MODEL", "openai-responses:MODEL", "anthropic:MODEL", "ollama:MODEL", "extractive"):
         assert kind in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["openai", "openai:", "anthropic", "anthropic: ", "ollama: "])
+@pytest.mark.parametrize("name", ["openai", "openai:", "openai-responses:", "anthropic", "anthropic: ", "ollama: "])
 def test_a_name_without_a_model_says_what_to_write(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"names no model: write (openai|anthropic|ollama):MODEL"):
+    with pytest.raises(
+        ConfigurationError, match=r"names no model: write (openai|openai-responses|anthropic|ollama):MODEL"
+    ):
         resolve(name)
 
 

@@ -56,9 +56,10 @@ def _provider(name: str) -> Provider:
     if module in _VENDORS:
         return resolve(name)
     if ":" not in name or not _is_module(module):
+        models = ", ".join(f"{each}:MODEL" for each in NAMED)
         raise ConfigurationError(
-            f"there is no provider {name!r}: give {', '.join(f'{each}:MODEL' for each in NAMED)}, extractive (no language "
-            "model: it quotes files), or MODULE:NAME of a Provider of yours"
+            f"there is no provider {name!r}: give {models}, extractive (no language model: it quotes files), or "
+            "MODULE:NAME of a Provider of yours"
         )
     found = load_object(name, "--provider")
     if inspect.isclass(found) or (callable(found) and not isinstance(found, Provider)):

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from ..errors import ConfigurationError
 from ..messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessage, UserMessage, to_anthropic
 from ..protocols import ModelRequest, ModelSettings, ToolSpec
+from ._choice import forced_tool
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
 
@@ -90,14 +90,9 @@ def _choice(tools: Sequence[ToolSpec], settings: ModelSettings) -> dict[str, Any
         return None
     if choice == "none":
         return {"type": "none"}
-    wire: dict[str, Any] = {"type": {"required": "any"}.get(choice or "", "auto")}
-    if choice not in {None, "auto", "required"}:
-        if all(tool.name != choice for tool in tools):
-            names = ", ".join(tool.name for tool in tools)
-            raise ConfigurationError(
-                f"tool_choice={choice!r} names no tool that is offered ({names}), and is none of auto, none, required"
-            )
-        wire = {"type": "tool", "name": choice}
+    wire: dict[str, Any] = {"type": "any" if choice == "required" else "auto"}
+    if forced := forced_tool(tools, choice):
+        wire = {"type": "tool", "name": forced.name}
     if settings.parallel_tool_calls is not None:
         wire["disable_parallel_tool_use"] = not settings.parallel_tool_calls
     return wire

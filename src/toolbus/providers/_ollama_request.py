@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ..errors import ConfigurationError
 from ..messages import to_ollama
 from ..protocols import ModelRequest, ToolSpec
+from ._choice import forced_tool
 from ._text import as_object
 
 __all__ = ["request_body"]
@@ -54,17 +54,10 @@ def request_body(
 
 def _offered(tools: Sequence[ToolSpec], choice: str | None) -> Sequence[ToolSpec]:
     """The tools to send. Ollama has no choice of tools: a forced one is the only one there is, "none" offers none."""
-    if not tools or choice is None or choice in {"auto", "required"}:
-        return tools
-    if choice == "none":
+    if not tools or choice == "none":
         return ()
-    forced = [tool for tool in tools if tool.name == choice]
-    if not forced:
-        names = ", ".join(tool.name for tool in tools)
-        raise ConfigurationError(
-            f"tool_choice={choice!r} names no tool that is offered ({names}), and is none of auto, none, required"
-        )
-    return forced
+    forced = forced_tool(tools, choice)
+    return (forced,) if forced else tools
 
 
 def _wire(tool: ToolSpec) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import ConfigurationError
 from ..messages import to_openai
 from ..protocols import ModelRequest, ToolSpec
+from ._choice import forced_tool
 
 __all__ = ["choose", "request_body", "speaks_for_openai"]
 
@@ -80,19 +80,14 @@ def choose(
     text. They all understand what is offered: so a forced tool is the only one there is, and "none" offers none.
     Raises `ConfigurationError` for the name of a tool that is not offered.
     """
-    if choice is None or choice in {"auto", "required"}:
-        return {"tools": [wire(tool) for tool in tools], **({} if choice is None else {"tool_choice": choice})}
-    if choice == "none":
-        return {} if compatible else {"tools": [wire(tool) for tool in tools], "tool_choice": "none"}
-    forced = [tool for tool in tools if tool.name == choice]
-    if not forced:
-        names = ", ".join(tool.name for tool in tools)
-        raise ConfigurationError(
-            f"tool_choice={choice!r} names no tool that is offered ({names}), and is none of auto, none, required"
-        )
-    if compatible:
-        return {"tools": [wire(tool) for tool in forced], "tool_choice": "required"}
-    return {"tools": [wire(tool) for tool in tools], "tool_choice": named(choice)}
+    forced = forced_tool(tools, choice)
+    if forced and compatible:
+        return {"tools": [wire(forced)], "tool_choice": "required"}
+    if forced:
+        return {"tools": [wire(tool) for tool in tools], "tool_choice": named(forced.name)}
+    if choice == "none" and compatible:
+        return {}
+    return {"tools": [wire(tool) for tool in tools], **({} if choice is None else {"tool_choice": choice})}
 
 
 def _named(name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..protocols import Provider
 __all__ = [
     "DEFAULT_ANTHROPIC_MODEL",
     "DEFAULT_OPENAI_MODEL",
+    "NAMED",
     "VARIABLES",
     "choose_from_environment",
     "missing_provider_message",
@@ -37,19 +38,23 @@ VARIABLES = (
 )
 """The variables that decide which provider there is, as docs/reference/environment.md has them."""
 
+NAMED = ("openai", "openai-responses", "anthropic", "ollama")
+"""What may stand before the colon of a provider's name, and the model behind it."""
+
 _KINDS = (
-    "'openai:MODEL', 'anthropic:MODEL', 'ollama:MODEL', 'extractive' (no language model: quotes files, offline), "
-    "or a Provider"
+    f"{', '.join(repr(f'{name}:MODEL') for name in NAMED)}, "
+    "'extractive' (no language model: quotes files, offline), or a Provider"
 )
 
 
 def resolve(provider: str | Provider) -> Provider:
     """The provider of that name; a `Provider` is returned as it is.
 
-    "openai:MODEL" is OpenAI with OPENAI_API_KEY, or the server at OPENAI_BASE_URL; "anthropic:MODEL" is
-    Anthropic with ANTHROPIC_API_KEY, or the server at ANTHROPIC_BASE_URL; "ollama:MODEL" the Ollama at OLLAMA_HOST, by
-    default the local one; "extractive" the embedded one that needs neither key nor network. Nothing is sent here, so a
-    wrong key or an absent server shows at the first request.
+    "openai:MODEL" is OpenAI's chat completions with OPENAI_API_KEY, or the server at OPENAI_BASE_URL;
+    "openai-responses:MODEL" the Responses API there; "anthropic:MODEL" Anthropic with ANTHROPIC_API_KEY, or the server
+    at ANTHROPIC_BASE_URL; "ollama:MODEL" the Ollama at OLLAMA_HOST, by default the local one; "extractive" the embedded
+    one that needs neither key nor network. Nothing is sent here, so a wrong key or an absent server shows at the first
+    request.
 
     Raises `ConfigurationError` for any other name, a missing model or key, and `MissingExtra` without the SDK.
     """
@@ -63,7 +68,7 @@ def resolve(provider: str | Provider) -> Provider:
         from .extractive import ExtractiveProvider  # noqa: PLC0415 -- only who asks for it pays for it
 
         return ExtractiveProvider()
-    if vendor not in {"openai", "anthropic", "ollama"}:
+    if vendor not in NAMED:
         raise ConfigurationError(f"there is no provider {provider!r}: give {_KINDS}")
     if not model.strip():
         raise ConfigurationError(f"provider {provider!r} names no model: write {vendor}:MODEL")
@@ -77,7 +82,7 @@ def resolve(provider: str | Provider) -> Provider:
         return OllamaProvider(model.strip())
     from .openai import OpenAIProvider  # noqa: PLC0415
 
-    return OpenAIProvider(model.strip())
+    return OpenAIProvider(model.strip(), api="responses" if vendor == "openai-responses" else "chat")
 
 
 def choose_from_environment() -> str | None:

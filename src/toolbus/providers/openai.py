@@ -134,7 +134,6 @@ class OpenAIProvider:
         strict_tools: bool = False,
         images: bool = True,
         calls_in_text: bool = False,
-        unreachable_hint: str = _HINT,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
         if api not in _PATHS:
@@ -152,7 +151,7 @@ class OpenAIProvider:
         self._api: Api = api
         self._base_url = checked_url(str(client.base_url) if client is not None else base_url or _DEFAULT_URL)
         errors = ResponsesErrors if api == "responses" else OpenAIErrors
-        self._errors = errors(vendor=vendor, where=shown_url(self._base_url), hint=unreachable_hint)
+        self._errors = errors(vendor=vendor, where=shown_url(self._base_url), hint=_HINT)
         self._compatible = not speaks_for_openai(self._base_url) if compatible is None else compatible
         self._max_reply_bytes = max_reply_bytes
         self._reasoning_field = reasoning_field
@@ -184,7 +183,8 @@ class OpenAIProvider:
         return self._model
 
     def __repr__(self) -> str:
-        return f"OpenAIProvider({self._model!r}, vendor={self.vendor!r}, base_url={self._errors.where!r})"
+        api = "" if self._api == "chat" else f"api={self._api!r}, "
+        return f"OpenAIProvider({self._model!r}, {api}vendor={self.vendor!r}, base_url={self._errors.where!r})"
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once, streaming. Under cancellation the connection is closed, not drained.
