@@ -5,14 +5,29 @@ Belongs to `toolbus.session`, for what must not happen: a bug of ours, or a jour
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .bus import EventBus
 from .core.facts import result_message
 from .core.state import Phase, TurnState
 from .core.transcript import repair
-from .events import ToolCallCompleted, ToolCallFailed
+from .events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from .mailbox import Mailbox
 
-__all__ = ["settle_broken"]
+__all__ = ["settle_broken", "told_all_the_same"]
+
+_TERMINAL = (ToolCallCompleted, ToolCallFailed)
+
+
+def told_all_the_same(facts: Sequence[Event], exc: BaseException) -> list[Event]:
+    """Of facts that are applied and may not be written, those that have to be told: `exc` is why.
+
+    Of a journal that fails, how calls have ended, since nobody else will tell any more. When a task is cancelled by
+    asyncio itself, which knows no shield, all but calls that were to begin.
+    """
+    if isinstance(exc, Exception):
+        return [fact for fact in facts if isinstance(fact, _TERMINAL)]
+    return [fact for fact in facts if not isinstance(fact, ToolCallRequested)]
 
 
 def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float) -> None:

@@ -76,6 +76,10 @@ class Mailbox:
             events.sort(key=_is_asked)
         return events
 
+    def drain_what_counts(self) -> list[Any]:
+        """`drain`, when the request is given up: what is done and why it ends; no call may begin any more."""
+        return [event for event in self.drain() if isinstance(event, _COUNTS)]
+
     def cause(self, call_id: str) -> BaseException | None:
         """The exception behind a call's failure, where it was raised in this process."""
         return self._causes.get(call_id)
@@ -89,6 +93,9 @@ class Mailbox:
             await self._woken.wait()
         finally:
             self._woken = None
+
+
+_COUNTS = (ToolCallCompleted, ToolCallFailed, CancelRequested)
 
 
 def _is_asked(event: Event) -> bool:

@@ -32,7 +32,7 @@ from .core.turn import (
     decide,
     pending,
 )
-from .crash import settle_broken
+from .crash import settle_broken, told_all_the_same
 from .errors import ApplicationError, ConfigurationError, ToolbusError
 from .events import (
     ApprovalDecided,
@@ -46,7 +46,6 @@ from .events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallPaused,
-    ToolCallRequested,
     ToolCallResumed,
     new_id,
 )
@@ -309,15 +308,15 @@ class RequestSession(SessionHandle):
 
     async def _on_fired(self, mailbox: Mailbox) -> None:
         """A wait was cut short: by its deadline, or a model call by somebody who cancels the request."""
-        now = self._clock()
-        events = mailbox.drain()
-        if events:  # read before a deadline is believed
+        now, asked = self._clock(), False
+        while events := mailbox.drain():  # read before a deadline is believed
+            asked = True
             await self._step(events, now)
         call, self._call = self._call, None
         if call is not None:
             happened, now = call.what_elapsed(now)
             await self._step([happened], now)
-        elif not events and isinstance(command := pending(self._state), AwaitCalls):
+        elif not asked and isinstance(command := pending(self._state), AwaitCalls):
             await self._step([Elapsed()], max(now, command.deadline))
 
     async def _make_ready(self, prepare: Prepare, mailbox: Mailbox) -> None:
@@ -364,8 +363,9 @@ class RequestSession(SessionHandle):
         if self._journal is not None:
             try:
                 await self._write(self._journal, facts)
-            except anyio.get_cancelled_exc_class():  # by asyncio itself, which knows no shield: tell what is applied
-                self._publish([fact for fact in facts if type(fact) is not ToolCallRequested], inputs)
+            except BaseException as exc:
+                if told := told_all_the_same(facts, exc):
+                    self._publish(told, inputs)
                 raise
         self._publish(facts, inputs)
 
@@ -435,7 +435,7 @@ class RequestSession(SessionHandle):
         call = ModelCall(self._bus, self._state, self._clock, command, scope, self._status_if_wanted)
         mailbox.on_put = call.on_put
         try:
-            if asked := mailbox.drain():  # before the model was
+            while asked := mailbox.drain():  # before the model was
                 await self._step(asked, self._clock())
             if self._state.phase is not Phase.MODEL:
                 return
@@ -446,7 +446,7 @@ class RequestSession(SessionHandle):
             mailbox.on_put = None
             call.over = True
         now = self._clock()
-        if asked := mailbox.drain():
+        while asked := mailbox.drain():  # writing takes time, in which more may be asked
             await self._step(asked, now)
         await self._step([happened], now)
 
@@ -460,7 +460,7 @@ class RequestSession(SessionHandle):
         """Wait until the model may be called again. False when the request was ended meanwhile."""
         with mailbox.unless_cancelled(self._clock.on_loop(command.not_before)):
             await anyio.sleep_forever()
-        if asked := mailbox.drain():
+        while asked := mailbox.drain():
             await self._step(asked, self._clock())
         return self._state.phase is Phase.MODEL
 
@@ -468,7 +468,7 @@ class RequestSession(SessionHandle):
 
     def _abandon(self) -> None:
         """The host cancelled the task: end the request now, without awaiting anything."""
-        inputs: list[Any] = self._mailbox.drain() if self._mailbox else []
+        inputs: list[Any] = self._mailbox.drain_what_counts() if self._mailbox else []
         if self._state.phase is Phase.NEW:
             inputs.insert(0, self._start())
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))

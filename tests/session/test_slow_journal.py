@@ -1,0 +1,98 @@
+"""What happens while a journal writes, or fails to: found by the seeded simulation, and held here by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from toolbus import EventBus, RequestSession, Tool
+from toolbus.events import ApprovalRequested, Event, ToolCallFailed, ToolCallRequested
+from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+
+class SlowJournal:
+    """Takes `seconds` for each append that has a fact of `kind` in it, and then raises what it was told to."""
+
+    def __init__(self, kind: str, seconds: float, failure: Exception | None = None) -> None:
+        self.kind, self.seconds, self.failure = kind, seconds, failure
+        self.written: list[str] = []
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+        if any(fact.type == self.kind for fact in facts):
+            await anyio.sleep(self.seconds)
+            if self.failure is not None:
+                raise self.failure
+        self.written += [fact.type for fact in facts]
+
+
+class SlowModel:
+    """Answers after a second."""
+
+    vendor = "slow"
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        await anyio.sleep(1)
+        return await ScriptedProvider([text("an answer")]).respond(request, emit)
+
+
+def external(**options: Any) -> Tool[..., Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
+
+
+@pytest.mark.guarantee("G16")
+async def test_a_cancel_counts_that_comes_while_what_was_said_before_is_written() -> None:
+    bus = EventBus()
+    session = RequestSession(bus, SlowModel(), "hi", journal=SlowJournal("steering_added", 0.5))
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(0.9)
+        assert session.steer("hurry")  # written at 1 s, when the model has answered, until 1.5 s
+        await anyio.sleep(0.3)
+        assert session.cancel("never mind")
+        result = await session.result()
+    assert (result.outcome, result.reason) == ("cancelled", "never mind")
+
+
+@pytest.mark.guarantee("G06")
+async def test_calls_that_were_settled_are_told_of_though_their_journal_fails() -> None:
+    bus = EventBus()
+    told: list[Event] = []
+    bus.connect((ToolCallRequested, ToolCallFailed), told.append)
+    journal = SlowJournal("cancel_requested", 1, OSError("disk full"))
+    session = RequestSession(bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=[external()], journal=journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        session.cancel()
+        result = await session.result()
+    assert result.outcome == "failed"
+    assert [event.type for event in told] == ["tool_call_requested", "tool_call_failed"]
+    assert bus.statistics().open_calls == 0
+
+
+@pytest.mark.guarantee("G11")
+async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_up() -> None:
+    bus = EventBus()
+    told: list[Event] = []
+    asked: list[ApprovalRequested] = []
+    bus.connect(ToolCallRequested, told.append)
+    bus.connect(ApprovalRequested, asked.append)
+    journal = SlowJournal("nothing", 0)
+    tools = [external(approval=True)]
+    session = RequestSession(bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=tools, journal=journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+        bus.publish(asked[0].decided(approved=True))
+    result = await session.result()
+    assert result.outcome == "cancelled"
+    assert [event.type for event in told] == [each for each in journal.written if each == "tool_call_requested"]
+    assert [call.reason for call in result.tool_calls] == ["cancelled"]
