@@ -6,13 +6,31 @@ fires nor delays anything (G27), and virtual time in tests moves it too. Moments
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import anyio
 import anyio.lowlevel
 
-__all__ = ["SessionClock", "loop_runs"]
+__all__ = ["SessionClock", "loop_runs", "wall_time_from"]
+
+_wall_times: list[Callable[[], float]] = [time.time]
+
+
+def wall_time() -> float:
+    """Seconds since the epoch, by the newest clock that was given."""
+    return _wall_times[-1]()
+
+
+@contextlib.contextmanager
+def wall_time_from(clock: Callable[[], float]) -> Generator[None]:
+    """In this block the wall clock is `clock`: for simulations, whose moments have to be the same each time."""
+    _wall_times.append(clock)
+    try:
+        yield
+    finally:
+        _wall_times.remove(clock)
 
 
 class SessionClock:
@@ -22,7 +40,7 @@ class SessionClock:
 
     def __init__(self) -> None:
         self.loop_time = _loop_clock()
-        self._offset = time.time() - self.loop_time()
+        self._offset = wall_time() - self.loop_time()
 
     def __call__(self) -> float:
         """The present moment."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -29,6 +30,18 @@ if hasattr(os, "register_at_fork"):
 def new_id() -> str:
     """A fresh id, unique over processes: 64 random bits for the process, then a counter. Thread-safe."""
     return f"{_process_prefix}{_next_number():x}"
+
+
+@contextlib.contextmanager
+def ids_from(prefix: str) -> Generator[None]:
+    """In this block ids are `prefix` and a counter from 1: for simulations, whose runs have to be the same each time."""
+    global _process_prefix, _next_number  # noqa: PLW0603 -- put back at the end
+    kept = _process_prefix, _next_number
+    _process_prefix, _next_number = prefix, count(1).__next__
+    try:
+        yield
+    finally:
+        _process_prefix, _next_number = kept
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))

@@ -33,7 +33,7 @@ from .virtual_time import advance, settle
 if TYPE_CHECKING:
     import anyio.abc
 
-__all__ = ["Harness"]
+__all__ = ["Harness", "event_line"]
 
 E = TypeVar("E", bound=Event)
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
@@ -247,7 +247,7 @@ class Harness:
         if not self._log:
             return "  (no event yet)"
         began = self._log[0][0]
-        return "\n".join(f"{moment - began:10.3f}s  {_line(event)}" for moment, event in self._log)
+        return "\n".join(f"{moment - began:10.3f}s  {event_line(event)}" for moment, event in self._log)
 
     # --------------------------------------------------------------------------------------------------- internals
 
@@ -299,7 +299,7 @@ def _matches(event: Event, fields: dict[str, Any]) -> bool:
     return all(getattr(event, name) == value for name, value in fields.items())
 
 
-def _line(event: Event) -> str:
+def event_line(event: Event) -> str:
     """An event's name and those of its own fields that say something; ids without the request's, which is long."""
     parts: list[str] = []
     for field in dataclasses.fields(event):

@@ -1,0 +1,53 @@
+"""Chance that is the same each time: every actor of a simulated world has a stream of its own. Knows nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+__all__ = ["Chance"]
+
+T = TypeVar("T")
+
+_HAIR = 1e-6  # seconds: more than the rounding of a clock that counts from the epoch
+_BLINK = 1e-3
+
+
+class Chance:
+    """Decisions drawn from a seed and the actor's name."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self, seed: int, name: str) -> None:
+        self._random = random.Random(f"{seed}/{name}")  # noqa: S311 -- it has to be the same each time
+
+    def says(self, probability: float) -> bool:
+        """True that often."""
+        return self._random.random() < probability
+
+    def below(self, most: float) -> float:
+        """A number from 0 to `most`."""
+        return self._random.random() * most
+
+    def whole(self, least: int, most: int) -> int:
+        """A whole number, both ends included."""
+        return self._random.randint(least, most)
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """One of these."""
+        return self._random.choice(choices)
+
+    def weighted(self, choices: dict[str, float]) -> str:
+        """One of the keys, as often as their weights say."""
+        return self._random.choices(list(choices), list(choices.values()))[0]
+
+    def around(self, deadline: float) -> float:
+        """A delay that is often at a deadline, exactly or nearly, since that is where races are."""
+        kind = self._random.random()
+        if kind < 0.35:
+            return 0.0
+        if kind < 0.6:
+            return self._random.random() * deadline
+        near = (deadline, deadline - _HAIR, deadline + _HAIR, deadline - _BLINK, deadline + _BLINK, deadline * 2)
+        return max(0.0, self._random.choice(near))

@@ -1,0 +1,43 @@
+"""What a simulation finds: an invariant that did not hold, with the seed that shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+__all__ = ["Broken", "SeedReport", "SimulationFailed"]
+
+
+class Broken(AssertionError):
+    """An invariant did not hold. `guarantee` is its number in docs/reference/guarantees.md."""
+
+    def __init__(self, guarantee: str, problem: str) -> None:
+        super().__init__(f"{guarantee}: {problem}")
+        self.guarantee = guarantee
+
+
+class SimulationFailed(AssertionError):
+    """A seed broke an invariant: `seed` shows it again, each time; `guarantee` is which. The text has the timeline."""
+
+    def __init__(self, seed: int, guarantee: str, problem: str, timeline: str) -> None:
+        super().__init__(
+            f"seed {seed} broke {problem}\n"
+            f"again: toolbus simulate --seed {seed}, or toolbus.testing.simulation.run_seed({seed})\n{timeline}"
+        )
+        self.seed = seed
+        self.guarantee = guarantee
+        self.problem = problem
+
+
+@dataclass(slots=True, kw_only=True)
+class SeedReport:
+    """What one seed did. `digest` is the same each time; `checks` counts invariants checked, by guarantee."""
+
+    seed: int
+    digest: str
+    events: int
+    requests: int
+    virtual_seconds: float
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    faults: Counter[str] = field(default_factory=Counter[str])
+    checks: Counter[str] = field(default_factory=Counter[str])

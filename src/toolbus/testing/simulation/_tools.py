@@ -1,0 +1,116 @@
+"""The tools of a simulated world: each misbehaves in a way of its own, as its call's chance has it.
+
+A handler asks `WORLD`, a context variable, which world it is in: that reaches handlers as any application's does.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ...errors import ToolbusError, ToolError, ToolRetry
+from ...results import ToolResult
+from ...tools import Tool, ToolContext, tool
+
+if TYPE_CHECKING:
+    from ._world import World
+
+__all__ = ["NEEDS_APPROVAL", "RETRIES", "TOOLS", "WORLD"]
+
+WORLD: ContextVar[World] = ContextVar("toolbus_simulated_world")
+
+_OUTCOMES = {"text": 6.0, "data": 2.0, "result": 2.0, "long": 1.0, "raise": 2.0, "tell": 1.0, "again": 1.0, "exit": 0.3}
+
+
+async def _behave(context: ToolContext[Any] | None, name: str) -> Any:
+    """Wait about as long as may be, then end somehow."""
+    world = WORLD.get()
+    chance = world.chance(f"{name}/{context.call_id if context else ''}/{context.attempt if context else 0}")
+    await anyio.sleep(chance.around(world.tool_seconds))
+    if context is not None:
+        world.watch.runs(context.request_id, context.call_id)
+    kind = chance.weighted(_OUTCOMES)
+    if context is not None and chance.says(0.1):
+        await context.progress("half way", done=1, total=2)
+    if kind == "raise":
+        raise ValueError("broken")
+    if kind == "tell":
+        raise ToolError("there is no such thing")
+    if kind == "again":
+        raise ToolRetry("say it otherwise")
+    if kind == "exit":
+        raise SystemExit(3)
+    if kind == "data":
+        return {"n": chance.whole(0, 9), "of": name}
+    if kind == "result":
+        return ToolResult(message="done", data=[1, 2, 3], affected=[name])
+    return f"{name} " * (2_000 if kind == "long" else 1)
+
+
+@tool
+async def work(n: int, context: ToolContext[Any]) -> Any:
+    """Do something."""
+    return await _behave(context, f"work {n}")
+
+
+@tool(retries=2)
+async def flaky(n: int, context: ToolContext[Any]) -> Any:
+    """Do something that fails at times."""
+    return await _behave(context, f"flaky {n}")
+
+
+@tool(sequential=True, kind="action")
+async def serial(n: int, context: ToolContext[Any]) -> Any:
+    """Do something, one after the other."""
+    return await _behave(context, f"serial {n}")
+
+
+@tool(destructive=True)
+async def risky(n: int, context: ToolContext[Any]) -> Any:
+    """Do what cannot be taken back."""
+    return await _behave(context, f"risky {n}")
+
+
+@tool(cache_seconds=3, kind="query")
+async def shared(n: int) -> Any:
+    """Look something up."""
+    return await _behave(None, f"shared {n}")
+
+
+@tool
+async def stubborn(n: int, context: ToolContext[Any]) -> Any:
+    """Do something, and do not want to be cancelled."""
+    try:
+        return await _behave(context, f"stubborn {n}")
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(n)
+        if n % 2:
+            return "all the same"
+        raise
+
+
+@tool
+async def deep(n: int, context: ToolContext[Any]) -> Any:
+    """Ask a request of its own."""
+    world = WORLD.get()
+    try:
+        result = await context.ask(f"part {n}", tools=world.tools_below)
+    except ToolbusError as exc:
+        raise ToolError(f"could not ask: {exc}") from exc
+    return result.text or result.reason
+
+
+outside: Tool[..., Any] = Tool(
+    "outside",
+    "Answered by somebody else on the bus.",
+    {"type": "object", "properties": {"n": {"type": "integer"}}},
+    external=True,
+    validate=lambda _arguments: None,
+)
+
+TOOLS: tuple[Tool[..., Any], ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside)
+NEEDS_APPROVAL = frozenset({"risky"})
+RETRIES = {"flaky": 2}
