@@ -16,9 +16,9 @@ from .core.arguments import parse_arguments
 from .core.control import plan_text
 from .core.guidance import guidance_text
 from .core.reading import READ_RESULT
-from .core.state import Messages, TurnState
+from .core.state import Messages, Phase, TurnState
 from .core.transcript import repair
-from .core.turn import CallModel, Input, ModelFailed, ModelReplied
+from .core.turn import CallModel, Elapsed, Input, ModelFailed, ModelReplied
 from .errors import (
     ApplicationError,
     ConfigurationError,
@@ -62,6 +62,7 @@ class Asker:
     """The model's side of one session. `error` is the exception behind the newest `ModelFailed`."""
 
     __slots__ = (
+        "_asked",
         "_for_round",
         "_guidance",
         "_instructions",
@@ -82,6 +83,7 @@ class Asker:
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
         self.sending = Sending(state, options)
+        self._asked: Provider = providers[0]  # the newest one that was chosen
         self.error: ToolbusError | None = None
 
     async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage | ToolbusError:
@@ -104,7 +106,7 @@ class Asker:
     def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
         """The tools there are now, that of the structured output, and the one to read long results with."""
         output, specs = self._state.output, tools.specs
-        readable = self.sending.look(specs) and READ_RESULT.name not in specs
+        readable = self.sending.has_shortened and READ_RESULT.name not in specs
         if output is None and not readable:
             return specs
         own = [*([READ_RESULT] if readable else []), *([] if output is None else [output.spec])]
@@ -122,15 +124,17 @@ class Asker:
         self.error = None
         state = self._state
         try:
+            self._asked = self._provider(command)
+            self.sending.look(tools.specs)
             state.tools = specs = self.known(tools)
             system = await self._system(specs, view)
             if self.sending.is_plain:
                 messages: Sequence[Message] = Messages(state.messages, system)
             else:
-                offered = self._offered(specs, command)
-                messages = await self.sending.messages(system, offered, self._provider(command))
+                messages = await self.sending.messages(system, self._offered(specs, command), self._asked)
                 if len(known := self.known(tools)) > len(specs):  # results that were shortened just now
                     state.tools = specs = known
+                    messages = await self.sending.messages(system, self._offered(specs, command), self._asked)
             return ModelRequest(
                 messages=messages,
                 tools=self._offered(specs, command),
@@ -139,26 +143,29 @@ class Asker:
                 conversation_id=view.conversation_id,
                 round=command.round,
             )
+        except ContextOverflow as exc:
+            self.error = exc
+            return ModelFailed(exc.code, str(exc), retryable=self.sending.was_refused)  # by another model
         except Exception as exc:
             return self._failed(exc, Usage())
 
     async def ask(self, call: ModelCall, request: ModelRequest, view: RequestView) -> Input:
         """Ask once. Raises nothing but cancellation."""
+        if self._state.phase is not Phase.MODEL:
+            return Elapsed()  # what a summary has cost has ended the request
         spent: list[Usage] = []
         try:
             if not self.interceptors:
-                usual = self.providers[call.command.provider]
-                provider = usual if self._for_round is None else self._provider(call.command)
-                reply = await provider.respond(request, call.emit)
+                reply = await self._asked.respond(request, call.emit)
                 if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                     return _no_reply(reply)
                 self.sending.answered(reply.usage)
                 return ModelReplied(reply)
-            reply = await self._through(self._innermost(call, spent), request, view)
+            reply = await self._through(self._innermost(call, spent, request), request, view)
             return await self._screened(reply, view) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance]
         except ContextOverflow as exc:
             self.error = exc
-            self.sending.refused(exc, self._provider(call.command), self._state.tools)
+            self.sending.refused(exc, self._asked, request)
             return ModelFailed(exc.code, str(exc), retryable=True)
         except Exception as exc:
             return self._failed(exc, sum(spent, Usage()))
@@ -177,6 +184,7 @@ class Asker:
         return ModelFailed(self.error.code, str(self.error), usage=spent)
 
     def _provider(self, command: CallModel) -> Provider:
+        """The model for this call: in a round, `provider_for_round` is asked once for each."""
         if self._for_round is not None and command.provider == 0:
             chosen = self._for_round(command.round)
             if chosen is not None:
@@ -198,14 +206,17 @@ class Asker:
         text = "\n\n".join(part for part in parts if part)
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
-    def _innermost(self, call: ModelCall, spent: list[Usage]) -> Ask:
+    def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest) -> Ask:
         """The provider itself; what its replies have used goes into `spent`, whatever becomes of them."""
         emit = call.feed if edits_replies(self.interceptors) else call.emit
+        messages, tools = original.messages, original.tools
 
         async def ask(request: ModelRequest) -> ModelReply:
             if not isinstance(request.messages, Messages):  # an interceptor has put others there
                 request = replace(request, messages=repair(request.messages))
-            reply = await self._provider(call.command).respond(request, emit)
+            if request.messages is not messages or request.tools is not tools:
+                self.sending.was_edited()
+            reply = await self._asked.respond(request, emit)
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 spent.append(reply.usage)
                 self.sending.answered(reply.usage)

@@ -15,6 +15,8 @@ from .core.state import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
     ConfigurationError,
+    ContentFiltered,
+    ContextOverflow,
     Denied,
     EmptyReply,
     InvalidOutput,
@@ -217,8 +219,12 @@ def _outcome(ending: RequestCompleted | RequestFailed | RequestCancelled) -> Req
     return "failed" if isinstance(ending, RequestFailed) else "cancelled"
 
 
-_ERRORS: dict[str, type[ProviderError]] = {each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply)}
-_PLAIN_ERRORS: dict[str, type[ToolbusError]] = {each.code: each for each in (ConfigurationError, Denied, InvalidOutput)}
+_ERRORS: dict[str, type[ProviderError]] = {
+    each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply, ContentFiltered)
+}
+_PLAIN_ERRORS: dict[str, type[ToolbusError]] = {
+    each.code: each for each in (ConfigurationError, ContextOverflow, Denied, InvalidOutput)
+}
 
 
 def _error(

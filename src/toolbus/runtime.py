@@ -371,7 +371,7 @@ class Runtime:
             )
         session.notes = self._late.take(conversation_id, earlier)
         session.granted.update(self._granted.get(conversation_id) or {})
-        session.sending.memo = self._left_out.get(conversation_id)
+        session.sending.memo = self._left_out.get(conversation_id) if earlier else None
         return earlier
 
     async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:

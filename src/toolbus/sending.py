@@ -6,18 +6,23 @@ window, a policy of the application's, a long result, or one of a tool that says
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
+
+from .core.arguments import encodable
 from .core.compression import Compression
 from .core.history import History, Memo, is_of_interest
 from .core.state import Messages, TurnState
 from .core.steps import HistoryShaped
-from .core.tokens import Calibration, estimate_text, estimate_tools
+from .core.tokens import Calibration, Tokenizer, estimate_message, estimate_text, estimate_tools
 from .errors import ContextOverflow
 from .logs import logger
 from .messages import SystemMessage, ToolMessage, Usage
-from .protocols import Provider, Summary, ToolSpec
+from .protocols import ModelRequest, Provider, Summary, ToolSpec
 
 if TYPE_CHECKING:
     from .options import SessionOptions
@@ -28,6 +33,7 @@ _DEFAULT = Compression()
 _REFUSED_SHARE = 0.5  # of what was sent, when a provider refuses it and does not say how much it takes
 _TOLD_SHARE = 0.9  # of what it says that it takes: the estimate was wrong already
 _WORTH = 0.8  # of what was sent: the most that is sent instead, whatever the provider says
+_SUMMARY_TIME = 0.5  # of the time of a call of the model: the rest is for the answer
 
 
 class Sending:
@@ -38,60 +44,72 @@ class Sending:
 
     __slots__ = (
         "_compression",
+        "_count",
         "_history",
+        "_learned",
         "_looked_at",
+        "_may_sum_up",
         "_measured",
-        "_sent_tokens",
+        "_refused",
         "_state",
         "_summed",
+        "_tools",
         "calibration",
+        "has_shortened",
         "memo",
     )
 
     def __init__(self, state: TurnState, options: SessionOptions) -> None:
         self._state = state
         self._compression: Compression = options.get("compression") or _DEFAULT
+        self._count: Tokenizer = estimate_text
         self._history: History | None = None
         self._looked_at = 0  # messages in which there was nothing of interest
-        self._measured: tuple[str, int] | None = (
-            None  # whose tokens were estimated for the newest request, and how many
-        )
-        self._sent_tokens = 0
+        self._measured: tuple[str, int] | None = None  # the model of the newest request, and its tokens as estimated
+        self._learned: dict[str, float] | None = None  # the room for messages, by model, as refusals have taught
+        self._refused: tuple[str, int] | None = None  # the model that has refused the newest request, and its tokens
+        self._may_sum_up = True
         self._summed: Summary | None = None
+        self._tools: tuple[Sequence[ToolSpec], int] = ((), 0)  # those that were offered last, and their tokens
+        self.has_shortened = False  # whether there is something that the model could read whole (`read_result`)
         self.memo: Memo | None = None
         self.calibration: Calibration | None = None
 
     # ------------------------------------------------------------------------------------------- what is new
 
-    def look(self, specs: Mapping[str, ToolSpec]) -> bool:
-        """Take notice of new messages. Whether there is something that the model could read whole (`read_result`)."""
+    def look(self, specs: Mapping[str, ToolSpec]) -> None:
+        """Take notice of new messages; `has_shortened` is up to date then. Raises what a policy raises."""
         history = self._history
         if history is None:
-            history = self._history = self._begun(specs)
-            if history is None:
-                return False
+            if not self._begins(specs):
+                return
+            history = self._history = self._new()
         history.take(specs)
-        return history.has_shortened
+        self.has_shortened = history.has_shortened
 
-    def _begun(self, specs: Mapping[str, ToolSpec]) -> History | None:
+    def _begins(self, specs: Mapping[str, ToolSpec]) -> bool:
+        """Whether a history is needed from now on."""
         compression, messages = self._compression, self._state.messages
-        begins = compression.max_context_tokens is not None or compression.policies or self.memo is not None
-        if not begins:
-            most = self._state.max_result_chars
-            for place in range(self._looked_at, len(messages)):
-                if type(messages[place]) is ToolMessage and is_of_interest(messages[place], specs, most):
-                    begins = True
-                    break
-            self._looked_at = len(messages)
-        return self._new() if begins else None
+        if compression.max_context_tokens is not None or compression.policies or self.memo is not None:
+            return True
+        most = self._state.max_result_chars
+        for place in range(self._looked_at, len(messages)):
+            if type(messages[place]) is ToolMessage and is_of_interest(messages[place], specs, most):
+                return True
+        self._looked_at = len(messages)
+        return False
 
     def _new(self) -> History:
         state = self._state
+        self._count = _counter(self._compression.tokenizer, state.request_id)
+        if self._learned is None:
+            self._learned = dict(self.memo.learned_tokens) if self.memo is not None else {}
         return History(
             state.messages,
-            state.history_count,
             self._compression,
+            request_id=state.request_id,
             max_result_chars=state.max_result_chars,
+            count=self._count,
             memo=self.memo,
         )
 
@@ -102,7 +120,10 @@ class Sending:
 
     def conversation_memo(self) -> Memo | None:
         """What the conversation's next turn goes on with."""
-        return self.memo if self._history is None else self._history.memo()
+        if self._history is None:
+            return self.memo
+        memo = self._history.memo()
+        return replace(memo or Memo(), learned_tokens=self._learned) if self._learned else memo
 
     # ---------------------------------------------------------------------------------------------- the window
 
@@ -114,60 +135,70 @@ class Sending:
         history = self._history
         if history is None:
             return Messages(self._state.messages, system)
-        window = self._compression.max_context_tokens
-        if window is not None or history.learned_tokens is not None:
-            await self._fit(history, window, system, tools, provider)
+        model = _key(provider)
+        if self._refused is not None and self._refused[0] != model:
+            self._refused = None  # another model was turned to, which may take it all
+            history = self._history = self._new()
+            history.take(self._state.tools)
+        learned = self._learned.get(model) if self._learned else None
+        if learned is not None or self._compression.max_context_tokens is not None:
+            if self._tools[0] != tools:
+                self._tools = (tools, estimate_tools(tools, self._count))
+            beside = self._tools[1] + (0 if system is None else estimate_message(system, self._count))
+            await self._fit(history, learned, beside, provider)
+            self._measured = (model, history.tokens + beside)
+        self.has_shortened = history.has_shortened
         return history.view(system)
 
-    async def _fit(
-        self,
-        history: History,
-        window: int | None,
-        system: SystemMessage | None,
-        tools: Sequence[ToolSpec],
-        provider: Provider,
-    ) -> None:
-        model = _key(provider)
-        count = self._compression.tokenizer or estimate_text
-        beside = estimate_tools(tools, count) + (count(system.text) if system is not None else 0)
-        factor, overhead = self._calibrated(model)
-        learned = history.learned_tokens
-        room = float("inf") if window is None else (window - overhead) / factor - beside
-        limit = room if learned is None else min(room, learned)
-        history.limit_tokens = limit
-        if self._compression.summarizer is not None:
-            await self._sum_up(history, provider)
-        if not history.fit(limit) and history.tokens > room:
+    async def _fit(self, history: History, learned: float | None, beside: int, provider: Provider) -> None:
+        """Shorten what is sent to the room beside so many tokens, and to what was learned of the model."""
+        window = self._compression.max_context_tokens
+        factor, overhead = self._calibrated(_key(provider))
+        room = math.inf if window is None else (window - overhead) / factor - beside
+        limit = history.limit_tokens = room if learned is None else min(room, learned)
+        await self._sum_up(history, provider)
+        history.fit(limit)
+        if history.tokens > room:
             raise ContextOverflow(
                 f"the request does not fit max_context_tokens={window}: its messages take about "
                 f"{int(history.tokens * factor)} tokens, and there is room for {max(0, int(room * factor))} beside "
                 "instructions and tools; nothing is left to shorten"
             )
-        if self._sent_tokens and history.tokens > self._sent_tokens * _WORTH:
+        if self._refused is not None and history.tokens > self._refused[1] * _WORTH:
             raise ContextOverflow("the model's window is too small for the request, and nothing is left to shorten")
-        self._sent_tokens = 0
-        self._measured = (model, history.tokens + beside)
+        self._refused = None
 
     async def _sum_up(self, history: History, provider: Provider) -> None:
-        """Ask for a summary of the turns that leave, if it is time. Without one they leave all the same."""
-        summarizer, leaving = self._compression.summarizer, history.leaving()
+        """Ask for a summary of the turns that leave, if it is time. Without one they leave all the same, later on."""
+        summarizer = self._compression.summarizer
+        leaving = history.leaving() if summarizer is not None and self._may_sum_up else ()
         if summarizer is None or not leaving:
             return
+        self._may_sum_up = False  # unless it goes well: what has failed, or hung, is not waited for in each round
         try:
-            summary = await summarizer.summarize(history.summary, leaving, provider)
+            with anyio.fail_after((anyio.current_effective_deadline() - anyio.current_time()) * _SUMMARY_TIME):
+                summary = await summarizer.summarize(history.summary, leaving, provider)
+            if not isinstance(summary, Summary):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                raise TypeError(f"the summarizer gave a {type(summary).__name__}, not a Summary")  # noqa: TRY301
+            text = encodable(summary.text).strip()
         except Exception:
             logger.exception("the history was not summed up", extra={"request_id": self._state.request_id})
             return
         self._summed = summary
-        history.leave(summary.text.strip())
+        if text:
+            self._may_sum_up = True
+            history.leave(text)
+        else:
+            logger.warning("the history was not summed up: no text came", extra={"request_id": self._state.request_id})
 
     def shaped(self) -> HistoryShaped | None:
         """What has been shortened since this was asked last, to be told to the turn machine."""
-        shape = None if self._history is None else self._history.what_changed()
-        summed, self._summed = self._summed, None
-        if shape is None:
+        history, summed = self._history, self._summed
+        shape = None if history is None else history.what_changed()
+        if history is None or (shape is None and summed is None):
             return None
-        return HistoryShaped(shape, summed)
+        self._summed = None
+        return HistoryShaped(shape or history.shape(), summed)
 
     # -------------------------------------------------------------------------------------- what came of it
 
@@ -178,20 +209,32 @@ class Sending:
             self.calibration = self.calibration or Calibration()
             self.calibration.observe(*measured, usage.input_tokens)
 
-    def refused(self, exc: ContextOverflow, provider: Provider, specs: Mapping[str, ToolSpec]) -> None:
-        """The provider says that what was sent is too long: send less the next time."""
-        history = self._history
+    @property
+    def was_refused(self) -> bool:
+        """Whether the newest request was too long for its model, and no other one was made since."""
+        return self._refused is not None
+
+    def was_edited(self) -> None:
+        """What was sent last is not what was measured."""
+        self._measured = None
+
+    def refused(self, exc: ContextOverflow, provider: Provider, request: ModelRequest) -> None:
+        """The provider says that `request` is too long: send its model less the next time."""
+        history, model = self._history, _key(provider)
         if history is None:
             history = self._history = self._new()
-            history.take(specs)
+            history.take(self._state.tools)
         sent = history.tokens
         learned = sent * _REFUSED_SHARE
-        if exc.limit_tokens is not None:
-            factor, overhead = self._calibrated(_key(provider))
-            told = (exc.limit_tokens - overhead) / factor * _TOLD_SHARE
+        if exc.limit_tokens is not None and exc.limit_tokens > 0:
+            factor, overhead = self._calibrated(model)
+            whole = sum(estimate_message(each, self._count) for each in request.messages)
+            beside = max(0, whole - sent) + estimate_tools(request.tools, self._count)
+            told = (exc.limit_tokens - overhead) / factor * _TOLD_SHARE - beside
             learned = min(told, sent * _WORTH)
-        history.learned_tokens = learned
-        self._sent_tokens = sent
+        self._learned = {**(self._learned or {}), model: max(learned, 1.0)}
+        self._refused = (model, sent)
+        self._measured = None
 
     def _calibrated(self, model: str) -> tuple[float, float]:
         """What to multiply an estimate by, and what to add to it."""
@@ -201,3 +244,31 @@ class Sending:
 
 def _key(provider: Provider) -> str:
     return f"{provider.vendor}:{getattr(provider, 'model', '')}"
+
+
+def _counter(tokenizer: Tokenizer | None, request_id: str) -> Tokenizer:
+    """What counts tokens: the application's function, and the estimate for texts that it gives no number for.
+
+    Such are texts that look like a vendor's special tokens, which some tokenizers refuse. The log tells of the first.
+    """
+    if tokenizer is None:
+        return estimate_text
+    told = False
+
+    def count(text: str) -> int:
+        nonlocal told
+        try:
+            counted = tokenizer(text)
+            if 0 <= counted < math.inf:
+                return math.ceil(counted)
+            problem: Exception = ValueError(f"it gave {counted!r}")
+        except Exception as exc:
+            problem = exc
+        if not told:
+            told = True
+            logger.warning(
+                "the tokenizer failed: texts are estimated", exc_info=problem, extra={"request_id": request_id}
+            )
+        return estimate_text(text)
+
+    return count

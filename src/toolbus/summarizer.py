@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .core.shorten import shorten
-from .errors import ConfigurationError, EmptyReply
+from .errors import ConfigurationError
 from .messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
 from .protocols import Delta, ModelRequest, ModelSettings, Provider, Summary
 
@@ -46,7 +46,7 @@ class Summarizer:
         self.settings = settings or ModelSettings()
 
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
-        """See `toolbus.protocols.HistorySummarizer`. Raises what the provider raises, and `EmptyReply`."""
+        """See `toolbus.protocols.HistorySummarizer`. Raises what the provider raises."""
         told = [f"Summary of what came before:\n{earlier}"] if earlier else []
         told += [line for each in messages if (line := _told(each))]
         request = ModelRequest(
@@ -57,10 +57,7 @@ class Summarizer:
             settings=self.settings,
         )
         reply = await (self.provider or provider).respond(request, _ignore)
-        text = reply.message.text.strip()
-        if not text:
-            raise EmptyReply("the model gave no summary", vendor=reply.vendor)
-        return Summary(text=text, usage=reply.usage, vendor=reply.vendor, model=reply.model)
+        return Summary(text=reply.message.text, usage=reply.usage, vendor=reply.vendor, model=reply.model)
 
 
 def _ignore(_delta: Delta) -> None:

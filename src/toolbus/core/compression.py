@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import orjson
 
-from ..errors import ConfigurationError
+from ..errors import ApplicationError, ConfigurationError
 from ..messages import Message, ToolCall, ToolMessage
 from ..protocols import HistorySummarizer, ToolKind, ToolSpec
-from .shorten import shorten
+from .shorten import MIN_CHARS, shorten
 from .tokens import Tokenizer
 
 __all__ = ["Compression", "CutOldActions", "Edit", "Fold", "Policy", "Seen", "StubOldQueries"]
@@ -177,20 +177,26 @@ class Compression:
     """How the history is shortened where it is sent to the model. What is stored stays whole.
 
     The last `keep_turns` turns are sent whole; of older ones, results of `@tool(kind="query")` become a line, and those
-    of `@tool(kind="action")` keep `action_chars` characters. `keep_turns=None` shortens no turn for its age. Results of
-    tools marked `sensitive_history` are always sent as they are. `policies` are the application's own, applied after
-    these two.
+    of `@tool(kind="action")` keep `action_chars` characters, 200 at least. `keep_turns=None` shortens no turn for its
+    age. Results of tools marked `sensitive_history` are always sent as they are; what a tool is, is asked of the tools
+    that the request has. `policies` are the application's own, applied after these two; a request in which one fails
+    ends as `application_error`.
 
     `max_context_tokens` is the room for what is sent: instructions, tools and messages, without the reply. Without it
     the history is not measured, until a provider says that it is too long. When it would not fit, the oldest turns are
     left out, whole, until three quarters of the room are used, so that what is sent begins alike for many rounds and
     the provider's prompt cache stays of use; sensitive results are sent all the same, with their calls. Near the end of
-    the room, `summarizer` is asked for a summary of the turns that leave. Last, the current turn itself is shortened:
-    results of its older rounds first, then the newest; what still does not fit fails as `context_overflow`.
+    the room, `summarizer` is asked for a summary of the turns that leave, of which a quarter of the room is made use
+    of; it gets half of the time of a call of the model, and where it fails, is not asked again in that request. Last,
+    the current turn itself is shortened: results of its older rounds first, then the newest; what still does not fit
+    fails as `context_overflow`.
+
+    A provider that says that its window is too small is sent less, once in a round; then the request turns to the next
+    of its `providers`, which is sent what its own window takes.
 
     Tokens are estimated from characters, and corrected for each model by the usage that its provider reports (see
-    `core.tokens`); with `tokenizer`, a function from text to its number of tokens, they are counted by that.
-    Raises `ConfigurationError`.
+    `core.tokens`); with `tokenizer`, a function from text to its number of tokens, they are counted by that, and texts
+    for which it fails are estimated. Raises `ConfigurationError`.
     """
 
     keep_turns: int | None = 10
@@ -202,7 +208,7 @@ class Compression:
 
     def __post_init__(self) -> None:
         _check_count("keep_turns", self.keep_turns, 1, "None to shorten no turn for its age")
-        _check_count("action_chars", self.action_chars, 1, "")
+        _check_count("action_chars", self.action_chars, MIN_CHARS, "")
         _check_count("max_context_tokens", self.max_context_tokens, _LEAST_WINDOW, "None for no window")
         if self.tokenizer is not None and not callable(self.tokenizer):
             raise ConfigurationError(f"tokenizer is {self.tokenizer!r}; give a function that counts a text's tokens")
@@ -211,16 +217,29 @@ class Compression:
                 raise ConfigurationError(f"summarizer is {self.summarizer!r}; give a toolbus.Summarizer(provider), say")
             if self.max_context_tokens is None:
                 raise ConfigurationError("summarizer is asked near the end of max_context_tokens=, which is not given")
+        if isinstance(self.policies, str) or not isinstance(self.policies, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"policies is {self.policies!r}; give a list of objects, see Policy")
         for each in self.policies:
             if isinstance(each, type) or not callable(getattr(each, "fold", None)):
                 raise ConfigurationError(f"policies has {each!r}; give objects with a method fold(), see Policy")
 
     def folds(self) -> list[Fold]:
-        """All policies, at the beginning of a transcript."""
-        standard: list[Policy] = []
+        """All policies, at the beginning of a transcript. Raises `ApplicationError` where one fails."""
+        folds: list[Fold] = []
         if self.keep_turns is not None:
-            standard = [StubOldQueries(self.keep_turns), CutOldActions(self.keep_turns, self.action_chars)]
-        return [each.fold() for each in (*standard, *self.policies)]
+            folds = [StubOldQueries(self.keep_turns).fold(), CutOldActions(self.keep_turns, self.action_chars).fold()]
+        for each in self.policies:
+            try:
+                folds.append(each.fold())
+            except Exception as exc:
+                raise failed_policy(each, "fold", exc) from exc
+        return folds
+
+
+def failed_policy(policy: object, method: str, exc: Exception) -> ApplicationError:
+    """What to raise where an application's own policy has raised, or has said what makes no sense."""
+    name = type(policy).__name__
+    return ApplicationError(f"the compression policy {name} failed: {method}: {type(exc).__name__}: {exc}")
 
 
 def _check_count(name: str, value: Any, least: int, other: str) -> None:

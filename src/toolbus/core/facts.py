@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallCompleted, ToolCallFailed
+from ..events import (
+    Event,
+    HistoryCompressed,
+    MessageAppended,
+    ModelResponded,
+    RequestCompleted,
+    Spent,
+    ToolCallCompleted,
+    ToolCallFailed,
+)
 from ..messages import Message, Part, ToolCall, ToolMessage, Usage
 from ..results import failure_content
 from .state import CallState, TurnState
@@ -104,7 +113,7 @@ def result_message(each: CallState) -> ToolMessage:
 def usage_with(state: TurnState, facts: Facts) -> Usage:
     """What the request has used, with a reply that is only about to be applied."""
     last = facts.made[-1] if facts.made else None
-    return state.usage + last.usage if isinstance(last, ModelResponded) else state.usage
+    return state.usage + last.usage if isinstance(last, (ModelResponded, HistoryCompressed)) else state.usage
 
 
 def complete(state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None) -> None:

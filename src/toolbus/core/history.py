@@ -14,24 +14,30 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import cast
 
-from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall, ToolMessage, UserMessage, user_text
 from ..protocols import ToolSpec
-from .compression import Compression, Seen, left_out
-from .shorten import shorten
+from .arguments import encodable
+from .compression import Compression, Edit, Fold, Seen, failed_policy, left_out
+from .reading import READ_RESULT
+from .shorten import MIN_CHARS, shorten
 from .state import DEFAULT_RESULT_CHARS, Messages
-from .tokens import estimate_message, estimate_text
+from .tokens import Tokenizer, estimate_message, estimate_text
 
 __all__ = ["History", "Memo", "Shape", "is_of_interest", "most_chars"]
 
 _LOW_WATER = 0.75  # of the window: down to here turns leave
 _NEAR = 0.85  # of the window: from here on a summary is asked for
 _SUMMARY_LOW_WATER = 0.5  # a summary costs a call of the model, so it makes more room at once
-_LEAST_CHARS = 200  # of a result of the newest round, when nothing else is left to shorten
-_NOT_A_PROMPT = re.compile(r"_[so]\d+$")  # the ids of what is said to a request while it runs
+_SUMMARY_SHARE = 0.25  # of the window: more of a summary is not sent, or it would make no room
+_SAID = re.compile(r"(.+)_[so]\d+")  # the ids of what is said to a request while it runs
+_REPLY = re.compile(r"(.+)_r\d+")
+_FAILURES = re.compile(r".+_\d+_n")  # the ids of notes on a round's failures
+_NOT_SHOWN = "[What was shown with this is left out to save room.]"
+_ALIKE_CHARS = 200  # by which a message without an id is known again
 
 
 def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_chars: int) -> bool:
@@ -66,15 +72,18 @@ class Shape:
 
 @dataclass(slots=True, frozen=True)
 class Memo:
-    """What a conversation's next request needs to send the same: the first message kept, and what is before it.
+    """What a conversation's next request needs to send the same: with which turn it begins, and what is before it.
 
-    `learned_tokens` is a window that was learned from a provider's refusal.
+    That turn's prompt is known by its id; in a history that was kept without ids, by its place and beginning.
+    `learned_tokens` are the rooms for messages that were learned from refusals, by "vendor:model".
     """
 
     first_id: str = ""
+    first_place: int = 0
+    first_text: str = ""
     turns_left_out: int = 0
     summary: str = ""
-    learned_tokens: float | None = None
+    learned_tokens: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class _Entry:
@@ -92,10 +101,10 @@ class _Entry:
 class History:
     """The fold. `take` what is new, `fit` it into a window, and send the `view`.
 
-    `messages` is the transcript, which only grows; its first `history_count` ones are of earlier turns. The rest is the
-    current turn, which is never left out. Tokens are raw estimates everywhere in here. `limit_tokens` is the room that
-    there is for messages, set anew for each call of the model, or None; `learned_tokens` one that a provider's refusal
-    has taught.
+    `messages` is the transcript, which only grows; its newest turn is the current one, which is never left out. A turn
+    is a user's message and what came of it, what was said to its request meanwhile too, and the notes in front of it;
+    `request_id` is that of the current one. Tokens are raw estimates everywhere in here, by `count`. `limit_tokens` is
+    the room that there is for messages, set anew for each call of the model, or None.
     """
 
     __slots__ = (
@@ -106,8 +115,6 @@ class History:
         "_entries",
         "_folds",
         "_heads",
-        "_history_count",
-        "_is_current",
         "_left_out",
         "_lent",
         "_lines_until",
@@ -116,6 +123,7 @@ class History:
         "_messages",
         "_note",
         "_offset",
+        "_requests",
         "_shortened",
         "_shown",
         "_starts",
@@ -125,29 +133,29 @@ class History:
         "_told",
         "_turn",
         "_whole_tokens",
-        "learned_tokens",
+        "has_shortened",
         "limit_tokens",
     )
 
     def __init__(
         self,
         messages: Sequence[Message],
-        history_count: int,
         compression: Compression,
         *,
+        request_id: str = "",
         max_result_chars: int = DEFAULT_RESULT_CHARS,
+        count: Tokenizer = estimate_text,
         memo: Memo | None = None,
     ) -> None:
         self._messages = messages
-        self._history_count = history_count
+        self._requests = (request_id, "")  # the current one, and that of the turn which is looked at
         self._compression = compression
         self._max_result_chars = max_result_chars
         self._folds = compression.folds()
-        self._count_text: Callable[[str], int] = compression.tokenizer or estimate_text
+        self._count_text = count
         self._taken = 0
         self._turn = -1
         self._lines_until = 0  # the place up to which results were replaced by lines, for want of room
-        self._is_current = False  # whether the newest turn is the one that runs
         self._calls: Mapping[str, ToolCall] = {}
         self._entries: list[_Entry] = []
         self._shown: list[Message] = []  # the messages of the entries
@@ -163,32 +171,38 @@ class History:
         self._summary = ""
         self._changes = self._told = 0
         self.limit_tokens: float | None = None
-        self.learned_tokens = memo.learned_tokens if memo else None
+        self.has_shortened = False  # whether there is, or was, something that the model could read whole
         self._memo = memo  # until the messages are there
 
     # ---------------------------------------------------------------------------------------------- what is new
 
     def take(self, specs: Mapping[str, ToolSpec]) -> None:
-        """Look at the messages that have come since; `specs` are the tools as they are now."""
+        """Look at the messages that have come since; `specs` are the tools as they are now.
+
+        Raises `ApplicationError` where a policy fails.
+        """
         messages = self._messages
         for place in range(self._taken, len(messages)):
+            self._taken = place + 1
             self._add(place, messages[place], specs)
-        self._taken = len(messages)
         memo, self._memo = self._memo, None
-        if memo is not None and memo.first_id:
+        if memo is not None and memo.turns_left_out:
             self._recall(memo)
 
     def _add(self, place: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
         entry = _Entry(message, place, self._count(message))
         seen = Seen(place, self._turn, message)
-        if isinstance(message, UserMessage) and self._begins_turn(place, message):
-            self._turn += 1
-            self._starts.append(len(self._entries))
-            seen.turn = self._turn
+        if isinstance(message, UserMessage):
+            if self._begins_turn(place, message):
+                self._turn += 1
+                self._starts.append(self._start())
+                seen.turn = self._turn
         elif isinstance(message, AssistantMessage):
             self._calls = {call.call_id: call for call in message.tool_calls}
+            if reply := _REPLY.fullmatch(message.message_id):
+                self._requests = (self._requests[0], reply[1])
         elif isinstance(message, ToolMessage):
-            seen.call, seen.spec = self._calls.get(message.call_id), specs.get(message.name)
+            seen.call, seen.spec = self._calls.get(message.call_id), _spec_of(message, specs)
             entry.is_fixed = seen.spec is not None and seen.spec.sensitive_history
         if self._turn < 0:
             self._heads += 1
@@ -198,18 +212,28 @@ class History:
         self._whole_tokens += entry.tokens
         if isinstance(message, ToolMessage) and len(message.content) > most_chars(seen.spec, self._max_result_chars):
             most = int(most_chars(seen.spec, self._max_result_chars))
-            self._put(len(self._entries) - 1, shorten(message.content, most, message.call_id), keep_parts=True)
+            self._put(len(self._entries) - 1, shorten(message.content, most, message.call_id), message.parts)
         for fold in self._folds:
-            for where, text in fold.add(seen):
+            for where, text in _edits_of(fold, seen):
                 self._edit(where, text)
 
     def _begins_turn(self, place: int, message: UserMessage) -> bool:
-        if place >= self._history_count:  # the prompt; what is said later steers its turn
-            begins, self._is_current = not self._is_current, True
-            return begins
-        if _NOT_A_PROMPT.search(message.message_id):
-            return self._turn < 0
-        return not place or not isinstance(self._messages[place - 1], UserMessage)
+        """Whether this is a prompt, and nothing that was said on the way, or in the same breath."""
+        if self._turn < 0:
+            return True
+        goes_on = isinstance(self._messages[place - 1], UserMessage)
+        if said := _SAID.fullmatch(message.message_id):
+            return not goes_on and said[1] not in self._requests
+        return not goes_on or bool(message.message_id)  # what came of the one before may have been nothing
+
+    def _start(self) -> int:
+        """Where the turn begins whose prompt comes next: the notes in front of it are its own."""
+        entries = self._entries
+        start = len(entries)
+        least = self._starts[-1] + 1 if self._starts else start
+        while start > least and _is_note(entries[start - 1].message):
+            start -= 1
+        return start
 
     def _count(self, message: Message) -> int:
         return estimate_message(message, self._count_text)
@@ -222,17 +246,18 @@ class History:
         if not self._entries[index].is_fixed:
             self._put(index, text)
 
-    def _put(self, index: int, text: str, *, keep_parts: bool = False) -> None:
-        """Send a result in other words, if they are fewer."""
+    def _put(self, index: int, text: str, parts: tuple[Part, ...] = ()) -> None:
+        """Send a result in other words, and with no more than `parts` of it, if that is less."""
         entry = self._entries[index]
         message = cast("ToolMessage", entry.message)
-        shorter = replace(message, content=text, parts=message.parts if keep_parts else ())
+        shorter = replace(message, content=text, parts=parts)
         tokens = self._count(shorter)
-        is_longer = len(text) > len(message.content) and shorter.parts == message.parts  # not where images go for it
-        if is_longer or tokens > entry.tokens or shorter == message:
+        grows = len(text) > len(message.content) and len(parts) == len(message.parts)
+        if grows or tokens > entry.tokens or shorter == message:
             return
         if message is self._messages[entry.place]:
             self._shortened += 1
+            self.has_shortened = True
         if index < self._lent:
             self._shown, self._lent = list(self._shown), 0
         self._tokens += tokens - entry.tokens
@@ -257,32 +282,40 @@ class History:
         """What stands for the turns that have left; empty where nothing does."""
         return self._summary
 
-    @property
-    def has_shortened(self) -> bool:
-        """Whether there is something that the model could read whole."""
-        return self._shortened > 0
-
     def what_changed(self) -> Shape | None:
         """What is sent against the whole, if something was shortened or has left since this was asked last."""
         if self._told == self._changes:
             return None
         self._told = self._changes
+        return self.shape()
+
+    def shape(self) -> Shape:
+        """What is sent against the whole."""
         return Shape(self._whole_tokens, self._tokens, self._shortened, self._left_out, self._summary)
 
     def memo(self) -> Memo | None:
         """What the conversation's next request goes on with; None where that is nothing."""
-        if not self._left_out:
-            return None if self.learned_tokens is None else Memo(learned_tokens=self.learned_tokens)
-        first = self._entries[self._starts[0]].message.message_id
-        return Memo(first, self._left_out, self._summary, self.learned_tokens)
+        if self._memo is not None or not self._left_out:
+            return self._memo  # it came to nothing before the messages were there
+        first = self._prompt(self._starts[0])
+        text = user_text(cast("UserMessage", first.message))[:_ALIKE_CHARS]
+        return Memo(first.message.message_id, first.place, text, self._left_out, self._summary)
+
+    def _prompt(self, start: int) -> _Entry:
+        """The user's message of the turn that begins there, behind its notes."""
+        return next(each for each in islice(self._entries, start, None) if isinstance(each.message, UserMessage))
 
     def _recall(self, memo: Memo) -> None:
         """Leave out what an earlier request of the conversation has left out, if its history is the same."""
-        entries = self._entries
         for number, start in enumerate(self._starts):
-            if number and entries[start].message.message_id == memo.first_id:
+            first = self._prompt(start)
+            same = first.message.message_id == memo.first_id
+            if same and not memo.first_id:
+                text = user_text(cast("UserMessage", first.message))
+                same = first.place == memo.first_place and text[:_ALIKE_CHARS] == memo.first_text
+            if same and number:
+                self._left_out = memo.turns_left_out - number
                 self._leave(number, memo.summary)
-                self._left_out = memo.turns_left_out
                 return
 
     # ------------------------------------------------------------------------------------------------ the window
@@ -290,16 +323,21 @@ class History:
     def leaving(self) -> list[Message]:
         """The turns to be summed up now that the window is nearly full, as they were; empty when there is room."""
         limit = self.limit_tokens
-        if limit is None or self._tokens <= limit * _NEAR:
+        if limit is None or limit <= 0 or self._tokens <= limit * _NEAR:
             return []
         count = self._count_leaving(limit * _SUMMARY_LOW_WATER, 1)
         return self._whole(self._starts[0], self._starts[count]) if count else []
 
     def leave(self, summary: str) -> None:
-        """Leave out what `leaving` gave, with this in its place."""
+        """Leave out what `leaving` gave, with this in its place, cut to a quarter of the room."""
         limit = self.limit_tokens
         if limit is not None and (count := self._count_leaving(limit * _SUMMARY_LOW_WATER, 1)):
-            self._leave(count, summary)
+            self._leave(count, self._cut(summary, limit * _SUMMARY_SHARE))
+
+    def _cut(self, text: str, most: float) -> str:
+        while (tokens := self._count_text(text)) > most and len(text) > MIN_CHARS:
+            text = shorten(text, int(len(text) * min(max(most, 1) / tokens, 0.9)))
+        return text
 
     def fit(self, limit: float) -> bool:
         """Make what is sent no longer than `limit` tokens. False when nothing is left to shorten, and it is longer."""
@@ -358,7 +396,11 @@ class History:
         self._starts = deque(start + moved for start in starts)
         self._offset = self._entries[len(front)].place - len(front)
         self._tokens = sum(each.tokens for each in self._entries)
+        self._shortened = sum(self._is_shortened(each) for each in self._entries)
         self._changes += 1
+
+    def _is_shortened(self, entry: _Entry) -> bool:
+        return isinstance(entry.message, ToolMessage) and entry.message is not self._messages[entry.place]
 
     def _noted(self, room: int) -> _Entry | None:
         """What stands for the turns that have left, if it takes less than they did."""
@@ -373,9 +415,9 @@ class History:
         return None
 
     def _newest_round(self) -> int:
-        """Where the results of the newest round begin."""
+        """Where that begins which the model has not seen yet: the newest results, and what stands behind them."""
         index = len(self._entries)
-        while index > self._starts[-1] + 1 and isinstance(self._entries[index - 1].message, ToolMessage):
+        while index > self._starts[-1] + 1 and not isinstance(self._entries[index - 1].message, AssistantMessage):
             index -= 1
         return index
 
@@ -390,16 +432,40 @@ class History:
         self._lines_until = index + self._offset
 
     def _shrink(self, begin: int, limit: float) -> None:
-        """Cut the results from `begin` on, one by one, the longest first."""
+        """Cut the results from `begin` on, one by one, the longest first; then send them without images and files."""
         newest = [index for index in range(begin, len(self._entries)) if not self._entries[index].is_fixed]
         for index in sorted(newest, key=lambda at: -self._entries[at].tokens):
             each = self._entries[index]
             whole, message = cast("ToolMessage", self._messages[each.place]), cast("ToolMessage", each.message)
             most = len(message.content)
-            while self._tokens > limit and most > _LEAST_CHARS:
+            while self._tokens > limit and most > MIN_CHARS:
                 share = max(0.0, 1 - (self._tokens - limit) / each.tokens)
-                most = max(_LEAST_CHARS, int(most * min(share, 0.95)))
-                self._put(index, shorten(whole.content, most, whole.call_id))
+                most = max(MIN_CHARS, int(most * min(share, 0.95)))
+                self._put(index, shorten(whole.content, most, whole.call_id), message.parts)
+        for index in newest:
+            message = cast("ToolMessage", self._entries[index].message)
+            if self._tokens > limit and message.parts:
+                self._put(index, f"{message.content}\n{_NOT_SHOWN}".lstrip())
+
+
+def _spec_of(message: ToolMessage, specs: Mapping[str, ToolSpec]) -> ToolSpec | None:
+    """The result's tool: the application's, or the one that sessions offer to read results with."""
+    spec = specs.get(message.name)
+    return READ_RESULT if spec is None and message.name == READ_RESULT.name else spec
+
+
+def _is_note(message: Message) -> bool:
+    """Whether this belongs to the prompt behind it, and not to the round before, as a note on its failures does."""
+    return isinstance(message, SystemMessage) and not _FAILURES.fullmatch(message.message_id)
+
+
+def _edits_of(fold: Fold, seen: Seen) -> Sequence[Edit]:
+    """What a policy says to a message. Raises `ApplicationError` for one that fails, or says what makes no sense."""
+    try:
+        edits = fold.add(seen)
+        return [(int(place), encodable(text)) for place, text in edits] if edits else ()
+    except Exception as exc:
+        raise failed_policy(fold, "add", exc) from exc
 
 
 def _sensitive(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[_Entry]:
@@ -415,7 +481,8 @@ def _sensitive(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[
             if result.is_fixed:
                 results.append(result)
         if results:
-            kept += [*([] if kept else turn[:1]), _only(each, results, count), *results]
+            prompt = [] if kept else [next(first for first in turn if isinstance(first.message, UserMessage))]
+            kept += [*prompt, _only(each, results, count), *results]
     return kept
 
 

@@ -125,8 +125,9 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
 
 
 def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
-    state.overflowed = state.overflowed or fact.reason == ContextOverflow.code
-    state.attempts = state.attempts + 1 if fact.provider == state.provider else 1
+    same = fact.provider == state.provider
+    state.overflowed = same and (state.overflowed or fact.reason == ContextOverflow.code)
+    state.attempts = state.attempts + 1 if same else 1
     state.provider = fact.provider
     state.not_before = fact.at + fact.delay_seconds
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)

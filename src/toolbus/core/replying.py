@@ -65,8 +65,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
 
 def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
     """End the request at once. The reply is paid for, so it stays; its calls do not begin."""
-    model = f"{reply.vendor}:{reply.model}"
-    error = f"max_cost is set, and there is no price for {model!r}: give prices={{{model!r}: Price(...)}}"
+    error = _no_price(reply.vendor, reply.model)
     usage = usage_with(state, facts)
     if message.tool_calls or message.text.strip():
         facts.append(message)
@@ -76,6 +75,11 @@ def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply,
         for call, outcome in zip(message.tool_calls, refused, strict=True):
             facts.append(result_message(CallState(call, state.round, outcome=outcome)))
     facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
+
+
+def _no_price(vendor: str, model: str) -> str:
+    name = f"{vendor}:{model}"
+    return f"max_cost is set, and there is no price for {name!r}: give prices={{{name!r}: Price(...)}}"
 
 
 def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Stop | None) -> None:
@@ -127,25 +131,24 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
         complete(state, facts, state.stop.reason)
         return
     usage = state.usage + failed.usage
-    facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=failed.retryable, usage=usage)
+    retryable = failed.retryable and failed.code != ContextOverflow.code  # that was for this request alone
+    facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
 
 
 def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
     """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it.
 
-    What was too long for the model is sent once more in the same round, shorter.
+    What was too long for a model is sent to it once more in the same round, shorter, and then to the next one.
     """
     provider = state.provider
-    if failed.code == ContextOverflow.code:
-        if not failed.retryable or state.overflowed:
-            return False
-        facts.add(ModelRetrying, round=state.round, reason=failed.code, error=failed.error, provider=provider)
-        return True
     if not failed.retryable:
         return False
-    delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
-    if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:
-        provider, delay = provider + 1, 0.0
+    if failed.code == ContextOverflow.code:
+        provider, delay = provider + state.overflowed, 0.0
+    else:
+        delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
+        if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:
+            provider, delay = provider + 1, 0.0
     if provider >= state.providers or now + delay >= state.deadline:
         return False
     facts.add(
@@ -160,7 +163,7 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) 
 
 
 def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: float) -> None:
-    """What is sent of the history has changed."""
+    """What is sent of the history has changed. A summary that uses up the limits, or has no price, ends the request."""
     shape, summary = shaped.shape, shaped.summary
     if state.phase is not Phase.MODEL:
         return
@@ -173,7 +176,16 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
         after_tokens=shape.after_tokens,
         results_shortened=shape.results_shortened,
         turns_left_out=shape.turns_left_out,
-        summary="" if summary is None else encodable(summary.text),
+        summary=encodable(shape.summary) if summary is not None and summary.text.strip() else "",
         usage=Usage() if summary is None else summary.usage,
         cost=cost,
     )
+    if summary is None:
+        return
+    usage = state.usage + summary.usage
+    by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
+    if cost is None and by_a_model and state.limits.max_cost is not None:
+        error = _no_price(summary.vendor, summary.model)
+        facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
+    elif over := over_budget(state.limits, usage, state.cost + (cost or 0.0)):
+        complete(state, facts, (state.stop or over).reason)
