@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from support.transcript_strategies import histories
 from support.wire_oracle import check_anthropic, check_wires
 from toolbus.core.transcript import Dialect, Rules, repair, validate
-from toolbus.errors import InvalidHistory
+from toolbus.errors import ConfigurationError, InvalidHistory
 from toolbus.messages import (
     AssistantMessage,
     ImagePart,
@@ -267,6 +267,17 @@ def test_a_made_up_result_names_its_tool_and_is_an_error() -> None:
     calls = (ToolCall(name="weather", call_id="a"),)
     result = repair([user(), AssistantMessage(tool_calls=calls)])[-1]
     assert result == ToolMessage(call_id="a", name="weather", content=INTERRUPTED, is_error=True)
+
+
+@pytest.mark.parametrize("check", [validate, repair])
+def test_dictionaries_are_no_messages_and_never_pass_for_valid_ones(check: Any) -> None:
+    with pytest.raises(InvalidHistory, match=r"history\[1\]: a dict is no message; toolbus.messages.from_openai, say"):
+        check([user(), {"role": "user", "content": "hi"}])
+
+
+def test_a_dialect_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="the dialect is 'claude'; say 'openai', 'responses', 'anthropic'"):
+        validate([user()], "claude")  # type: ignore[arg-type]
 
 
 def test_what_need_not_be_changed_is_the_very_same_object() -> None:

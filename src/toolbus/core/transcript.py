@@ -28,10 +28,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
-from ..errors import InvalidHistory
-from ..messages import AssistantMessage, Message, TextPart, ToolCall, ToolMessage, UserMessage
+from ..errors import ConfigurationError, InvalidHistory
+from ..messages import AssistantMessage, Message, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
 from ..results import failure_content
 
 __all__ = ["Dialect", "Rules", "repair", "validate"]
@@ -42,12 +42,15 @@ Dialect: TypeAlias = Literal["openai", "responses", "anthropic", "ollama"]
 class Rules:
     """The rules as a fold: `add` each message in turn, then `end`. Constant cost per message.
 
-    Raises `InvalidHistory` with the message's index and leaves itself unchanged.
+    Raises `InvalidHistory` with the message's index and leaves itself unchanged; `ConfigurationError` for a dialect
+    that there is not.
     """
 
     __slots__ = ("_awaited", "_count", "_dialect", "_opened")
 
     def __init__(self, dialect: Dialect = "anthropic") -> None:
+        if dialect not in get_args(Dialect):
+            raise ConfigurationError(f"the dialect is {dialect!r}; say {', '.join(map(repr, get_args(Dialect)))}")
         self._dialect = dialect
         self._count = 0
         self._awaited: deque[str] = deque()  # ids whose results have to come next, in this order
@@ -67,6 +70,8 @@ class Rules:
             elif isinstance(message, UserMessage):
                 self._check_prompt(message)
                 self._opened = True
+            else:
+                _check_note(self._count, message)
         self._count += 1
 
     def end(self) -> None:
@@ -111,6 +116,13 @@ def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> Non
     for message in messages:
         rules.add(message)
     rules.end()
+
+
+def _check_note(place: int, message: SystemMessage) -> None:
+    """What is none of the others is a note, or no message at all."""
+    if not isinstance(message, SystemMessage):  # pyright: ignore[reportUnnecessaryIsInstance]
+        way_out = "toolbus.messages.from_openai, say, makes messages of a vendor's dictionaries"
+        raise InvalidHistory(place, f"a {type(message).__name__} is no message", way_out)
 
 
 def _is_empty(message: Message) -> bool:
@@ -163,7 +175,7 @@ def repair(messages: Sequence[Message]) -> list[Message]:
     changes but in its id, after which the wire forms look.
 
     What is valid by default is not changed: the messages are the very same. Deterministic and idempotent; the time it
-    takes grows with the messages and calls, whatever their ids.
+    takes grows with the messages and calls, whatever their ids. Raises `InvalidHistory` for what is no message.
     """
     kept = _without_empty(messages)
     replies = _with_own_ids(kept)
@@ -173,7 +185,9 @@ def repair(messages: Sequence[Message]) -> list[Message]:
 def _without_empty(messages: Iterable[Message]) -> list[Message]:
     kept: list[Message] = []
     opened = False
-    for message in messages:
+    for place, message in enumerate(messages):
+        if not isinstance(message, (UserMessage, AssistantMessage, ToolMessage)):
+            _check_note(place, message)
         if _is_empty(message) or (isinstance(message, AssistantMessage) and not opened):
             continue
         opened = opened or isinstance(message, UserMessage)

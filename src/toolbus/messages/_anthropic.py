@@ -210,6 +210,8 @@ def from_anthropic(
     Raises `InvalidHistory` with the index of a message that has an unknown role, part or a wrongly typed field.
     """
     if isinstance(messages, Mapping):
+        if "messages" not in messages:
+            raise InvalidHistory(0, "a dictionary without messages; give a list of them, or what to_anthropic makes")
         system = messages.get("system") if system is None else system
         messages = cast("Sequence[Mapping[str, Any]]", messages.get("messages") or ())
     found: list[Message] = []
