@@ -403,6 +403,7 @@ class Nobody:
         ({"tokenizer": 3}, "tokenizer is 3; give a function"),
         ({"summarizer": Nobody()}, "summarizer is asked near the end of max_context_tokens=, which is not given"),
         ({"summarizer": 3, "max_context_tokens": 1000}, "summarizer is 3; give a toolbus.Summarizer"),
+        ({"summarizer": Nobody, "max_context_tokens": 1000}, r"summarizer is <class .*>; give a toolbus.Summarizer"),
         ({"policies": [Masking]}, r"policies has <class .*>; give objects with a method fold\(\)"),
     ],
 )

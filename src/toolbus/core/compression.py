@@ -213,7 +213,7 @@ class Compression:
         if self.tokenizer is not None and not callable(self.tokenizer):
             raise ConfigurationError(f"tokenizer is {self.tokenizer!r}; give a function that counts a text's tokens")
         if self.summarizer is not None:
-            if not callable(getattr(self.summarizer, "summarize", None)):
+            if isinstance(self.summarizer, type) or not callable(getattr(self.summarizer, "summarize", None)):
                 raise ConfigurationError(f"summarizer is {self.summarizer!r}; give a toolbus.Summarizer(provider), say")
             if self.max_context_tokens is None:
                 raise ConfigurationError("summarizer is asked near the end of max_context_tokens=, which is not given")
