@@ -237,9 +237,12 @@ class Sending:
         self._measured = None
 
     def _calibrated(self, model: str) -> tuple[float, float]:
-        """What to multiply an estimate by, and what to add to it."""
+        """What to multiply an estimate by, and what to add to it, so that it is hardly ever too low."""
         learned = self.calibration
-        return (1.0, 0.0) if learned is None else (learned.factor(model), learned.overhead(model))
+        if learned is None:
+            return 1.0, 0.0
+        margin = 1 + learned.margin(model)
+        return learned.factor(model) * margin, learned.overhead(model) * margin
 
 
 def _key(provider: Provider) -> str:

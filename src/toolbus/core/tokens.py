@@ -204,6 +204,7 @@ _LOWEST, _HIGHEST = 0.3, 4.0
 _MOST_OVERHEAD = 2_000  # more than any vendor's in the recorded usage
 _STEP = 2.0  # how far from what was expected one report may pull
 _DECAY = 0.8  # what a report weighs after the next one
+_MOST_MARGIN = 0.25
 _PRIOR = 0.03  # what the factor 1 weighs before there are reports; a report weighs 1 at most, 0.25 where it fits
 _ABSURD = 20.0  # reports this far off, overhead apart, are no tokenizer's doing
 
@@ -219,6 +220,7 @@ class _Line:
     xy: float = 0.0
     factor: float = 1.0
     overhead: float = 0.0
+    margin: float = 0.0
 
     def add(self, x: float, y: float) -> None:
         weight = 1 / (x + y) ** 2
@@ -228,6 +230,8 @@ class _Line:
         self.xx = self.xx * _DECAY + weight * x * x
         self.xy = self.xy * _DECAY + weight * x * y
         self._solve()
+        more = y / (self.overhead + self.factor * x) - 1
+        self.margin = min(max(more, self.margin * _DECAY, 0.0), _MOST_MARGIN)
 
     def _solve(self) -> None:
         xx, xy = self.xx + _PRIOR, self.xy + _PRIOR
@@ -279,6 +283,10 @@ class Calibration:
     def overhead(self, model: str) -> float:
         """The tokens to add to an estimate for `model`, once for a request: 0 where nothing was observed."""
         return self._line(model).overhead
+
+    def margin(self, model: str) -> float:
+        """By which share reports were above the calibrated estimate lately, at most 0.25: what a limit has to leave."""
+        return self._line(model).margin
 
     def _line(self, model: str) -> _Line:
         line = self._lines.get(model)

@@ -1,0 +1,509 @@
+"""What goes wrong around the window: summaries that fail, hang or cost too much, models that refuse, functions that break."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from support.wire_oracle import check_wires
+from toolbus import (
+    Compression,
+    EventBus,
+    Interceptor,
+    Limits,
+    Price,
+    RequestResult,
+    RequestSession,
+    Runtime,
+    Summarizer,
+    Tool,
+)
+from toolbus.core.compression import Edit, Fold, Seen
+from toolbus.core.tokens import Calibration, estimate_message, estimate_text, estimate_tools
+from toolbus.core.transcript import validate
+from toolbus.errors import ApplicationError, ContentFiltered, ContextOverflow, ProviderUnavailable
+from toolbus.events import ApprovalRequested, Event, HistoryCompressed, ModelRetrying, RequestFailed, ToolCallRequested
+from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolMessage, Usage, UserMessage
+from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+LONG = "0123456789" * 1000
+
+
+def fetch(result: str = "word " * 100, **options: Any) -> Tool[..., Any]:
+    async def handler(**_arguments: Any) -> str:
+        return result
+
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    return Tool("fetch", "", schema, handler, validate=lambda _arguments: None, **options)
+
+
+def talk(turns: int) -> list[Message]:
+    made: list[Message] = []
+    for number in range(turns):
+        made += [UserMessage(content=f"question {number} " * 30), AssistantMessage(text="answer " * 60)]
+    return [*made, UserMessage(content="and now?")]
+
+
+def size(request: ModelRequest) -> int:
+    return sum(map(estimate_message, request.messages)) + estimate_tools(request.tools)
+
+
+def checked(provider: ScriptedProvider, number: int = -1) -> list[Message]:
+    messages = list(provider.requests[number].messages)
+    validate(messages)
+    check_wires(messages)
+    return messages
+
+
+def too_long(limit_tokens: int | None = None) -> Any:
+    return error(ContextOverflow("prompt is too long", vendor="test", status=400, limit_tokens=limit_tokens))
+
+
+async def carry_out(provider: Any, messages: Any, **options: Any) -> tuple[RequestResult[Any], list[Event]]:
+    bus = EventBus()
+    seen: list[Event] = []
+    bus.connect((ModelRetrying, HistoryCompressed, RequestFailed), seen.append)
+    result = await RequestSession(bus, provider, messages, **options).run()
+    return result, seen
+
+
+class Fixed:
+    """Anything in the place of a model: a summarizer that counts how often it is asked."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = list(given)
+        self.asked: list[str] = []
+
+    async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Any:
+        self.asked.append(earlier)
+        given = self.given.pop(0)
+        if given is None:
+            await anyio.sleep_forever()
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+
+# ------------------------------------------------------------------------------------------------------- summaries
+
+
+async def test_a_summarizer_that_hangs_costs_half_of_the_model_s_time_once() -> None:
+    provider = ScriptedProvider([calls(("fetch", {})), text("here")])
+    summarizer = Fixed(None)
+    compression = Compression(max_context_tokens=1000, summarizer=summarizer)
+    limits = Limits(model_timeout_seconds=40)
+    async with Runtime(provider, tools=[fetch()], compression=compression, limits=limits) as runtime:
+        result = await runtime.run("and now?", history=talk(20)[:-1])
+    assert result.ok
+    assert result.duration_seconds == pytest.approx(20, abs=0.1)
+    assert len(summarizer.asked) == 1
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize("given", ["a text alone", ProviderUnavailable("away"), TimeoutError(), Summary(text=3), None])  # type: ignore[arg-type]
+async def test_a_summarizer_that_fails_is_asked_once_in_a_request(given: Any, caplog: pytest.LogCaptureFixture) -> None:
+    provider = ScriptedProvider([*[calls(("fetch", {}))] * 3, text("here")])
+    summarizer = Fixed(given)
+    compression = Compression(max_context_tokens=2000, summarizer=summarizer)
+    async with Runtime(provider, tools=[fetch("word " * 20)], compression=compression) as runtime:
+        result = await runtime.run("and now?", history=talk(12)[:-1])
+    assert result.ok
+    assert len(summarizer.asked) == 1
+    assert "the history was not summed up" in caplog.text
+    assert result.messages[:24] == talk(12)[:-1]
+
+
+async def test_a_summary_without_text_is_paid_for_and_the_one_before_stays() -> None:
+    provider = ScriptedProvider(lambda _request: text("answer " * 100))
+    used = Usage(input_tokens=70, output_tokens=7)
+    summarizer = Fixed(Summary(text="They talked.", usage=used), *[Summary(text=" ", usage=used)] * 9)
+    compression = Compression(max_context_tokens=1000, summarizer=summarizer)
+    seen: list[Event] = []
+    async with Runtime(provider, compression=compression) as runtime:
+        runtime.bus.connect(HistoryCompressed, seen.append)
+        usages = [(await runtime.run("question " * 9, conversation_id="c")).usage for _ in range(20)]
+    asked = len(summarizer.asked)
+    assert 2 <= asked < 10
+    assert set(summarizer.asked[1:]) == {"They talked."}
+    assert sum(usages, Usage()) == Usage(input_tokens=70 * asked, output_tokens=7 * asked)
+    assert [each.summary for each in seen if isinstance(each, HistoryCompressed) and each.summary] == ["They talked."]
+    assert checked(provider)[0].text.endswith("In short:]\nThey talked.")  # type: ignore[union-attr]
+
+
+async def test_a_summary_of_broken_text_can_be_sent() -> None:
+    provider = ScriptedProvider([text("here")])
+    compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="half \ud800")))
+    result, seen = await carry_out(provider, talk(20), compression=compression)
+    assert result.ok
+    assert checked(provider)[0].text.endswith("half ?")  # type: ignore[union-attr]
+    assert next(each.summary for each in seen if isinstance(each, HistoryCompressed)) == "half ?"
+
+
+async def test_a_summary_as_long_as_the_window_leaves_room_and_is_not_asked_for_again() -> None:
+    provider = ScriptedProvider([*[calls(("fetch", {}))] * 3, text("here")])
+    summarizer = Fixed(*[Summary(text="on and on " * 2000)] * 4)
+    compression = Compression(max_context_tokens=2000, summarizer=summarizer)
+    async with Runtime(provider, tools=[fetch("word " * 20)], compression=compression) as runtime:
+        result = await runtime.run("and now?", history=talk(20)[:-1])
+    assert result.ok
+    assert len(summarizer.asked) == 1
+    assert max(map(size, provider.requests)) <= 2000
+
+
+async def test_a_summary_that_has_no_price_ends_a_request_whose_cost_is_limited() -> None:
+    provider = ScriptedProvider([text("never")])
+    quick = ScriptedProvider([text("in short", usage=Usage(input_tokens=70))], vendor="quick")
+    compression = Compression(max_context_tokens=1000, summarizer=Summarizer(quick))
+    prices = {"scripted:script": Price(input=1, output=1)}
+    result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=Limits(max_cost=9.0))
+    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert "there is no price for 'quick:script'" in str(result.error)
+    assert result.usage == Usage(input_tokens=70)
+    assert provider.requests == []
+
+
+async def test_a_summary_that_costs_nothing_needs_no_price() -> None:
+    provider = ScriptedProvider([text("here")])
+    compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="by hand")))
+    prices = {"scripted:script": Price(input=1, output=1)}
+    result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=Limits(max_cost=9.0))
+    assert result.ok
+
+
+@pytest.mark.parametrize("limits", [Limits(max_input_tokens=50), Limits(max_cost=1.0)])
+async def test_the_model_is_not_asked_once_a_summary_has_used_up_the_limits(limits: Limits) -> None:
+    provider = ScriptedProvider([text("never")])
+    used = Usage(input_tokens=70)
+    compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="so", usage=used, model="m")))
+    prices = {"*": Price(input=1_000_000, output=0)}
+    result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=limits)
+    assert result.outcome == "stopped"
+    assert result.reason in {"max_input_tokens=50", "max_cost=1"}
+    assert result.usage == used
+    assert provider.requests == []
+
+
+async def test_a_request_is_cancelled_while_its_history_is_summed_up() -> None:
+    provider = ScriptedProvider([text("never")])
+    compression = Compression(max_context_tokens=1000, summarizer=Fixed(None))
+    session = RequestSession(EventBus(), provider, talk(20), compression=compression)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        session.cancel("enough")
+    result = await session.result()
+    assert (result.outcome, result.reason) == ("cancelled", "enough")
+    assert result.messages == [*talk(20)[:-1], result.messages[-1]]
+
+
+# -------------------------------------------------------------------------------------------- models that refuse
+
+
+async def test_the_limit_that_a_server_tells_is_for_instructions_and_tools_as_well() -> None:
+    provider = ScriptedProvider([too_long(2000), text("here")])
+    result, _ = await carry_out(provider, talk(40), instructions="Be brief. " * 400, tools=[fetch()])
+    assert result.ok
+    assert size(provider.requests[1]) <= 2000
+
+
+@pytest.mark.parametrize("limit_tokens", [0, -5, 1])
+async def test_a_limit_that_makes_no_sense_does_no_harm_to_later_turns(limit_tokens: int) -> None:
+    provider = ScriptedProvider([*[text("well " * 50)] * 4, too_long(limit_tokens), *[text("here")] * 2])
+    async with Runtime(provider) as runtime:
+        for _ in range(4):
+            await runtime.run("question " * 20, conversation_id="c")
+        result = await runtime.run("question", conversation_id="c")
+        assert result.ok is (limit_tokens < 100)
+        checked(provider)
+
+
+async def test_the_next_provider_is_asked_with_all_of_it_where_the_first_one_s_window_is_too_small() -> None:
+    small, large = ScriptedProvider([too_long(), too_long()], vendor="small"), ScriptedProvider([text("here")])
+    result, seen = await carry_out([small, large], talk(20))
+    assert (result.outcome, result.text) == ("completed", "here")
+    assert [(each.reason, each.provider) for each in seen if isinstance(each, ModelRetrying)] == [
+        ("context_overflow", 0),
+        ("context_overflow", 1),
+    ]
+    assert checked(large) == result.messages[:-1]
+    assert len(checked(small, 1)) < len(checked(large))
+
+
+async def test_the_next_provider_is_asked_where_nothing_is_left_to_shorten_for_the_first_one() -> None:
+    small, large = ScriptedProvider([too_long()], vendor="small"), ScriptedProvider([text("here")])
+    result, _ = await carry_out([small, large], "word " * 500)
+    assert result.ok
+    assert len(small.requests) == 1
+
+
+async def test_each_provider_may_refuse_once_and_the_last_one_ends_the_request() -> None:
+    small, large = (ScriptedProvider([too_long(), too_long()], vendor=name) for name in ("small", "large"))
+    result, seen = await carry_out([small, large], talk(20))
+    assert (result.outcome, result.reason) == ("failed", "context_overflow")
+    assert isinstance(result.error, ContextOverflow)
+    assert [each.provider for each in seen if isinstance(each, ModelRetrying)] == [0, 1, 1]
+    assert [each.retryable for each in seen if isinstance(each, RequestFailed)] == [False]
+
+
+async def test_a_window_of_one_s_own_is_the_same_for_all_providers() -> None:
+    first, second = ScriptedProvider([text("never")]), ScriptedProvider([text("never")])
+    result, _ = await carry_out([first, second], "word " * 5000, compression=Compression(max_context_tokens=1000))
+    assert (result.outcome, result.reason) == ("failed", "context_overflow")
+    assert first.requests == second.requests == []
+
+
+async def test_what_was_learned_of_a_model_is_not_held_against_another() -> None:
+    small = ScriptedProvider([too_long(), *[text("well")] * 2], vendor="small")
+    large = ScriptedProvider([text("well " * 100)] * 5)
+    async with Runtime(large) as runtime:
+        for _ in range(4):
+            await runtime.run("question " * 20, conversation_id="c")
+        await runtime.run("question", conversation_id="c", provider=small)
+        await runtime.run("question", conversation_id="c", provider=small)
+    refused, again, later = (size(each) for each in small.requests)
+    assert again < refused * 0.8
+    assert later < refused * 0.8
+
+
+async def test_a_refusal_in_the_last_answer_is_answered_by_less_and_a_second_one_by_the_limit() -> None:
+    for script, answer in (([too_long(), text("here")], "here"), ([too_long(), too_long()], "")):
+        provider = ScriptedProvider([calls(("fetch", {})), *script])
+        async with Runtime(provider, tools=[fetch()], limits=Limits(max_rounds=1)) as runtime:
+            result = await runtime.run("go", history=talk(20)[:-1])
+        assert (result.outcome, result.reason, result.text) == ("stopped", "max_rounds=1", answer)
+        assert provider.requests[-1].tools == ()
+        assert size(provider.requests[-1]) < size(provider.requests[-2])
+
+
+async def test_a_refusal_after_a_steering_keeps_what_was_said() -> None:
+    sessions: list[RequestSession] = []
+
+    def steered(_request: ModelRequest) -> Any:
+        sessions[0].steer("in Rome")
+        return calls(("fetch", {}))
+
+    provider = ScriptedProvider([steered, too_long(), text("here")])
+    async with Runtime(provider, tools=[fetch()]) as runtime:
+        sessions.append(runtime.start("go", history=talk(20)[:-1]))
+        result = await sessions[0].result()
+    assert result.ok
+    said = [each.content for each in checked(provider) if isinstance(each, UserMessage)]
+    assert said[-2:] == ["go", "in Rome"]
+    assert checked(provider)[-2].content == "word " * 100  # type: ignore[union-attr]
+
+
+async def test_what_was_shortened_for_a_model_stays_so_when_it_is_asked_again() -> None:
+    away = error(ProviderUnavailable("away", retryable=True))
+    small = ScriptedProvider([too_long(), away, text("here")], vendor="small")
+    result, seen = await carry_out(small, talk(20), limits=Limits(max_model_attempts=3))
+    assert result.ok
+    assert [each.reason for each in seen if isinstance(each, ModelRetrying)] == [
+        "context_overflow",
+        "provider_unavailable",
+    ]
+    assert size(small.requests[2]) == size(small.requests[1])
+
+
+async def test_a_reply_that_was_withheld_is_an_error_of_its_own_kind() -> None:
+    result, _ = await carry_out(ScriptedProvider([text("", finish_reason="refusal")]), "hi")
+    assert isinstance(result.error, ContentFiltered)
+
+
+# --------------------------------------------------------------------------------------- what applications give
+
+
+class Policy:
+    """One that fails from the first result on."""
+
+    def fold(self) -> Fold:
+        return self
+
+    def add(self, seen: Seen) -> list[Edit]:
+        if isinstance(seen.message, AssistantMessage):
+            raise ValueError("oh")
+        return []
+
+
+@pytest.mark.parametrize("approval", [False, True])
+async def test_a_policy_that_fails_ends_the_request_and_loses_nothing(*, approval: bool) -> None:
+    provider = ScriptedProvider([calls(("fetch", {})), text("never")])
+    options: dict[str, Any] = {"compression": Compression(policies=[Policy()]), "approval": approval}
+    async with Runtime(provider, tools=[fetch()], **options) as runtime:
+        if approval:
+            decide = runtime.bus.connect(ApprovalRequested, lambda event: runtime.bus.publish(event.approved()))  # type: ignore[arg-type]
+        result = await runtime.run("go", conversation_id="c")
+        assert (result.outcome, result.reason) == ("failed", "application_error")
+        assert isinstance(result.error, ApplicationError)
+        assert str(result.error) == "the compression policy Policy failed: add: ValueError: oh"
+        assert [each.role for each in await runtime.store.history("c")] == ["user", "assistant", "tool"]
+        if approval:
+            decide()
+
+
+async def test_a_tokenizer_that_fails_is_told_of_once_and_estimated_for(caplog: pytest.LogCaptureFixture) -> None:
+    def tokenizer(said: str) -> Any:
+        if "<|end|>" in said:
+            raise ValueError("special token")
+        return None if "nothing" in said else float("nan") if "odd" in said else len(said) / 3
+
+    caplog.set_level(logging.WARNING)
+    provider = ScriptedProvider([text("<|end|>"), text("nothing"), text("odd"), text("here")])
+    compression = Compression(max_context_tokens=1000, tokenizer=tokenizer)
+    async with Runtime(provider, compression=compression) as runtime:
+        for _ in range(4):
+            result = await runtime.run("say <|end|>", conversation_id="c")
+            assert result.ok
+    assert caplog.text.count("the tokenizer failed") == 4  # requests
+    assert "special token" in caplog.text
+
+
+async def test_a_model_is_chosen_once_for_each_call_of_it() -> None:
+    asked: list[int] = []
+    usual = ScriptedProvider([])
+    chosen = ScriptedProvider([too_long(), text("here")], vendor="chosen")
+
+    def for_round(number: int) -> Provider:
+        asked.append(number)
+        return chosen
+
+    result, _ = await carry_out(usual, talk(20), provider_for_round=for_round)
+    assert result.ok
+    assert asked == [0, 0]
+
+
+class Adding(Interceptor):
+    """An application that sends more than was measured."""
+
+    async def around_model(self, request: ModelRequest, context: Any, ask: Any) -> ModelReply:
+        request.messages = [*request.messages, UserMessage(content="word " * 4000)]
+        return await ask(request)
+
+
+async def test_nothing_is_learned_from_what_an_interceptor_has_put_there() -> None:
+    def counted(request: ModelRequest) -> Any:
+        return text("well", usage=Usage(input_tokens=size(request)))
+
+    calibration = Calibration()
+    session = RequestSession(
+        EventBus(),
+        ScriptedProvider(counted),
+        "go",
+        compression=Compression(max_context_tokens=10_000),
+        interceptors=[Adding()],
+    )
+    session.sending.calibration = calibration
+    assert (await session.run()).ok
+    assert (calibration.factor("scripted:"), calibration.overhead("scripted:")) == (1.0, 0.0)
+
+
+async def test_the_tool_to_read_on_with_takes_its_share_of_the_window() -> None:
+    provider = ScriptedProvider([calls(("fetch", {})), text("done")])
+    compression = Compression(max_context_tokens=380)
+    async with Runtime(
+        provider, tools=[fetch("word " * 330)], compression=compression, max_result_chars=5000
+    ) as runtime:
+        result = await runtime.run("go")
+    assert result.ok
+    assert [each.name for each in provider.requests[1].tools] == ["fetch", "read_result"]
+    assert size(provider.requests[1]) <= 380
+
+
+async def test_a_conversation_that_begins_anew_does_not_remember_the_one_before() -> None:
+    provider = ScriptedProvider(lambda _request: text("well " * 60))
+    compression = Compression(max_context_tokens=1000, summarizer=Fixed(*[Summary(text="The old one.")] * 9))
+    store = MemoryStore(max_conversations=1)
+    async with Runtime(provider, compression=compression, store=store) as runtime:
+        for _ in range(12):
+            await runtime.run("question " * 9, conversation_id="c", history=None)
+        await runtime.run("else", conversation_id="other")
+        await runtime.run("hello", conversation_id="c", history=talk(3)[:-1])
+    assert "The old one" not in str(provider.requests[-1].messages[0])
+    assert len(checked(provider)) == 7
+
+
+async def test_late_results_are_read_though_all_older_turns_have_left() -> None:
+    provider = ScriptedProvider([*[text("well " * 60)] * 8, calls(("slow", {})), text("gave up"), text("here")])
+    compression = Compression(max_context_tokens=400)
+    bus = EventBus()
+    slow = fetch()
+    slow = Tool("slow", "", {"type": "object", "properties": {}}, slow.handler, external=True, validate=lambda _: None)
+    held: list[Any] = []
+    async with Runtime(
+        provider,
+        tools=[slow],
+        bus=bus,
+        compression=compression,
+        late_results="next_turn",
+        limits=Limits(tool_timeout_seconds=1),
+    ) as runtime:
+        bus.connect(ToolCallRequested, held.append)
+        for _ in range(9):
+            await runtime.run("question " * 9, conversation_id="c")
+        bus.publish(held[0].completed("the news"))
+        await anyio.sleep(1)
+        result = await runtime.run("question " * 150, conversation_id="c")
+    assert result.ok
+    notes = [each.text for each in checked(provider) if isinstance(each, SystemMessage)]
+    assert any("the news" in each for each in notes)
+    assert not any(isinstance(each, ToolMessage) for each in checked(provider))
+
+
+# ------------------------------------------------------------------------------------------------- calibration
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.6, 1.0, 2.0, 3.9])
+@pytest.mark.parametrize("overhead", [0, 700])
+async def test_the_window_is_kept_by_the_model_s_own_count_after_the_first_reports(
+    factor: float, overhead: int
+) -> None:
+    """Input that was read from a cache is part of what is reported."""
+    window = 6000
+    true: list[float] = []
+
+    def model(request: ModelRequest) -> Any:
+        true.append(overhead + factor * size(request))
+        tokens = int(true[-1])
+        return text("well " * 40, usage=Usage(input_tokens=tokens, cached_tokens=tokens * 9 // 10))
+
+    async with Runtime(ScriptedProvider(model), compression=Compression(max_context_tokens=window)) as runtime:
+        for turn in range(150):
+            assert (await runtime.run(f"question {turn} " * 20, conversation_id="c")).ok
+    assert max(true[20:]) <= window * 1.02
+    assert max(true[20:]) > window * 0.6
+
+
+async def test_a_provider_that_reports_nothing_teaches_nothing() -> None:
+    provider = ScriptedProvider(lambda _request: text("well " * 40))
+    async with Runtime(provider, compression=Compression(max_context_tokens=2000)) as runtime:
+        for turn in range(30):
+            assert (await runtime.run(f"question {turn} " * 20, conversation_id="c")).ok
+    assert 1000 < max(map(size, provider.requests)) <= 2000
+
+
+async def test_sub_requests_learn_with_the_request_above() -> None:
+    def model(request: ModelRequest) -> Any:
+        return text("well", usage=Usage(input_tokens=2 * size(request)))
+
+    compression = Compression(max_context_tokens=5000)
+    async with Runtime(ScriptedProvider(model), compression=compression) as runtime:
+        helper = runtime.as_tool("ask", "Ask.")
+        asking = ScriptedProvider([calls(*[("ask", {"task": "word " * 300})] * 3), text("done")], vendor="above")
+        result = await runtime.run("go", provider=asking, tools=[helper])
+        assert result.ok, result.timeline()
+        session = runtime.start("more", conversation_id="d")
+        assert session.sending.calibration is not None
+        learned = session.sending.calibration
+        assert learned.overhead("scripted:") + learned.factor("scripted:") * 300 > 450
+        await session.result()
+
+
+def test_the_estimate_knows_the_instructions_as_a_message() -> None:
+    assert estimate_message(SystemMessage(text="Be brief.")) > estimate_text("Be brief.")
