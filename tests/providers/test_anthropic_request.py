@@ -235,6 +235,18 @@ def test_a_mark_may_hold_for_an_hour_or_not_be_made() -> None:
     assert marks(body_of(cache="auto", tools=[WEATHER], settings=own)) == []
 
 
+@pytest.mark.parametrize("by", ["claude-haiku-5-5", "kimi-k3", None])
+def test_thinking_goes_back_to_the_model_that_signed_it_and_to_no_other(by: str | None) -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    kept: dict[str, Any] = {"content": [thinking, hidden, {"type": "text", "text": "ho"}]}
+    if by:
+        kept["model"] = by
+    reply = AssistantMessage(text="ho", vendor_data={"anthropic": kept})
+    messages = body_of(UserMessage(content="hi"), reply, UserMessage(content="so?"))["messages"]
+    assert messages[1]["content"] == ("ho" if by == "kimi-k3" else kept["content"])
+
+
 def test_marks_touch_nothing_that_is_shared() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
     kept = {"anthropic": {"content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}}

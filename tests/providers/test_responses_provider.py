@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -30,7 +31,7 @@ from toolbus.messages import (
 )
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
-from toolbus.providers._responses_request import reasons
+from toolbus.providers._responses_request import reasons, response_body
 from toolbus.testing.wire import WireBreak, WireCall, WireFault, WirePage, WireReply, WireServer, WireStep
 
 WEATHER = ToolSpec(
@@ -186,6 +187,27 @@ async def test_nothing_is_stored_and_reasoning_comes_encrypted() -> None:
 )
 def test_models_that_do_not_reason_are_not_asked_for_reasoning(model: str, does: bool) -> None:
     assert reasons(model) is does
+
+
+@pytest.mark.parametrize(("model", "goes"), [("gpt-5-mini", True), ("gpt-4.1", False)])
+async def test_reasoning_does_not_go_to_a_model_that_refuses_it(model: str, goes: bool) -> None:
+    """A conversation that begins with a model that reasons, and goes on with one that does not."""
+    with WireServer([ASKS], dialect="responses") as server:
+        reply = await ask(server, request(tools=[WEATHER]))
+    call = replace(reply.message.tool_calls[0], call_id="c")
+    result = ToolMessage(call_id="c", name="get_weather", content="clear")
+    asked = request(UserMessage(content="hi"), replace(reply.message, tool_calls=(call,)), result)
+    body = response_body(
+        model, asked, vendor="openai", compatible=False, encrypted_reasoning=reasons(model), reasoning_summary=None
+    )
+    kinds = [each.get("type", each.get("role")) for each in body["input"]]
+    assert kinds == [
+        "user",
+        *(["reasoning", "message"] if goes else ["assistant"]),
+        "function_call",
+        "function_call_output",
+    ]
+    assert goes is any("id" in each for each in body["input"])
 
 
 async def test_who_asks_for_reasoning_decides_by_options() -> None:

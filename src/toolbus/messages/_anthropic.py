@@ -60,7 +60,7 @@ def _legal_name(name: str) -> str:
 # --------------------------------------------------------------------------------------------------- out
 
 
-def to_anthropic(messages: Iterable[Message]) -> dict[str, Any]:
+def to_anthropic(messages: Iterable[Message], *, model: str | None = None) -> dict[str, Any]:
     """The transcript as `{"system": ..., "messages": [...]}`; `system` only where there are instructions.
 
     System messages in front are the instructions, joined by an empty line; a later one is a note, and stands in a
@@ -73,7 +73,8 @@ def to_anthropic(messages: Iterable[Message]) -> dict[str, Any]:
 
     The blocks of a reply that `from_anthropic` or a provider kept in `vendor_data["anthropic"]`, thinking with
     its signature before all, go back unchanged and in their order; only empty text and thinking at the end, of which
-    nothing came, are left out. The dictionaries are fresh, kept blocks excepted.
+    nothing came, are left out. With `model`, so is thinking of another model: the API checks signatures, and refuses
+    those of other servers and models. The dictionaries are fresh, kept blocks excepted.
     """
     ids = OutgoingIds(_legal_id)
     system: list[str] = []
@@ -85,7 +86,9 @@ def to_anthropic(messages: Iterable[Message]) -> dict[str, Any]:
             continue
         begun = True
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
-        blocks = _ended(_assistant(message, ids)) if isinstance(message, AssistantMessage) else _user(message, ids)
+        blocks = (
+            _ended(_assistant(message, ids, model)) if isinstance(message, AssistantMessage) else _user(message, ids)
+        )
         if not blocks:
             continue
         if wire and wire[-1]["role"] == role:
@@ -132,7 +135,7 @@ def _result(message: ToolMessage, ids: OutgoingIds) -> _Block:
     return block
 
 
-def _assistant(message: AssistantMessage, ids: OutgoingIds) -> list[_Block]:
+def _assistant(message: AssistantMessage, ids: OutgoingIds, model: str | None) -> list[_Block]:
     calls: list[_Block] = [
         {
             "type": "tool_use",
@@ -144,6 +147,8 @@ def _assistant(message: AssistantMessage, ids: OutgoingIds) -> list[_Block]:
     ]
     kept: Mapping[str, Any] = (message.vendor_data or {}).get(_VENDOR) or {}
     blocks: list[_Block] = kept.get("content") or []
+    if model and kept.get("model", model) != model:
+        blocks = [block for block in blocks if "thinking" not in block["type"]]
     if not blocks:
         return _text(message.text) + calls
     same_calls = [each.get("name") for each in blocks if each["type"] == "tool_use"] == [call["name"] for call in calls]

@@ -43,7 +43,7 @@ def _legal_id(wire_id: str) -> str:
 
 
 def to_openai_responses(
-    messages: Iterable[Message], *, vendor: str = "openai", valid_arguments: bool = False
+    messages: Iterable[Message], *, vendor: str = "openai", valid_arguments: bool = False, reasoning: bool = True
 ) -> list[dict[str, Any]]:
     """The transcript as the `input` of the Responses API: a flat list of items, in order.
 
@@ -52,8 +52,9 @@ def to_openai_responses(
     the same rule as in `to_openai`, and have at most 64 characters. A result with parts is a list of content. Reasoning
     at the end of a reply is left out, since the API refuses reasoning that leads to nothing; so are the items of a
     reply that stands there twice, the second time, since it takes each id once. `valid_arguments` is as in
-    `to_openai`. Not carried: message ids, `is_error` of a result that is no `{"ok": false}` object, reasoning text
-    without its items, the media type of a file behind an `http(s):` URL.
+    `to_openai`. Without `reasoning`, for models that refuse it, a reply that had some is its text and its calls. Not
+    carried: message ids, `is_error` of a result that is no `{"ok": false}` object, reasoning text without its items,
+    the media type of a file behind an `http(s):` URL.
 
     The dictionaries are fresh, kept reasoning excepted; nothing is validated (see `toolbus.core.transcript`).
     """
@@ -64,7 +65,8 @@ def to_openai_responses(
         if isinstance(message, ToolMessage):
             wire.append(_result(message, ids))
         elif isinstance(message, AssistantMessage):
-            wire += _assistant(message, ids, sent, vendor, valid_arguments=valid_arguments)
+            kept = _kept(message, vendor, reasoning=reasoning)
+            wire += _assistant(message, ids, sent, kept, valid_arguments=valid_arguments)
         elif isinstance(message, UserMessage):
             content = message.content
             parts = content if isinstance(content, str) else [_part(part) for part in content]
@@ -74,8 +76,15 @@ def to_openai_responses(
     return wire
 
 
+def _kept(message: AssistantMessage, vendor: str, *, reasoning: bool) -> Sequence[Item]:
+    """The items of a reply, or none: without its reasoning, items under their ids would be refused."""
+    of_vendor: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
+    kept: Sequence[Item] = of_vendor.get(_KEY) or ()
+    return kept if reasoning or all(item.get("type") != "reasoning" for item in kept) else ()
+
+
 def _assistant(
-    message: AssistantMessage, ids: OutgoingIds, sent: _Sent, vendor: str, *, valid_arguments: bool
+    message: AssistantMessage, ids: OutgoingIds, sent: _Sent, kept: Sequence[Item], *, valid_arguments: bool
 ) -> list[Item]:
     calls: list[Item] = [
         {
@@ -86,8 +95,6 @@ def _assistant(
         }
         for call in message.tool_calls
     ]
-    of_vendor: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
-    kept: Sequence[Item] = of_vendor.get(_KEY) or ()
     # Ids alone do not tell a reply that stands there twice: there are servers that number the items of each anew.
     ids_of_items = tuple(str(item.get("id") or "") for item in kept)
     same_ids = sent.setdefault(ids_of_items, [])

@@ -49,7 +49,7 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens if settings.max_output_tokens is None else settings.max_output_tokens,
-        **to_anthropic([_presentable(each) for each in request.messages]),
+        **to_anthropic([_presentable(each) for each in request.messages], model=model),
         "stream": True,
     }
     tools = [_wire(tool) for tool in request.tools]

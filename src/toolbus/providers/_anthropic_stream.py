@@ -83,6 +83,7 @@ class MessageBuilder:
     """Puts events together. `feed` every event, then `finish`; where it is `paused`, `go_on` with the next answer."""
 
     __slots__ = (
+        "_asked",
         "_blocks",
         "_by_index",
         "_calls",
@@ -104,7 +105,7 @@ class MessageBuilder:
         """Whether the server said `message_stop`."""
         self.container = ""
         """The id of the server's container, where its tools used one."""
-        self._model = model
+        self._asked = self._model = model
         self._emit = emit
         self._limit_bytes = limit_bytes
         self._errors = errors
@@ -278,7 +279,7 @@ class MessageBuilder:
                     if block.kind == "tool_use"
                 ),
                 reasoning="\n\n".join(thought for thought in thoughts if thought),
-                vendor_data=None if self._is_plain() else {"anthropic": {"content": self.so_far()}},
+                vendor_data=None if self._is_plain() else {"anthropic": self._kept()},
             ),
             finish_reason=_FINISH_REASONS.get(reason, "other"),
             vendor_finish_reason=reason,
@@ -292,6 +293,12 @@ class MessageBuilder:
             return block.kind == "text"
         # Half a thought has no signature, and is refused without one.
         return block is not cut or block.kind != "thinking" or bool(block.fields.get("signature"))
+
+    def _kept(self) -> dict[str, Any]:
+        """The blocks; where there is thinking, with the model that alone takes it back."""
+        content = self.so_far()
+        thought = any("thinking" in block["type"] for block in content)
+        return {"content": content, "model": self._asked} if thought else {"content": content}
 
     def _is_plain(self) -> bool:
         """Whether the neutral message says it all: one text at most, then calls."""

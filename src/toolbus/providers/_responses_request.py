@@ -37,9 +37,13 @@ def response_body(
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
+    # OpenAI's models that do not reason refuse others' reasoning, and without its encrypted form it is worth nothing.
+    reasoning_back = encrypted_reasoning or (compatible and reasons(model))
     body: dict[str, Any] = {
         "model": model,
-        "input": to_openai_responses(request.messages, vendor=vendor, valid_arguments=compatible),
+        "input": to_openai_responses(
+            request.messages, vendor=vendor, valid_arguments=compatible, reasoning=reasoning_back
+        ),
         "stream": True,
         "store": False,
     }
