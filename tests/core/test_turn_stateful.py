@@ -20,6 +20,7 @@ from turn_rules import (
     check_budget,
     check_nothing_begins_after_the_end,
     check_order,
+    check_overflows,
     check_pauses,
     check_repeats,
     paused_seconds,
@@ -39,23 +40,39 @@ from turn_strategies import (
     replies,
     seconds,
     sentences,
+    shapes,
     spents,
+    summaries,
     texts,
     usages,
 )
 
 from toolbus.core.approval import definition_of, needs_approval
+from toolbus.core.history import Shape
 from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
 from toolbus.core.state import CallStatus, Phase
 from toolbus.core.transcript import repair, validate
-from toolbus.core.turn import AwaitCalls, CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, apply, pending
+from toolbus.core.turn import (
+    AwaitCalls,
+    CallModel,
+    Elapsed,
+    Finish,
+    HistoryShaped,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    apply,
+    pending,
+)
 from toolbus.events import (
     ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
+    HistoryCompressed,
     MessageAppended,
     ModelResponded,
+    ModelRetrying,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -71,7 +88,7 @@ from toolbus.events import (
     encode,
 )
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
-from toolbus.protocols import ToolSpec
+from toolbus.protocols import Summary, ToolSpec
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
@@ -304,6 +321,27 @@ class AnyTurn(RuleBasedStateMachine):
     def break_model(self, code: str) -> None:
         self.step(ModelFailed(code, "no", retryable=code == "provider_unavailable"))
 
+    @precondition(lambda self: self.rough)
+    @rule(retryable=st.sampled_from([True, True, True, False]))
+    def send_too_much(self, retryable: bool) -> None:
+        before = self.turn.state
+        asked, provider, refused = before.phase is Phase.MODEL, before.provider, before.overflowed
+        facts = self.step(ModelFailed("context_overflow", "too long", retryable=retryable))
+        again = of(ModelRetrying, facts)
+        assert not again or (asked and retryable)
+        if asked and retryable and not refused and self.turn.now < before.deadline:
+            assert [each.provider for each in again] == [provider]
+
+    @precondition(lambda self: self.turn.state.phase is not Phase.NEW)
+    @rule(shape=shapes, summary=st.none() | summaries)
+    def shorten(self, shape: Shape, summary: Summary | None) -> None:
+        asked = self.turn.state.phase is Phase.MODEL
+        facts = self.step(HistoryShaped(shape, summary))
+        assert len(of(HistoryCompressed, facts)) == asked
+        assert not of(RoundStarted, facts)
+        if summary is None:
+            assert len(facts) == asked
+
     @precondition(lambda self: self.rough or not self.turn.state.steering)
     @rule(said=st.lists(sentences, min_size=1, max_size=3))
     def steer(self, said: list[str]) -> None:
@@ -376,6 +414,7 @@ class AnyTurn(RuleBasedStateMachine):
         check_pauses(facts)
         check_nothing_begins_after_the_end(facts, turn.limits)
         check_repeats(facts, turn.limits)
+        check_overflows(facts, turn.state.providers)
         usage, cost = check_budget(facts, turn.limits)
         assert turn.state.usage == usage
         assert math.isclose(turn.state.cost, cost)

@@ -14,6 +14,7 @@ from toolbus.events import (
     ApprovalRequested,
     CancelRequested,
     Event,
+    HistoryCompressed,
     ModelResponded,
     ModelRetrying,
     PlanChanged,
@@ -140,13 +141,30 @@ def check_budget(facts: Sequence[Event], limits: Limits) -> tuple[Usage, float]:
             assert usage.input_tokens <= limits.max_input_tokens
             assert usage.output_tokens <= limits.max_output_tokens
             assert limits.max_cost is None or cost <= limits.max_cost
-        elif isinstance(fact, ModelResponded):
+        elif isinstance(fact, (ModelResponded, HistoryCompressed)):
             usage += fact.usage
             cost += fact.cost or 0.0
         elif isinstance(fact, SETTLED) and fact.spent is not None:
             usage += fact.spent.usage
             cost += fact.spent.cost
     return usage, cost
+
+
+def check_overflows(facts: Sequence[Event], providers: int) -> None:
+    """In each round, each provider is asked once more for what was too long, then the next one; none is gone back to."""
+    refused: set[int] = set()
+    provider = 0
+    for fact in facts:
+        if isinstance(fact, RoundStarted):
+            refused = set()
+        elif isinstance(fact, ModelRetrying):
+            assert provider <= fact.provider <= provider + 1
+            assert fact.provider < providers
+            if fact.reason == "context_overflow":
+                assert (fact.provider == provider) is (provider not in refused)
+                refused.add(provider)
+                assert fact.delay_seconds == 0
+            provider = fact.provider
 
 
 def check_repeats(facts: Sequence[Event], limits: Limits) -> None:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from turn_driver import TOOLS, call
 
 from toolbus.core.approval import ApprovalPolicy
+from toolbus.core.history import Shape
 from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
 from toolbus.core.prices import Price
 from toolbus.errors import InvalidArguments
 from toolbus.events import Spent
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
-from toolbus.protocols import ToolSpec
+from toolbus.protocols import Summary, ToolSpec
 from toolbus.toolsets.control import give_up, task_complete, update_plan
 
 HISTORIES: list[list[Message]] = [
@@ -96,6 +97,7 @@ agreed = st.fixed_dictionaries(
         "approval": st.sampled_from(POLICIES),
         "output": st.sampled_from(OUTPUTS),
         "note_failures": st.booleans(),
+        "providers": st.sampled_from([1, 1, 2]),
         "prices": st.sampled_from([None, *[{"*": Price(input=500_000, output=100_000)}] * 5]),
     }
 )
@@ -129,6 +131,20 @@ replies = st.one_of(*[st.lists(tool_calls, min_size=2, max_size=5)] * 4, st.list
 texts = st.sampled_from(["", " ", "noon", "ü \ud83d", '{"name":"Rome"}', "Here:\n```json\n[1, 2]\n```"])
 sentences = st.sampled_from(["", "\n", "In Rome.", "ü"])
 usages = st.builds(Usage, input_tokens=st.integers(0, 3), output_tokens=st.integers(0, 3))
+shapes = st.builds(
+    Shape,
+    before_tokens=st.just(900),
+    after_tokens=st.integers(0, 900),
+    results_shortened=st.integers(0, 3),
+    turns_left_out=st.integers(0, 3),
+    summary=st.sampled_from(["", "In short.", "ü \ud83d"]),
+)
+summaries = st.builds(
+    Summary,
+    text=st.sampled_from(["", "In short.", "ü \ud83d"]),
+    usage=usages,
+    model=st.sampled_from(["", "quick"]),
+)
 spents = st.none() | st.builds(Spent, usage=usages, tool_calls=st.integers(0, 2), cost=st.sampled_from([0.0, 1.5]))
 seconds = st.sampled_from([0.0, 0.05, 0.1, 0.1, 1.0, 2.9, 31.0])
 edits = st.sampled_from([None, None, {}, {"n": 2}, {"bad": 1}, {"city": 5}])
