@@ -93,6 +93,27 @@ async def test_prompts_and_results_with_images_and_files_reach_every_vendor(dial
         assert ("Grüße 😀" in sent) or "R3LDvMOfZSDwn5iA" in sent
 
 
+@every_vendor
+async def test_an_image_or_a_file_that_a_vendor_refuses_does_not_end_the_conversation(dialect: str) -> None:
+    """One tool result that an API refuses would be an error in every later turn."""
+
+    @tool
+    def draw() -> ToolResult:
+        """Draw it."""
+        drawing = ImagePart.from_bytes(b"<svg/>", "image/svg+xml")
+        return ToolResult(message="Drawn.", parts=[drawing, FilePart.from_bytes(b"# Plan", "text/markdown", "plan.md")])
+
+    with WireServer([calls(("draw", {})), text("I see.")], dialect=dialect) as server:
+        async with provider_over(server) as provider, Runtime(provider, tools=[draw]) as runtime:
+            result = await runtime.run("Draw it.")
+        assert (result.outcome, problems(server)) == ("completed", [])
+        sent = str(server.requests[1].body)
+        assert "[an image of type image/svg+xml, not shown]" in sent
+        assert ("# Plan" in sent) or dialect == "responses"
+        if dialect == "openai":
+            assert "text/markdown" not in sent, "chat completions take no other file than PDF"
+
+
 # ----------------------------------------------------------------------------------- from one vendor to the next
 
 

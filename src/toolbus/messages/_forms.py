@@ -48,18 +48,21 @@ def read_dictionaries(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     type `function_call`, a field `tool_name`. Raises `InvalidHistory` with the index of what cannot be of the form of
     those before it, and what the form's own function raises.
     """
-    forms = frozenset(_READ)
+    forms: frozenset[_Form] = frozenset(_READ)
     for index, message in enumerate(messages):
         if _is_ours(message):
             raise InvalidHistory(index, "it has the fields of a toolbus message; make messages of the dictionaries")
         of_this = frozenset(_READ).intersection(*_evidence(message))
         if not forms & of_this:
-            here, before = (" or ".join(_READ[each][0] for each in _READ if each in some) for some in (of_this, forms))
+            here, before = (_named(some) for some in (of_this, forms))
             problem = f"it has the form of {here}, and those before it that of {before}" if here else "it mixes forms"
             raise InvalidHistory(index, f"{problem}; read each with its own function of toolbus.messages")
         forms &= of_this
-    chosen = next(form for form in _READ if form in forms)
-    return _READ[chosen][1](messages)
+    return next(read for form, (_, read) in _READ.items() if form in forms)(messages)
+
+
+def _named(forms: frozenset[_Form]) -> str:
+    return " or ".join(name for form, (name, _) in _READ.items() if form in forms)
 
 
 def _is_ours(message: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from ._wire import (
     arguments_object,
     arguments_text,
     data_url,
-    decoded_text,
+    file_as_text,
     mapping_at,
     split_data_url,
     text_at,
@@ -117,7 +117,7 @@ def _content(parts: Iterable[Part]) -> dict[str, Any]:
         if isinstance(part, TextPart):
             texts.append(part.text)
         elif isinstance(part, FilePart):
-            texts.append(_file(part, inline))
+            texts.append(file_as_text(part))
         elif inline and (data := _plain_base64(inline[1])):
             images.append(data)
         else:
@@ -126,14 +126,6 @@ def _content(parts: Iterable[Part]) -> dict[str, Any]:
     if images:
         content["images"] = images
     return content
-
-
-def _file(part: FilePart, inline: tuple[str, str] | None) -> str:
-    name = f" {part.name}" if part.name else ""
-    text = decoded_text(inline[1]) if inline and part.media_type.startswith("text/") else None
-    if text is not None:
-        return f"[file{name}]\n{text}\n[end of file{name}]"
-    return f"[a file{name} of type {part.media_type}{'' if inline else f' at {part.url}'}]"
 
 
 def _plain_base64(data: str) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from ..errors import InvalidHistory
+from ._model import FilePart
 
 __all__ = [
     "MALFORMED",
@@ -26,6 +27,7 @@ __all__ = [
     "arguments_text",
     "data_url",
     "decoded_text",
+    "file_as_text",
     "legal_name",
     "mapping_at",
     "split_data_url",
@@ -180,6 +182,16 @@ def decoded_text(data: str) -> str | None:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
+
+
+def file_as_text(part: FilePart) -> str:
+    """A file as a model that takes none reads it: a text as it is, of another one a mark that says what was there."""
+    name = f" {part.name}" if part.name else ""
+    inline = split_data_url(part.url)
+    text = decoded_text(inline[1]) if inline and part.media_type.startswith("text/") else None
+    if text is not None:
+        return f"[file{name}]\n{text}\n[end of file{name}]"
+    return f"[a file{name} of type {part.media_type}{'' if inline else f' at {part.url}'}]"
 
 
 def mapping_at(index: int, value: object, what: str) -> Mapping[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from ..messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessage, UserMessage, to_anthropic
+from ..messages import FilePart, Part, TextPart, to_anthropic
 from ..protocols import ModelRequest, ModelSettings, ToolSpec
 from ._choice import forced_tool
+from ._presentable import presentable, shown_image
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
 
@@ -25,9 +25,6 @@ _Block: TypeAlias = dict[str, Any]
 _BUDGETS = {"low": 2048, "medium": 6144, "high": 12_288}
 _LARGEST_BUDGET = 14_336
 _SMALLEST_BUDGET = 1024  # the API's own bounds: at least this, and below max_tokens
-_IMAGES = frozenset(
-    {"image/jpeg", "image/png", "image/gif", "image/webp"}
-)  # Base64ImageSource; others are an error 400
 _CALL_BLOCKS = frozenset({"tool_use", "tool_result"})
 
 
@@ -49,7 +46,7 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens if settings.max_output_tokens is None else settings.max_output_tokens,
-        **to_anthropic([_presentable(each) for each in request.messages], model=model),
+        **to_anthropic(presentable(request.messages, _shown), model=model),
         "stream": True,
     }
     tools = [_wire(tool) for tool in request.tools]
@@ -143,25 +140,14 @@ def _thinks_by_budget(model: str) -> bool:
 # ------------------------------------------------------------------------------------------ what can be seen
 
 
-def _presentable(message: Message) -> Message:
-    """The message without what the API refuses: one such image would be an error for the rest of a conversation."""
-    if isinstance(message, ToolMessage) and message.parts:
-        return replace(message, parts=tuple(_shown(part) for part in message.parts))
-    if isinstance(message, UserMessage) and not isinstance(message.content, str):
-        return replace(message, content=tuple(_shown(part) for part in message.content))
-    return message
-
-
 def _shown(part: Part) -> Part:
-    if isinstance(part, ImagePart) and part.url.startswith("data:"):
-        media_type = re.split("[;,]", part.url[5:], maxsplit=1)[0].lower()
-        return part if media_type in _IMAGES else TextPart(text=f"[an image of type {media_type}, not shown]")
-    if isinstance(part, FilePart):
-        media_type = part.media_type.partition(";")[0].lower()
-        readable = media_type == "application/pdf" or media_type.startswith("text/")
-        named = f"the file {part.name!r}" if part.name else "a file"
-        return part if readable else TextPart(text=f"[{named} of type {media_type}, not shown]")
-    return part
+    if not isinstance(part, FilePart):
+        return shown_image(part)
+    media_type = part.media_type.partition(";")[0].lower()
+    if media_type == "application/pdf" or media_type.startswith("text/"):
+        return part
+    named = f"the file {part.name!r}" if part.name else "a file"
+    return TextPart(text=f"[{named} of type {media_type}, not shown]")
 
 
 # ----------------------------------------------------------------------------------------------- caching

@@ -8,6 +8,7 @@ from typing import Any, cast
 from ..messages import to_ollama
 from ..protocols import ModelRequest, ToolSpec
 from ._choice import forced_tool
+from ._presentable import presentable, shown_image
 from ._text import as_object
 
 __all__ = ["request_body"]
@@ -27,7 +28,7 @@ def request_body(
     settings = request.settings
     body: dict[str, Any] = {
         "model": model,
-        "messages": to_ollama(request.messages),
+        "messages": to_ollama(presentable(request.messages, shown_image)),
         "stream": True,
         "truncate": False,
     }

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..messages import to_openai
+from ..messages import FilePart, Part, TextPart, to_openai
+from ..messages._wire import file_as_text
 from ..protocols import ModelRequest, ToolSpec
 from ._choice import forced_tool
+from ._presentable import presentable, shown_image
 
 __all__ = ["choose", "request_body", "speaks_for_openai"]
 
@@ -41,7 +43,10 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "messages": to_openai(
-            request.messages, vendor=vendor, reasoning_field=reasoning_field, valid_arguments=compatible
+            presentable(request.messages, _shown),
+            vendor=vendor,
+            reasoning_field=reasoning_field,
+            valid_arguments=compatible,
         ),
         "stream": True,
     }
@@ -64,6 +69,13 @@ def request_body(
     if settings.extra_body:
         body |= settings.extra_body
     return body
+
+
+def _shown(part: Part) -> Part:
+    """The part as chat completions take it: images of four kinds, and of files PDF and audio. Text is told as text."""
+    if isinstance(part, FilePart) and (part.media_type.startswith("text/") or not part.url.startswith("data:")):
+        return TextPart(text=file_as_text(part))
+    return shown_image(part)
 
 
 def choose(

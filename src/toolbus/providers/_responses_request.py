@@ -8,6 +8,7 @@ from typing import Any
 from ..messages import to_openai_responses
 from ..protocols import ModelRequest, ToolSpec
 from ._openai_request import choose
+from ._presentable import presentable, shown_image
 
 __all__ = ["reasons", "response_body"]
 
@@ -42,7 +43,10 @@ def response_body(
     body: dict[str, Any] = {
         "model": model,
         "input": to_openai_responses(
-            request.messages, vendor=vendor, valid_arguments=compatible, reasoning=reasoning_back
+            presentable(request.messages, shown_image),
+            vendor=vendor,
+            valid_arguments=compatible,
+            reasoning=reasoning_back,
         ),
         "stream": True,
         "store": False,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import ConfigurationError, MissingExtra, ProviderUnavailable, ToolbusError
+from ..network import check_allowed
 from ..protocols import Emit, ModelReply, ModelRequest
 from ._anthropic_errors import AnthropicErrors
 from ._anthropic_request import MAX_OUTPUT_TOKENS, Cache, request_body
@@ -157,6 +158,7 @@ class AnthropicProvider:
         Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered, and
         `ApplicationError` when the `api_key` callable fails.
         """
+        check_allowed(self.vendor, self._errors.where)
         body = request_body(
             self._model,
             request,

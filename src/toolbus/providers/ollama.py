@@ -16,6 +16,7 @@ import orjson
 
 from ..errors import ConfigurationError, ToolbusError
 from ..messages import without_images
+from ..network import check_allowed
 from ..protocols import Emit, ModelReply, ModelRequest
 from ._clients import Clients
 from ._ollama_client import make_client, post
@@ -139,6 +140,7 @@ class OllamaProvider:
 
         Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered.
         """
+        check_allowed(self.vendor, self._errors.where)
         if not self._images:
             request = replace(request, messages=without_images(request.messages))
         body = request_body(self._model, request, context_tokens=self._context_tokens, keep_alive=self._keep_alive)

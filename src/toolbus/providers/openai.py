@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import ConfigurationError, MissingExtra, ToolbusError
 from ..messages import without_images
+from ..network import check_allowed
 from ..protocols import Emit, ModelReply, ModelRequest
 from ._calls_in_text import HeldText
 from ._clients import Clients
@@ -193,6 +194,7 @@ class OpenAIProvider:
         `ApplicationError` when the `api_key` callable fails. Of the contract's, `ContextOverflow` means that the server
         found the transcript too long, and `ContentFiltered` that there is no reply for what is in it.
         """
+        check_allowed(self.vendor, self._errors.where)
         body = self._body(request)
         offered = {tool.name for tool in request.tools} if request.settings.tool_choice != "none" else set[str]()
         held = HeldText(emit, offered) if self._calls_in_text and offered else None

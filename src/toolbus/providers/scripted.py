@@ -1,6 +1,6 @@
 """A provider that says what a script says: for tests, demonstrations and benchmarks.
 
-Knows the provider seam alone. It has no clock and never waits: `respond` has no checkpoint in it.
+Knows the provider seam alone. It waits only where a step says so: otherwise `respond` has no checkpoint in it.
 """
 
 from __future__ import annotations
@@ -8,23 +8,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
+import anyio
 import orjson
 
 from ..errors import ConfigurationError, ScriptError
-from ..messages import AssistantMessage, ToolCall, Usage, UserMessage, user_text
+from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ArgumentsPiece, Delta, Emit, FinishReason, ModelReply, ModelRequest, ReasoningPiece, TextPiece
+from ._asked import Expectation, shown_request
 
-__all__ = ["Script", "ScriptedProvider", "Step", "calls", "error", "text"]
+__all__ = ["Delays", "Script", "ScriptedProvider", "Step", "calls", "error", "hang", "text"]
 
 Arguments: TypeAlias = Mapping[str, Any] | str
+Delays: TypeAlias = float | Sequence[float]
+"""Seconds before each piece of a reply: one number for all, or one for each piece, in order, as far as they go; behind
+that for the last piece there may be one more, for the time until the reply is whole. A number for a reply without
+pieces is the time until it is there."""
 _PIECES = 3  # enough for a listener to see that pieces have to be joined
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Step:
-    """One reply, prepared: made by `calls`, `text` or `error`, and good for any number of requests."""
+    """One reply, prepared: made by `calls`, `text`, `error` or `hang`, and good for any number of requests."""
 
     text: str = ""
     calls: tuple[tuple[str, str, str], ...] = ()  # name, argument text, provider call id
@@ -33,6 +40,10 @@ class Step:
     usage: Usage = field(default_factory=Usage)
     deltas: tuple[Delta, ...] = ()
     exception: Exception | None = None
+    delays: tuple[float, ...] = ()
+    hangs: bool = False
+    expect: Expectation | None = None
+    is_plain: bool = True  # all of it comes at once, whatever was asked
 
 
 StepFunction: TypeAlias = "Callable[[ModelRequest], Step | StepFunction]"
@@ -46,12 +57,15 @@ def calls(
     reasoning: str = "",
     finish_reason: FinishReason = "tool_calls",
     usage: Usage | None = None,
+    delays: Delays = 0.0,
+    expect: Expectation | None = None,
 ) -> Step:
     """A reply that calls tools: `calls(("get_weather", {"city": "Paris"}), ...)`, in call order.
 
     A pair's arguments are an object, or JSON text that is passed on as it is, malformed or not. `ids` are the
     provider's call ids, one for each pair, which may be empty or repeated; without them they are `call_0`, `call_1`
-    and so on, in every reply anew, as some servers do. Raises `ConfigurationError`.
+    and so on, in every reply anew, as some servers do. Each argument text comes in at most 3 pieces. `delays` and
+    `expect` are as in `text`. Raises `ConfigurationError`.
     """
     if ids is not None and len(ids) != len(pairs):
         raise ConfigurationError(f"{len(ids)} ids for {len(pairs)} calls; give one for each, '' for none")
@@ -68,6 +82,7 @@ def calls(
         finish_reason=finish_reason,
         usage=usage or Usage(),
         deltas=tuple(deltas),
+        **_special(deltas, delays, expect),
     )
 
 
@@ -78,25 +93,46 @@ def text(
     reasoning: str = "",
     finish_reason: FinishReason = "stop",
     usage: Usage | None = None,
+    delays: Delays = 0.0,
+    expect: Expectation | None = None,
 ) -> Step:
     """A reply of text. `pieces` is how it is streamed: the pieces themselves, or how many there are at most.
 
-    Raises `ConfigurationError` for pieces that, joined, are not the text.
+    With `delays` the pieces take time: see `Delays`; pieces of reasoning come first. `expect` looks at the request
+    that this step answers, such as `asked(last_user="And in Rome?")`, or a function of the request that asserts, or
+    says whether it is right. Where it is not, `respond` raises `ScriptError`, which shows the request, and so does
+    `assert_done`.
+
+    Raises `ConfigurationError` for pieces that, joined, are not the text, and for delays that cannot be.
     """
     if pieces is not None and not isinstance(pieces, int) and "".join(pieces) != content:
         raise ConfigurationError(f"the pieces, joined, are {''.join(pieces)!r}, not {content!r}")
+    deltas = _spoken(reasoning, content, pieces)
     return Step(
         text=content,
         reasoning=reasoning,
         finish_reason=finish_reason,
         usage=usage or Usage(),
-        deltas=tuple(_spoken(reasoning, content, pieces)),
+        deltas=tuple(deltas),
+        **_special(deltas, delays, expect),
     )
 
 
-def error(exception: Exception) -> Step:
-    """A reply that is an error: `respond` raises `exception`, usually a `ProviderError`."""
-    return Step(exception=exception)
+def error(
+    exception: Exception, *, after: Step | str = "", delays: Delays = 0.0, expect: Expectation | None = None
+) -> Step:
+    """A reply that is an error: `respond` raises `exception`, usually a `ProviderError`.
+
+    `after` is what is streamed before it: text, or the pieces of a step. Otherwise as in `text`.
+    """
+    deltas = _begun(after)
+    return replace(Step(deltas=deltas, exception=exception), **_special(deltas, delays, expect, is_plain=False))
+
+
+def hang(*, after: Step | str = "", delays: Delays = 0.0, expect: Expectation | None = None) -> Step:
+    """A reply that never comes, until it is cancelled; with `after`, one that stands still in the middle: see `error`."""
+    deltas = _begun(after)
+    return replace(Step(deltas=deltas, hangs=True), **_special(deltas, delays, expect, is_plain=False))
 
 
 class ScriptedProvider:
@@ -109,11 +145,12 @@ class ScriptedProvider:
     requests, and is never used up. `requests` are the requests seen, oldest first, with the messages as they were
     then; `record=False` keeps none, for long runs.
 
-    `respond` emits text, reasoning and arguments in a few pieces, never waits, and raises `ScriptError` when there is
-    no step for a request. A reply's objects are fresh each time, its pieces are shared.
+    `respond` emits text, reasoning and arguments in a few pieces, waits only where a step has `delays` or hangs, and
+    raises `ScriptError` when there is no step for a request, or it is not what its step expects; `problems` are the
+    texts of these errors. A reply's objects are fresh each time, its pieces are shared.
     """
 
-    __slots__ = ("_next", "_record", "_script", "_vendor", "requests")
+    __slots__ = ("_next", "_record", "_script", "_vendor", "problems", "requests")
 
     def __init__(self, script: Script, *, vendor: str = "scripted", record: bool = True) -> None:
         """Raises `ConfigurationError` for what is no step."""
@@ -126,6 +163,7 @@ class ScriptedProvider:
         self._record = record
         self._next = 0
         self.requests: list[ModelRequest] = []
+        self.problems: list[str] = []
 
     @property
     def vendor(self) -> str:
@@ -138,7 +176,9 @@ class ScriptedProvider:
         return len(self._left())
 
     def assert_done(self) -> None:
-        """Raise `ScriptError` when steps are left over."""
+        """Raise `ScriptError` when steps are left over, and when there were `problems`: then the first of them."""
+        if self.problems:
+            raise ScriptError(self.problems[0], vendor=self._vendor)
         if left := self._left():
             raise ScriptError(f"the script has {len(left)} steps that nobody asked for: {', '.join(map(_named, left))}")
 
@@ -150,10 +190,11 @@ class ScriptedProvider:
         if self._record:
             self.requests.append(replace(request, messages=tuple(request.messages)))
         step = self._step_for(request)
-        if step.exception is not None:
-            raise step.exception.with_traceback(None)
-        for delta in step.deltas:
-            emit(delta)
+        if step.is_plain:
+            for delta in step.deltas:
+                emit(delta)
+        else:
+            await self._perform(step, request, emit)
         tool_calls = tuple(
             [
                 ToolCall(name=name, arguments=arguments, provider_call_id=provider_call_id)
@@ -168,6 +209,25 @@ class ScriptedProvider:
             model="script",
         )
 
+    async def _perform(self, step: Step, request: ModelRequest, emit: Emit) -> None:
+        """A step that looks at the request, takes time or fails."""
+        if step.expect is not None and (wrong := _wrong(step.expect, request)):
+            place = "a step" if callable(self._script) else f"step {self._next - 1}"
+            raise self._problem(f"{place}, {_named(step)}, expects another request: {wrong}", request)
+        for delta, seconds in zip_longest(step.deltas, step.delays, fillvalue=None):
+            if seconds:
+                await anyio.sleep(seconds)
+            if delta is not None:
+                emit(delta)
+        if step.hangs:
+            await anyio.sleep_forever()
+        if step.exception is not None:
+            raise step.exception.with_traceback(None)
+
+    def _problem(self, what: str, request: ModelRequest) -> ScriptError:
+        self.problems.append(f"{what}; it was asked in {shown_request(request)}")
+        return ScriptError(self.problems[-1], vendor=self._vendor)
+
     def _step_for(self, request: ModelRequest) -> Step:
         script = self._script
         if callable(script):
@@ -176,10 +236,7 @@ class ScriptedProvider:
             step = script[self._next]
             self._next += 1
         else:
-            raise ScriptError(
-                f"the script has {len(script)} steps, and step {self._next} was asked for: {_asked(request)}",
-                vendor=self._vendor,
-            )
+            raise self._problem(f"the script has {len(script)} steps, and step {self._next} was asked for", request)
         while callable(step):
             step = step(request)
             if type(step) is not Step:
@@ -192,7 +249,9 @@ class ScriptedProvider:
 
 def _checked(step: object, what: str) -> None:
     if not isinstance(step, Step) and not callable(step):
-        raise ConfigurationError(f"{what} is {step!r}, which is no step: use calls(...), text(...) or error(...)")
+        raise ConfigurationError(
+            f"{what} is {step!r}, which is no step: use calls(...), text(...), error(...) or hang(...)"
+        )
 
 
 def _named(step: Step | StepFunction) -> str:
@@ -200,15 +259,43 @@ def _named(step: Step | StepFunction) -> str:
         return f"{getattr(step, '__name__', 'a function')}(request)"
     if step.exception is not None:
         return f"error({step.exception!r})"
+    if step.hangs:
+        return "hang()"
     if step.calls:
         return f"calls({', '.join(name for name, _, _ in step.calls)})"
     return f"text({_short(step.text)!r})"
 
 
-def _asked(request: ModelRequest) -> str:
-    said = next((user_text(each) for each in reversed(request.messages) if isinstance(each, UserMessage)), "")
-    tools = ", ".join(tool.name for tool in request.tools) or "none"
-    return f"round {request.round}, the user's last words were {_short(said)!r}, tools offered: {tools}"
+def _wrong(expect: Expectation, request: ModelRequest) -> str:
+    """Why the request is not what was expected; empty when it is."""
+    try:
+        verdict = expect(request)
+    except AssertionError as exc:
+        return str(exc) or "an assertion failed"
+    except Exception as exc:  # the test's own mistake, which would hide as a failed request
+        return f"{getattr(expect, '__name__', 'expect')} raised {type(exc).__name__}: {exc}"
+    refused = verdict is not None and not verdict
+    return f"{getattr(expect, '__name__', 'expect')}(request) is {verdict!r}" if refused else ""
+
+
+def _special(
+    deltas: Sequence[Delta], delays: Delays, expect: Expectation | None, *, is_plain: bool = True
+) -> dict[str, Any]:
+    """What makes a step more than a reply that comes at once. Raises `ConfigurationError`."""
+    if expect is None and not delays and is_plain:
+        return {}
+    seconds = [delays] * max(1, len(deltas)) if isinstance(delays, (int, float)) else list(delays)
+    if len(seconds) > len(deltas) + 1 or not all(0 <= each < math.inf for each in seconds):
+        raise ConfigurationError(
+            f"delays={delays!r} for {len(deltas)} pieces; give seconds, one number or one for each piece and the end"
+        )
+    if expect is not None and not callable(expect):
+        raise ConfigurationError(f"expect is {expect!r}; give asked(...), or a function of the request")
+    return {"delays": tuple(seconds) if any(seconds) else (), "expect": expect, "is_plain": False}
+
+
+def _begun(after: Step | str) -> tuple[Delta, ...]:
+    return after.deltas if isinstance(after, Step) else tuple(_spoken("", after, None))
 
 
 def _short(said: str) -> str:
