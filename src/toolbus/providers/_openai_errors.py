@@ -38,7 +38,9 @@ class OpenAIErrors(ErrorTranslator):
         403: "check what the key may be used for",
         404: "check the model's name and base_url=",
     }
-    hopeless: ClassVar[frozenset[str]] = frozenset({"insufficient_quota", "billing_hard_limit_reached"}) | _IMAGES
+    hopeless: ClassVar[frozenset[str]] = (
+        frozenset({"insufficient_quota", "billing_hard_limit_reached", "data_residency_mismatch"}) | _IMAGES
+    )
     filtered: ClassVar[frozenset[str]] = frozenset(
         {
             "ResponsibleAIPolicyViolation",  # Azure, and the next

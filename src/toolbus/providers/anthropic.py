@@ -67,8 +67,8 @@ class AnthropicProvider:
     `timeout_seconds` is the longest silence of the server; a request's own limits are usually shorter.
     `max_reply_bytes` bounds text, reasoning, arguments and other blocks of one reply together, and any one event.
 
-    Reasoning goes back to the API as it came, with its signatures: its blocks are in the message's
-    `vendor_data["anthropic"]`.
+    Reasoning goes back as it came, with its signatures, to the model that it came from: its blocks are in the message's
+    `vendor_data["anthropic"]`. The API refuses what other models and servers have signed.
 
     The constructor imports the SDK and builds its client, which takes about two seconds the first time: construct
     providers at start-up. Connections belong to an event loop, so in a second loop the provider builds a client more.

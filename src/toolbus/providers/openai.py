@@ -81,7 +81,8 @@ class OpenAIProvider:
     for reasoning that people can read. It is off, since OpenAI gives summaries to verified organisations only, and
     answers others with an error 400.
     `strict_tools` asks for arguments that keep to each tool's schema, which then has to be one that OpenAI takes.
-    `images=False` is for models that cannot see: a line of text stands for each image.
+    `images=False` is for models that cannot see: a line of text stands for each image. Images that are no PNG, JPEG,
+    GIF or WebP go as a word in their place, and to chat completions, which take no file but PDF, text files as text.
     `calls_in_text` is for small local models that write calls as text: a reply that is, as a whole, the JSON of a call
     of an offered tool becomes that call. Text that begins like one, with a brace, a bracket, a fence or a tag, is then
     not streamed: it is known only at its end what it is.

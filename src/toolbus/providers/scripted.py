@@ -130,7 +130,7 @@ def error(
 
 
 def hang(*, after: Step | str = "", delays: Delays = 0.0, expect: Expectation | None = None) -> Step:
-    """A reply that never comes, until it is cancelled; with `after`, one that stands still in the middle: see `error`."""
+    """A reply that never comes, until it is cancelled; with `after`, as in `error`, one that stands still midway."""
     deltas = _begun(after)
     return replace(Step(deltas=deltas, hangs=True), **_special(deltas, delays, expect, is_plain=False))
 
