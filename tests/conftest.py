@@ -12,8 +12,8 @@ from typing import Any, get_args
 import pytest
 
 # Events are frozen to Python itself only if this is set before toolbus is imported.
-if "toolbus" in sys.modules:
-    raise RuntimeError("toolbus was imported before tests/conftest.py could set TOOLBUS_DEBUG; do not load it by -p")
+if "toolbus.events" in sys.modules:  # the plugin of pytest, which is there before this, imports none of them
+    raise RuntimeError("toolbus.events was imported before tests/conftest.py could set TOOLBUS_DEBUG; do not load it by -p")
 os.environ["TOOLBUS_DEBUG"] = "1"
 
 from toolbus import EventBus

@@ -1,33 +1,93 @@
 """The public testing kit.
 
 A model that follows a script, a harness that answers the model's calls, virtual time, a census of what is left, a stub
-of a model server that speaks vendors' wire formats (`wire`), and the contract of a provider as one test.
+of a model server that speaks vendors' wire formats (`wire`), the contracts of a provider and of an executor as one
+test each, and a block on real models. With pytest, the fixtures `toolbus_harness` and `toolbus_clock` are there.
+
+Each name is imported when it is first used: the plugin of pytest is in this package, and loaded in every run.
 """
 
-from ..providers.scripted import ScriptedProvider, calls, error, text
-from .census import assert_idle
-from .harness import Harness
-from .provider_contract import ContractBroken, ContractReport, check_live_provider, check_provider, provider_checks
-from .virtual_time import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
-from .wire import WireServer
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..providers._asked import asked
+    from ..providers.scripted import ScriptedProvider, calls, error, hang, text
+    from .census import assert_idle
+    from .executor_contract import check_executor, executor_checks
+    from .fixtures import Clock, HarnessFactory
+    from .harness import Harness
+    from .network import allow_network_providers, forbid_network_providers
+    from .provider_contract import ContractBroken, ContractReport, check_live_provider, check_provider, provider_checks
+    from .virtual_time import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
+    from .wire import WireServer
 
 __all__ = [
+    "Clock",
     "ContractBroken",
     "ContractReport",
     "Harness",
+    "HarnessFactory",
     "ScriptedProvider",
     "VirtualDeadlock",
     "VirtualTimeLoop",
     "WireServer",
     "advance",
+    "allow_network_providers",
+    "asked",
     "assert_idle",
     "calls",
+    "check_executor",
     "check_live_provider",
     "check_provider",
     "error",
+    "executor_checks",
+    "forbid_network_providers",
+    "hang",
     "provider_checks",
     "settle",
     "text",
     "virtual_backend",
     "virtual_backends",
 ]
+
+_HOMES = {
+    ".census": ("assert_idle",),
+    ".executor_contract": ("check_executor", "executor_checks"),
+    ".fixtures": ("Clock", "HarnessFactory"),
+    ".harness": ("Harness",),
+    ".network": ("allow_network_providers", "forbid_network_providers"),
+    ".provider_contract": (
+        "ContractBroken",
+        "ContractReport",
+        "check_live_provider",
+        "check_provider",
+        "provider_checks",
+    ),
+    ".virtual_time": (
+        "VirtualDeadlock",
+        "VirtualTimeLoop",
+        "advance",
+        "settle",
+        "virtual_backend",
+        "virtual_backends",
+    ),
+    ".wire": ("WireServer",),
+    "..providers._asked": ("asked",),
+    "..providers.scripted": ("ScriptedProvider", "calls", "error", "hang", "text"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home, __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

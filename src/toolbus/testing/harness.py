@@ -1,33 +1,46 @@
 """The harness: a request on a bus where the test itself answers the calls, event by event.
 
-Puts a bus, sessions and the virtual time together; knows no runtime, and starts no dispatcher.
+Puts a bus, sessions, tools and the virtual time together; knows no runtime.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
 from ..bus import EventBus
 from ..core.limits import Limits
-from ..errors import ConfigurationError
+from ..dispatcher import ToolDispatcher
+from ..errors import ConfigurationError, ScriptError
 from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
     DeadLetter,
     Event,
     FailureReason,
+    ReceiverFailed,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallRequested,
 )
-from ..messages import AssistantMessage, Message, ToolMessage, UserMessage, user_text
+from ..inputs import MessagesLike, read_messages, read_prompt
+from ..messages import Message, PromptLike
+from ..outcome import RequestResult
 from ..protocols import Provider, ToolSpec
 from ..providers.scripted import Script, ScriptedProvider
 from ..results import render
 from ..session import RequestSession
-from ..tools import Tool, Toolish
+from ..tools import Tool, Toolish, ToolRegistry
+from ._timeline import event_line, near_misses, timeline
+from .census import assert_idle
 from .virtual_time import advance, settle
 
 if TYPE_CHECKING:
@@ -37,8 +50,7 @@ __all__ = ["Harness", "event_line"]
 
 E = TypeVar("E", bound=Event)
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
-_ENVELOPE = frozenset({"type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"})
-_WIDTH = 160
+_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class Harness:
@@ -52,75 +64,116 @@ class Harness:
             result = await session.result()
             harness.assert_no_pending()
 
-    `provider` is a `Provider`, or the script of a `ScriptedProvider`. `tools` are what the model is offered: names
-    (any arguments are taken), functions, `Tool`s or `ToolSpec`s, of which handlers never run. To run them, enter a
-    `ToolDispatcher(harness.bus, registry)` as well. `limits` are the default of its requests. `bus` is a bus of the
-    application; without it there is a fresh one.
+    `provider` is a `Provider`, or the script of a `ScriptedProvider`; it may be left out where the requests are begun
+    by somebody else, such as a `Runtime` on the same bus. `tools` are what the model is offered: names (any arguments
+    are taken), functions, `Tool`s or `ToolSpec`s. With `run_tools` the handlers of functions and `Tool`s run, in a
+    `ToolDispatcher` on the harness's bus, and the test answers the others; without it no handler runs. `limits` are
+    the default of its requests. `bus` is a bus of the application; without it there is a fresh one.
 
     Works in real and in virtual time; `advance` needs virtual time. Leaving the block cancels the requests that still
-    run and waits for their end. What fails is an `AssertionError` with the timeline of the events so far; any other
-    exception that leaves the block carries the timeline as a note.
+    run and waits for their end. With `strict`, leaving it also fails unless all is over: `assert_over`.
+
+    What fails is an `AssertionError` with the timeline of the events so far; any other exception that leaves the block
+    carries the timeline as a note. A `ScriptedProvider` that was asked for a step that its script does not have, or
+    for another one than `expect=` says, fails the block when it is left, whatever became of the request.
     """
 
     def __init__(
         self,
-        provider: Provider | Script,
+        provider: Provider | Script | None = None,
         *,
         tools: Iterable[str | Toolish | ToolSpec] = (),
+        run_tools: bool = False,
         limits: Limits | None = None,
         bus: EventBus | None = None,
+        strict: bool = False,
     ) -> None:
-        self.provider: Provider = (
-            cast("Provider", provider) if hasattr(provider, "respond") else ScriptedProvider(cast("Script", provider))
-        )
-        self.tools = [_spec_of(each) for each in tools]
+        self.provider: Provider | None = _provider_of(provider)
+        given = [_tool_of(each) for each in tools]
+        self.tools = [each.spec if isinstance(each, Tool) else each for each in given]
         self.bus = bus if bus is not None else EventBus()
         self.sessions: list[RequestSession] = []
+        self.told = False  # whether an exception carries the timeline
+        self._runnable = [each for each in given if isinstance(each, Tool)] if run_tools else None
         self._limits = limits
+        self._strict = strict
         self._log: list[tuple[float, Event]] = []
         self._taken: set[int] = set()
+        self._running: set[str] = set()
         self._changed: anyio.Event | None = None
         self._group: anyio.abc.TaskGroup | None = None
-        self._disconnect: Callable[[], None] | None = None
+        self._parts = AsyncExitStack()
+        self._tasks: list[anyio.TaskInfo] = []
 
     async def __aenter__(self) -> Harness:
         if self._group is not None:
             raise ConfigurationError("the harness is entered already")
-        self._disconnect = self.bus.connect(Event, self._on_event)
+        self._tasks = anyio.get_running_tasks() if self._strict else []
+        async with AsyncExitStack() as stack:
+            stack.callback(self.bus.connect(Event, self._on_event))
+            if self._runnable is not None:
+                await stack.enter_async_context(ToolDispatcher(self.bus, ToolRegistry(self._runnable)))
+            self._parts = stack.pop_all()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         return self
 
     async def __aexit__(self, kind: object, value: BaseException | None, traceback: object) -> None:
-        group, disconnect = self._group, self._disconnect
+        group = self._group
         assert group is not None
-        assert disconnect is not None
-        if value is not None and not isinstance(value, _Failure) and self._log:
-            value.add_note(f"events so far:\n{self.timeline()}")
+        if value is not None:
+            self._annotate(value)
         try:
-            for session in self.sessions:
-                session.cancel("the harness was left")
-            # Without the exception, which the group would wrap in another one.
-            await group.__aexit__(None, None, None)
+            if value is None and self._strict:
+                self.assert_over()
         finally:
-            disconnect()
-            self._group = None
+            try:
+                for session in self.sessions:
+                    session.cancel("the harness was left")
+                # Without the exception, which the group would wrap in another one.
+                await group.__aexit__(None, None, None)
+            finally:
+                self._group = None
+                await self._parts.aclose()
+        if value is None:
+            self._assert_as_scripted()
+            if self._strict:
+                with self._telling():
+                    await assert_idle(self.bus, ignore=self._tasks)
+
+    def _annotate(self, value: BaseException) -> None:
+        """Tell the exception that leaves the block what happened, unless it does so itself."""
+        if not isinstance(value, _Failure):
+            for problem in self._problems():
+                value.add_note(problem)
+            if self._log:
+                value.add_note(f"events so far:\n{self.timeline()}")
+        self.told = True
 
     # ------------------------------------------------------------------------------------------------- the request
 
-    def start(self, prompt: str | Sequence[Message], **options: Any) -> RequestSession:
+    def start(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestSession:
         """Begin a request in a task of its own and return its session at once.
 
-        `options` are those of `RequestSession`; `provider`, `tools` and `limits` default to the harness's.
+        `prompt` is text, a `UserMessage`, or a list of texts, images and files; or a whole transcript that ends with
+        one. `history` is what was said before: `history=harness.transcript` goes on with the conversation. `options`
+        are those of `RequestSession`; `provider`, `tools` and `limits` default to the harness's.
         """
         if self._group is None:
             raise ConfigurationError("the harness is not entered; use `async with Harness(...) as harness:`")
+        provider = options.pop("provider", self.provider)
+        if provider is None:
+            raise ConfigurationError("the harness has no provider; give a script: Harness([text('Hello.')])")
         options.setdefault("tools", self.tools)
         options.setdefault("limits", self._limits)
-        session = RequestSession(self.bus, options.pop("provider", self.provider), prompt, **options)
+        session = RequestSession(self.bus, provider, _messages(history, prompt), **options)
         self.sessions.append(session)
         self._group.start_soon(self._run, session)
         return session
+
+    async def run(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestResult[Any]:
+        """`start`, and wait for the result: for requests in which the test has nothing to answer."""
+        return await self.start(prompt, history=history, **options).result()
 
     async def _run(self, session: RequestSession) -> None:
         try:
@@ -142,15 +195,19 @@ class Harness:
         return self.bus.publish(event)
 
     def complete(self, requested: ToolCallRequested, value: Any = None) -> bool:
-        """Answer a call as if its handler had returned `value`. False when it was settled before."""
+        """Answer a call as if its handler had returned `value`: a text, JSON values, images, a `ToolResult`, ...
+
+        False when it was settled before, or nobody waits for it. Raises `UnserialisableResult`.
+        """
         rendered = render(value)
         return self.bus.publish(
-            ToolCallCompleted(
-                **self._envelope(requested),
-                content=rendered.content,
+            requested.completed(
+                rendered.content,
+                parts=rendered.parts,
                 data=rendered.data,
                 artifacts=rendered.artifacts,
                 affected=rendered.affected,
+                duration_seconds=self.bus.clock() - requested.at,
             )
         )
 
@@ -163,16 +220,31 @@ class Harness:
         retryable: bool = False,
         outcome_unknown: bool = False,
     ) -> bool:
-        """Answer a call as failed. False when it was settled before."""
+        """Answer a call as failed. False when it was settled before, or nobody waits for it."""
         return self.bus.publish(
-            ToolCallFailed(
-                **self._envelope(requested),
+            requested.failed(
+                error,
                 reason=reason,
-                error=error,
                 retryable=retryable,
                 outcome_unknown=outcome_unknown,
+                duration_seconds=self.bus.clock() - requested.at,
             )
         )
+
+    def approve(
+        self,
+        requested: ApprovalRequested,
+        *,
+        arguments: dict[str, Any] | None = None,
+        by: str = "",
+        remember: bool = False,
+    ) -> bool:
+        """Let a call run that waits for a person, with other `arguments` where given. False when that came too late."""
+        return self.bus.publish(requested.decided(approved=True, arguments=arguments, by=by, remember=remember))
+
+    def deny(self, requested: ApprovalRequested, reason: str = "", *, by: str = "", remember: bool = False) -> bool:
+        """Refuse a call that waits for a person; `reason` is told to the model. False when that came too late."""
+        return self.bus.publish(requested.decided(approved=False, reason=reason, by=by, remember=remember))
 
     async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
         """Let virtual time pass: see `toolbus.testing.advance`."""
@@ -204,76 +276,107 @@ class Harness:
     ) -> E:
         """The next event of `kind` that no `expect` has returned yet, whose `fields` have these values.
 
-        Looks at what happened already, then waits: for `within_seconds`, or else until all requests of the harness
-        have ended. In virtual time waiting lets time pass. Fails with the timeline when there is no such event.
+        Looks at what happened already, then waits: for `within_seconds`, or else until all requests on the bus have
+        ended. In virtual time waiting lets time pass. Fails with the timeline when there is no such event.
         """
         _check_fields(kind, fields)
         with anyio.CancelScope() as scope:
             if within_seconds is not None:
                 scope.deadline = anyio.current_time() + within_seconds
+            looked_at = 0
             while True:
-                for index, (_, event) in enumerate(self._log):
+                for index in range(looked_at, len(self._log)):
+                    event = self._log[index][1]
                     if index in self._taken or not isinstance(event, kind) or not _matches(event, fields):
                         continue
                     if where is None or where(event):
                         self._taken.add(index)
                         return event
-                if within_seconds is None and all(session.ended for session in self.sessions):
+                looked_at = len(self._log)
+                if within_seconds is None and self._all_ended():
                     break
                 if self._changed is None:
                     self._changed = anyio.Event()
                 await self._changed.wait()
-        wanted = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        if where is not None:
-            wanted += ", where=..." if wanted else "where=..."
-        raise self._failure(f"there was no {kind.__name__}({wanted})")
+        wanted = [*(f"{name}={value!r}" for name, value in fields.items()), *(["where=..."] if where else [])]
+        known = ((event, index in self._taken) for index, (_, event) in enumerate(self._log))
+        raise self._failure(f"there was no {kind.__name__}({', '.join(wanted)}){near_misses(known, kind, fields)}")
 
     @property
     def pending(self) -> list[ToolCallRequested]:
         """The calls that were requested and have no terminal event yet, oldest first."""
-        settled = {(each.request_id, each.call_id) for each in self.events if isinstance(each, _TERMINAL)}
-        requested = [each for each in self.events if isinstance(each, ToolCallRequested)]
-        return [each for each in requested if (each.request_id, each.call_id) not in settled]
+        settled = self._calls_of(*_TERMINAL)
+        return [each for each in self.seen(ToolCallRequested) if (each.request_id, each.call_id) not in settled]
+
+    @property
+    def pending_approvals(self) -> list[ApprovalRequested]:
+        """The calls that wait for a person, oldest first."""
+        settled = self._calls_of(ApprovalDecided, *_TERMINAL)
+        return [each for each in self.seen(ApprovalRequested) if (each.request_id, each.call_id) not in settled]
 
     def assert_no_pending(self) -> None:
-        """Fail when a requested call has no terminal event, or an event was addressed to nobody."""
+        """Fail when a requested call has no terminal event, an approval no decision, or an event went to nobody."""
         if pending := self.pending:
             raise self._failure(f"not answered: {', '.join(f'{each.name} ({each.call_id})' for each in pending)}")
+        if waiting := self.pending_approvals:
+            raise self._failure(f"not decided: {', '.join(f'{each.name} ({each.call_id})' for each in waiting)}")
         if letters := self.seen(DeadLetter):
             raise self._failure(f"addressed to nobody: {', '.join(each.letter_type for each in letters)}")
 
+    def assert_over(self) -> None:
+        """Fail unless all is over: no call pending, no request running, no step left over, and no receiver raised."""
+        self.assert_no_pending()
+        if running := [each for each in self.sessions if not each.ended]:
+            raise self._failure(f"{len(running)} request(s) still running; await their result(), or cancel() them")
+        if failed := self.seen(ReceiverFailed):
+            raise self._failure("; ".join(f"{each.receiver} raised {each.error}" for each in failed))
+        self._assert_as_scripted()
+        if isinstance(self.provider, ScriptedProvider):
+            with self._telling(ScriptError):
+                self.provider.assert_done()
+
     def timeline(self) -> str:
         """The events so far, a line each, with the seconds since the first."""
-        if not self._log:
-            return "  (no event yet)"
-        began = self._log[0][0]
-        return "\n".join(f"{moment - began:10.3f}s  {event_line(event)}" for moment, event in self._log)
+        return timeline(self._log)
 
     # --------------------------------------------------------------------------------------------------- internals
 
-    def _envelope(self, requested: ToolCallRequested) -> dict[str, Any]:
-        at = self.bus.clock()
-        return {
-            "request_id": requested.request_id,
-            "conversation_id": requested.conversation_id,
-            "parent_id": requested.parent_id,
-            "metadata": requested.metadata,
-            "at": at,
-            "call_id": requested.call_id,
-            "name": requested.name,
-            "duration_seconds": at - requested.at,
-        }
-
     def _on_event(self, event: Event) -> None:
         self._log.append((anyio.current_time(), event))
+        if isinstance(event, RequestStarted):
+            self._running.add(event.request_id)
+        elif isinstance(event, _ENDINGS):
+            self._running.discard(event.request_id)
         self._wake()
+
+    def _all_ended(self) -> bool:
+        return not self._running and all(session.ended for session in self.sessions)
 
     def _wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
+    def _calls_of(self, *kinds: type[Event]) -> set[tuple[str, str]]:
+        return {(each.request_id, getattr(each, "call_id", "")) for each in self.events if isinstance(each, kinds)}
+
+    def _problems(self) -> list[str]:
+        return self.provider.problems if isinstance(self.provider, ScriptedProvider) else []
+
+    def _assert_as_scripted(self) -> None:
+        if problems := self._problems():
+            raise self._failure(problems[0])
+
+    @contextmanager
+    def _telling(self, kind: type[Exception] = AssertionError) -> Generator[None]:
+        """An exception of `kind` becomes a failure with the timeline."""
+        try:
+            yield
+        except kind as exc:
+            raise self._failure(str(exc)) from None
+
     def _failure(self, problem: str) -> AssertionError:
+        self.told = True
         return _Failure(f"{problem}; events so far:\n{self.timeline()}")
 
 
@@ -281,12 +384,23 @@ class _Failure(AssertionError):
     """A failure that tells the timeline itself."""
 
 
-def _spec_of(given: str | Toolish | ToolSpec) -> ToolSpec:
-    if isinstance(given, ToolSpec):
-        return given
-    if isinstance(given, str):
-        return ToolSpec(name=given)
-    return (given if isinstance(given, Tool) else Tool(handler=given)).spec
+def _provider_of(given: Provider | Script | None) -> Provider | None:
+    if given is None or hasattr(given, "respond"):
+        return cast("Provider | None", given)
+    return ScriptedProvider(cast("Script", given))
+
+
+def _tool_of(given: Any) -> Tool[..., Any] | ToolSpec:
+    if isinstance(given, (ToolSpec, Tool)):
+        return cast("Tool[..., Any] | ToolSpec", given)
+    return ToolSpec(name=given) if isinstance(given, str) else Tool(handler=given)
+
+
+def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
+    """What a session takes: the prompt behind the history, or a transcript that was given as the prompt."""
+    if isinstance(prompt, Sequence) and any(hasattr(each, "role") for each in prompt):
+        return prompt
+    return [*read_messages(history), read_prompt(prompt)]
 
 
 def _check_fields(kind: type[Event], fields: dict[str, Any]) -> None:
@@ -297,28 +411,3 @@ def _check_fields(kind: type[Event], fields: dict[str, Any]) -> None:
 
 def _matches(event: Event, fields: dict[str, Any]) -> bool:
     return all(getattr(event, name) == value for name, value in fields.items())
-
-
-def event_line(event: Event) -> str:
-    """An event's name and those of its own fields that say something; ids without the request's, which is long."""
-    parts: list[str] = []
-    for field in dataclasses.fields(event):
-        value = getattr(event, field.name)
-        if field.name not in _ENVELOPE and value not in (None, "", (), 0, False):
-            parts.append(f"{field.name}={_said(value) if field.name == 'message' else repr(value)}")
-    line = " ".join([type(event).__name__, *parts])
-    if event.request_id:
-        line = line.replace(event.request_id, "")
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
-
-
-def _said(message: Any) -> str:
-    """A message of a transcript (or a progress report's text) in short."""
-    if isinstance(message, UserMessage):
-        return f"user {user_text(message)!r}"
-    if isinstance(message, ToolMessage):
-        return f"tool {message.name} {message.content!r}"
-    if isinstance(message, AssistantMessage):
-        called = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
-        return f"assistant {message.text!r}" + (f" calls {called}" if called else "")
-    return repr(message)

@@ -179,9 +179,9 @@ WireScript: TypeAlias = Sequence[WireStep] | Callable[[RecordedRequest], WireSte
 
 
 def reply_of(step: Step) -> WireReply:
-    """A scripted model's step as a reply on the wire. Raises `ConfigurationError` for one that raises."""
-    if step.exception is not None:
-        raise ConfigurationError("a step that raises cannot go over a wire: use WireFault or WireBreak")
+    """A scripted model's step as a reply on the wire. Raises `ConfigurationError` for one that is no reply."""
+    if step.exception is not None or step.hangs:
+        raise ConfigurationError("a step that raises or hangs cannot go over a wire: use WireFault or WireBreak")
     return WireReply(
         text=step.text,
         reasoning=step.reasoning,

@@ -1,0 +1,130 @@
+"""What a scripted model expects to be asked, and how a request is shown when it was asked something else. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import orjson
+
+from ..errors import ConfigurationError
+from ..messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ..protocols import ModelRequest
+
+__all__ = ["Expectation", "asked", "shown_request"]
+
+Expectation: TypeAlias = Callable[[ModelRequest], object]
+"""Looks at a request: it raises `AssertionError`, or returns something false but None, when that is not the one."""
+
+TextLike: TypeAlias = str | re.Pattern[str] | Callable[[str], object]
+"""The text itself, a pattern that is found in it, or a function that says whether it is right."""
+
+_WIDTH = 200
+
+
+def asked(
+    *,
+    last_user: TextLike | None = None,
+    instructions: TextLike | None = None,
+    tools: Iterable[str] | None = None,
+    results: Mapping[str, Any] | None = None,
+    images: int | None = None,
+    round: int | None = None,  # noqa: A002 -- as the request calls it
+) -> Expectation:
+    """What a step of a script expects of the request it answers: `text("Sunny.", expect=asked(tools=["search"]))`.
+
+    `last_user` is the text of the newest user message, `instructions` the system prompt, `images` how many images the
+    newest user message has, and `round` the number of the call of the model in its request, from 0. `tools` are the
+    names of all tools that are offered, in any order; `[]` for none. `results` are by tool what its newest result is:
+    text, a pattern or a function of the text; for results in JSON any other value, of an object the keys that matter:
+    `results={"get_weather": {"reason": "timeout"}}`; and None where there must be none. What is not given may be
+    anything.
+
+    Raises `ConfigurationError` where nothing is given.
+    """
+    if all(given is None for given in (last_user, instructions, tools, results, images, round)):
+        raise ConfigurationError("asked() expects nothing; give last_user=, tools= or results=, say")
+    offered = None if tools is None else sorted(tools)
+
+    def expectation(request: ModelRequest) -> None:
+        newest = next((each for each in reversed(request.messages) if isinstance(each, UserMessage)), None)
+        system = next((each.text for each in request.messages[:1] if isinstance(each, SystemMessage)), "")
+        wrong: list[str] = []
+        if last_user is not None:
+            wrong += _text("the user's last words", "" if newest is None else user_text(newest), last_user)
+        if instructions is not None:
+            wrong += _text("the instructions", system, instructions)
+        if offered is not None and (found := sorted(tool.name for tool in request.tools)) != offered:
+            wrong.append(f"the tools offered are {found}, not {offered}")
+        for name, value in (results or {}).items():
+            wrong += _result(request.messages, name, value)
+        if images is not None and (count := _images(newest)) != images:
+            wrong.append(f"the newest user message has {count} images, not {images}")
+        if round is not None and request.round != round:
+            wrong.append(f"it is round {request.round}, not {round}")
+        if wrong:
+            raise AssertionError("; ".join(wrong))
+
+    return expectation
+
+
+def shown_request(request: ModelRequest) -> str:
+    """The request for people: a line each for what is offered and for every message."""
+    tools = ", ".join(tool.name for tool in request.tools) or "none"
+    head = f"round {request.round}, tools offered: {tools}"
+    return "\n".join([head, *(f"  {_cut(_message(each))}" for each in request.messages)])
+
+
+def _message(message: Message) -> str:
+    if isinstance(message, SystemMessage):
+        return f"system {message.text!r}"
+    if isinstance(message, UserMessage):
+        seen = _images(message)
+        return f"user {user_text(message)!r}" + (f" and {seen} image(s)" if seen else "")
+    if isinstance(message, ToolMessage):
+        return f"tool {message.name} {message.content!r}"
+    called = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
+    return f"assistant {message.text!r}" + (f" calls {called}" if called else "")
+
+
+def _images(message: UserMessage | AssistantMessage | None) -> int:
+    content = message.content if isinstance(message, UserMessage) else ""
+    return 0 if isinstance(content, str) else sum(isinstance(part, ImagePart) for part in content)
+
+
+def _result(messages: Sequence[Message], name: str, value: Any) -> list[str]:
+    newest = next((each for each in reversed(messages) if isinstance(each, ToolMessage) and each.name == name), None)
+    what = f"the newest result of {name}"
+    if newest is None or value is None:
+        return [] if newest is value else [f"there is no result of {name}" if newest is None else f"{what} is there"]
+    if isinstance(value, (str, re.Pattern)) or callable(value):
+        return _text(what, newest.content, cast("TextLike", value))
+    try:
+        found = orjson.loads(newest.content)
+    except orjson.JSONDecodeError:
+        return [f"{what} is {_cut(repr(newest.content))}, which is no JSON, and not {value!r}"]
+    return [] if _holds(found, value) else [f"{what} is {_cut(repr(found))}, not {value!r}"]
+
+
+def _holds(found: Any, value: Any) -> bool:
+    """Whether `found` is `value`, or an object with all that is in it."""
+    if isinstance(found, dict) and isinstance(value, Mapping):
+        items = cast("dict[str, Any]", found)
+        return all(key in items and _holds(items[key], each) for key, each in cast("Mapping[str, Any]", value).items())
+    return found == value
+
+
+def _text(what: str, found: str, wanted: TextLike) -> list[str]:
+    if isinstance(wanted, str):
+        right = found == wanted
+    else:
+        right = bool(wanted.search(found) if isinstance(wanted, re.Pattern) else wanted(found))
+    if right:
+        return []
+    instead = "what the function wants" if callable(wanted) else repr(wanted)
+    return [f"{what}: {_cut(repr(found))}, not {instead}"]
+
+
+def _cut(said: str) -> str:
+    return said if len(said) <= _WIDTH else said[: _WIDTH - 1] + "…"

@@ -1,0 +1,86 @@
+"""Events as lines for people: what a harness shows when a test fails. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from ..events import Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
+from ..messages import AssistantMessage, ToolMessage, UserMessage, user_text
+
+__all__ = ["event_line", "near_misses", "timeline"]
+
+_ENVELOPE = frozenset({"type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"})
+_PIECES = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
+_WIDTH = 160
+_MOST_MISSES = 5
+
+
+def timeline(log: Sequence[tuple[float, Event]]) -> str:
+    """The events, a line each, with the seconds since the first. Pieces of one text are one line."""
+    if not log:
+        return "  (no event yet)"
+    began = log[0][0]
+    return "\n".join(f"{moment - began:10.3f}s  {line}" for moment, line in _lines(log))
+
+
+def _lines(log: Sequence[tuple[float, Event]]) -> Iterable[tuple[float, str]]:
+    for kind, group in groupby(log, _run_of):
+        entries = list(group)
+        if kind is None or len(entries) == 1:
+            yield from ((moment, event_line(event)) for moment, event in entries)
+        else:
+            joined = "".join(getattr(event, "text", "") for _, event in entries)
+            yield entries[0][0], _cut(f"{type(entries[0][1]).__name__} in {len(entries)} pieces text={joined!r}")
+
+
+def _run_of(entry: tuple[float, Event]) -> Any:
+    """What a piece has in common with those that it belongs to; None for what is no piece."""
+    event = entry[1]
+    return (type(event), event.request_id, getattr(event, "index", 0)) if isinstance(event, _PIECES) else None
+
+
+def event_line(event: Event) -> str:
+    """An event's name and those of its own fields that say something; ids without the request's, which is long."""
+    parts: list[str] = []
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        if field.name not in _ENVELOPE and value not in (None, "", (), 0, False):
+            parts.append(f"{field.name}={_said(value) if field.name == 'message' else repr(value)}")
+    line = " ".join([type(event).__name__, *parts])
+    if event.request_id:
+        line = line.replace(event.request_id, "")
+    return _cut(line)
+
+
+def near_misses(events: Iterable[tuple[Event, bool]], kind: type[Event], fields: Mapping[str, Any]) -> str:
+    """Why none of the events of `kind` was the one: a line each. The flag is whether it was returned before."""
+    said: list[str] = []
+    for event, taken in events:
+        if not isinstance(event, kind):
+            continue
+        other = [name for name, value in fields.items() if getattr(event, name) != value]
+        if other:
+            said.append("one with " + ", ".join(f"{name}={getattr(event, name)!r}" for name in other))
+        else:
+            said.append("one that an earlier expect returned" if taken else "one that where= refused")
+    more = [f"and {len(said) - _MOST_MISSES} more"] if len(said) > _MOST_MISSES else []
+    return "; there was " + ", ".join([*said[:_MOST_MISSES], *more]) if said else ""
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+
+
+def _said(message: Any) -> str:
+    """A message of a transcript (or a progress report's text) in short."""
+    if isinstance(message, UserMessage):
+        return f"user {user_text(message)!r}"
+    if isinstance(message, ToolMessage):
+        return f"tool {message.name} {message.content!r}"
+    if isinstance(message, AssistantMessage):
+        called = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
+        return f"assistant {message.text!r}" + (f" calls {called}" if called else "")
+    return repr(message)

@@ -1,0 +1,94 @@
+"""What the fixtures of the pytest plugin give: a clock for a test, and a factory of strict harnesses.
+
+Imported when a test asks for one of them. Knows anyio's pytest plugin, and no hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import anyio
+
+from ..bus import EventBus
+from ..core.limits import Limits
+from ..errors import ConfigurationError
+from ..protocols import Provider, ToolSpec
+from ..providers.scripted import Script
+from ..tools import Toolish
+from .harness import Harness
+from .virtual_time import advance, settle, virtual_backend
+
+__all__ = ["Clock", "HarnessFactory", "on_virtual_time"]
+
+_OF_TIME = frozenset({"loop_factory", "use_uvloop", "clock", "instruments"})  # of a backend's options
+
+
+class Clock:
+    """The virtual time of a test, as the fixture `toolbus_clock` gives it."""
+
+    __slots__ = ()
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the test began. To be read inside the event loop."""
+        return anyio.current_time()
+
+    async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
+        """Let `seconds` pass, and return once all that is due by then has run: see `toolbus.testing.advance`."""
+        await advance(seconds, wait_for_threads=wait_for_threads)
+
+    async def settle(self, *, wait_for_threads: bool = True) -> None:
+        """Return once nothing can run any more unless time passes: see `toolbus.testing.settle`."""
+        await settle(wait_for_threads=wait_for_threads)
+
+
+@contextmanager
+def on_virtual_time(backend: Any) -> Generator[Clock]:
+    """While this is open, anyio's pytest plugin runs tests and fixtures on `backend` in virtual time, from 0 on.
+
+    `backend` is a value of the fixture `anyio_backend`. Raises `ConfigurationError` when the plugin runs an event loop
+    with real time already, and for a loop that is neither asyncio's nor trio's.
+    """
+    from anyio.pytest_plugin import get_runner  # noqa: PLC0415 -- imports pytest
+
+    name, options = cast("tuple[Any, dict[str, Any]]", backend) if isinstance(backend, tuple) else (backend, {})
+    kept = {option: value for option, value in options.items() if option not in _OF_TIME}
+    # Who comes while a runner is there gets the same one: so async fixtures and the test run on this loop as well.
+    with get_runner(name, {**kept, **virtual_backend(name)[1]}) as runner:
+        try:
+            runner.run_fixture(settle, {})
+        except ConfigurationError as exc:
+            raise ConfigurationError(
+                "toolbus_clock found an event loop with real time: an async fixture of a wider scope (module, session) "
+                "keeps it running. Make that fixture function-scoped"
+            ) from exc
+        yield Clock()
+
+
+class HarnessFactory:
+    """What the fixture `toolbus_harness` is: called like `Harness`, it makes a strict one."""
+
+    def __init__(self) -> None:
+        self._made: list[Harness] = []
+
+    def __call__(
+        self,
+        provider: Provider | Script | None = None,
+        *,
+        tools: Iterable[str | Toolish | ToolSpec] = (),
+        run_tools: bool = False,
+        limits: Limits | None = None,
+        bus: EventBus | None = None,
+    ) -> Harness:
+        """A harness to be entered: see `Harness`."""
+        harness = Harness(provider, tools=tools, run_tools=run_tools, limits=limits, bus=bus, strict=True)
+        self._made.append(harness)
+        return harness
+
+    def untold(self) -> Iterator[tuple[str, str]]:
+        """A title and a timeline for each harness whose timeline no exception carries."""
+        for number, harness in enumerate(self._made):
+            if harness.events and not harness.told:
+                yield f"toolbus_harness{f' {number}' if len(self._made) > 1 else ''}", harness.timeline()

@@ -1,0 +1,89 @@
+"""toolbus's pytest plugin: the fixtures `toolbus_harness` and `toolbus_clock`, and no real models in tests.
+
+Loaded in every pytest run where toolbus is installed, so it imports pytest and two tiny modules, and the rest when a
+test asks for it. It works beside any plugin for async tests; `toolbus_clock` needs anyio's, which comes with anyio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .network import allow_network_providers, forbid_network_providers
+
+if TYPE_CHECKING:
+    from .fixtures import Clock, HarnessFactory
+
+_MARKER = "allow_network_providers"
+_OPTION = "toolbus_allow_network_providers"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one option, for the command line and for the configuration file."""
+    says = "let toolbus's providers reach real models in all tests (otherwise by marker: allow_network_providers)"
+    parser.getgroup("toolbus").addoption("--toolbus-allow-network-providers", action="store_true", help=says)
+    parser.addini(_OPTION, says, type="bool", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Block real models."""
+    config.addinivalue_line("markers", f"{_MARKER}: toolbus's providers may reach real models in this test")
+    if not (config.getoption(_OPTION) or config.getini(_OPTION)):
+        forbid_network_providers()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Allow real models where the test is marked, for its fixtures too."""
+    with allow_network_providers() if item.get_closest_marker(_MARKER) else nullcontext():
+        return (yield)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Put the clock in front of all fixtures that belong to one test, so that async ones run on its time too."""
+    names: list[str] = getattr(item, "fixturenames", [])
+    if "toolbus_clock" in names:
+        known: dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+        names.remove("toolbus_clock")
+        wider = [at for at, name in enumerate(names) if name in known and known[name][-1].scope != "function"]
+        names.insert(wider[-1] + 1 if wider else 0, "toolbus_clock")
+
+
+@pytest.fixture
+def toolbus_clock(anyio_backend: Any) -> Iterator[Clock]:
+    """Virtual time for this test: an hour passes in no time. `toolbus_clock.now`, `await toolbus_clock.advance(30)`.
+
+    The test and its async fixtures run on the event loop that `anyio_backend` names (on asyncio and, where it is
+    installed, trio), with a clock of their own that begins at 0. No mark is needed beside it. For a module or a class:
+    `pytestmark = pytest.mark.usefixtures("toolbus_clock")`.
+    """
+    from .fixtures import on_virtual_time  # noqa: PLC0415 -- see the module's docstring
+
+    with on_virtual_time(anyio_backend) as clock:
+        yield clock
+
+
+@pytest.fixture
+def toolbus_harness() -> HarnessFactory:
+    """Makes strict harnesses of what `Harness` takes; where the test fails, the report shows their events.
+
+    async with toolbus_harness(script, tools=[...]) as harness: ...
+    """
+    from .fixtures import HarnessFactory as Factory  # noqa: PLC0415
+
+    return Factory()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Put the timelines of a test that fails into its report, where its exception does not carry them."""
+    try:
+        return (yield)
+    except BaseException:
+        factory: HarnessFactory | None = getattr(item, "funcargs", {}).get("toolbus_harness")
+        for title, timeline in () if factory is None else factory.untold():
+            item.add_report_section("call", title, timeline)
+        raise
