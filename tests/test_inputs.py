@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolbus import EventBus, RequestSession, Runtime, Tool, tool
+from toolbus import EventBus, RequestSession, Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, InvalidHistory
 from toolbus.inputs import provider_list, read_messages, read_prompt, split_messages, tool_registry, tool_source
 from toolbus.messages import (
@@ -26,8 +26,8 @@ from toolbus.messages import (
     to_openai,
     to_openai_responses,
 )
-from toolbus.protocols import ToolSpec
-from toolbus.testing import ScriptedProvider, text
+from toolbus.protocols import ModelRequest, ToolSpec
+from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import ToolRegistry
 
 HELLO = UserMessage(content="Hello")
@@ -278,6 +278,37 @@ def test_replies_that_anthropics_sdk_dumped_are_its_own(kind: str | None):
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "clear"}]}
     read = read_messages([WIRE, {name: each for name, each in reply.items() if each}, result])
     assert [each.role for each in read] == ["user", "assistant", "tool"]
+
+
+def test_images_that_a_gateway_puts_beside_a_reply_make_no_other_form_of_it():
+    drawn = {"role": "assistant", "content": "Here.", "images": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    assert to_openai(read_messages([WIRE, drawn])) == [WIRE, drawn]
+
+
+async def test_a_sub_request_takes_what_a_request_does():
+    asked: list[Message] = []
+
+    @tool
+    async def look(context: ToolContext[None]) -> str:
+        """Look at it."""
+        return (await context.ask(["What is it?", IMAGE])).text
+
+    def answer(request: ModelRequest) -> Any:
+        asked.append(request.messages[-1])
+        newest = request.messages[-1]
+        return (
+            calls(("look", {})) if newest == UserMessage(content="Hello", message_id=newest.message_id) else text("Ok.")
+        )
+
+    async with Runtime(ScriptedProvider(answer), tools=[look]) as runtime:
+        assert (await runtime.run(["Hello", IMAGE])).text == "Ok."
+        assert (await runtime.run("Hello")).text == "Ok."
+    parts = (TextPart(text="What is it?"), IMAGE)
+    assert [each.content for each in asked if isinstance(each, UserMessage)] == [
+        (TextPart(text="Hello"), IMAGE),
+        "Hello",
+        parts,
+    ]
 
 
 def test_a_note_amid_an_anthropic_history_is_a_system_message():

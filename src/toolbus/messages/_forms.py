@@ -80,7 +80,9 @@ def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:
         yield _CHAT
     if role == "developer":
         yield _OPENAI | _RESPONSES
-    if "tool_name" in message or message.get("images") or isinstance(message.get("thinking"), str):
+    images: Any = message.get("images")
+    bare = isinstance(images, list) and any(isinstance(each, str) for each in cast("list[object]", images))
+    if "tool_name" in message or bare or isinstance(message.get("thinking"), str):
         yield _OLLAMA
     if isinstance(content, list):
         yield _BLOCKS
