@@ -64,6 +64,19 @@ exit status:
   on a terminal 0; from a pipe that of the first question that was not
   answered (see toolbus ask --help)"""
 
+_SIMULATE = """\
+Run toolbus itself through worlds in which everything goes wrong, in virtual
+time, and check its guarantees at every event. Each seed is a world; one that
+breaks a guarantee is told with its timeline, and breaks it again each time."""
+
+_SIMULATE_EXAMPLES = """\
+examples:
+  toolbus simulate --seeds 100000 --jobs 8
+  toolbus simulate --seed 4711
+
+exit status:
+  0 all guarantees held   1 one was broken   2 wrong usage"""
+
 _PROVIDER = (
     "openai:MODEL, openai-responses:MODEL, anthropic:MODEL, ollama:MODEL, extractive, or MODULE:NAME of a Provider of "
     "yours; "
@@ -117,6 +130,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(tools)
     tools.add_argument("--json", action="store_true", help="print a JSON list with names, descriptions and schemas")
     _add_debug(tools)
+
+    simulation = commands.add_parser(
+        "simulate", help="look for bugs in toolbus itself", **_texts(_SIMULATE, _SIMULATE_EXAMPLES)
+    )
+    simulation.add_argument("--seeds", type=_count, default=1_000, metavar="N", help="how many seeds; default 1000")
+    simulation.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them; default 0")
+    simulation.add_argument("--seed", type=int, metavar="SEED", help="this one alone, again")
+    simulation.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="begin no more after so long")
+    simulation.add_argument("--jobs", type=_count, default=1, metavar="N", help="on so many processes; default 1")
+    simulation.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_debug(simulation)
     return parser
 
 

@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        print("toolbus: name a command: ask, chat, events or tools (see toolbus --help)", file=sys.stderr)
+        print("toolbus: name a command: ask, chat, events, tools or simulate (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
     return _ended(_guarded(options, screen), screen)
@@ -61,6 +61,10 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
         from ._chat import chat  # noqa: PLC0415
 
         return chat(options, screen, debug=debug)
+    if options.command == "simulate":
+        from ._simulate import run_simulation  # noqa: PLC0415
+
+        return run_simulation(options, screen)
     from ._listing import list_events, list_tools  # noqa: PLC0415
 
     return list_events(options, screen) if options.command == "events" else list_tools(options, screen)

@@ -11,6 +11,7 @@ from outside are checked at every event, and at the end nothing may hang, leak o
 """
 
 from ._findings import SeedReport, SimulationFailed
-from ._run import SimulationReport, run_seed, simulate
+from ._run import run_seed
+from ._simulate import SimulationReport, simulate
 
 __all__ = ["SeedReport", "SimulationFailed", "SimulationReport", "run_seed", "simulate"]

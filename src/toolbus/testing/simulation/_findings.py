@@ -27,6 +27,7 @@ class SimulationFailed(AssertionError):
         self.seed = seed
         self.guarantee = guarantee
         self.problem = problem
+        self.timeline = timeline
 
 
 @dataclass(slots=True, kw_only=True)

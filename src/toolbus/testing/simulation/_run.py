@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -27,58 +25,11 @@ from ._tools import NEEDS_APPROVAL, RETRIES, TOOLS, WORLD
 from ._watch import Watch
 from ._world import World
 
-__all__ = ["SimulationReport", "run_seed", "simulate"]
+__all__ = ["run_seed"]
 
 _EPOCH = 1_000_000_000.0
 _LONGEST_SECONDS = 100_000.0  # of virtual time: far over any sum of deadlines in a world
 _LOGGERS = ("toolbus", "asyncio")
-
-
-@dataclass(slots=True, kw_only=True)
-class SimulationReport:
-    """What all seeds together did. `checks` counts invariants checked, by guarantee; `seconds` are real."""
-
-    seeds: int = 0
-    seconds: float = 0.0
-    events: int = 0
-    requests: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter[str])
-    faults: Counter[str] = field(default_factory=Counter[str])
-    checks: Counter[str] = field(default_factory=Counter[str])
-
-    @property
-    def seeds_per_second(self) -> float:
-        """Of real time, on one core."""
-        return self.seeds / self.seconds if self.seconds else 0.0
-
-    def add(self, one: SeedReport) -> None:
-        """Count one more seed."""
-        self.seeds += 1
-        self.events += one.events
-        self.requests += one.requests
-        self.outcomes += one.outcomes
-        self.faults += one.faults
-        self.checks += one.checks
-
-
-def simulate(
-    seeds: int, *, first: int = 0, seconds: float | None = None, on_seed: Callable[[SeedReport], object] | None = None
-) -> SimulationReport:
-    """Run so many seeds, from `first` on, or as many as `seconds` of real time allow; the first failure is raised.
-
-    `on_seed` is told of each seed. Raises `SimulationFailed`.
-    """
-    report = SimulationReport()
-    began = time.monotonic()
-    for seed in range(first, first + seeds):
-        one = run_seed(seed)
-        report.add(one)
-        report.seconds = time.monotonic() - began
-        if on_seed is not None:
-            on_seed(one)
-        if seconds is not None and report.seconds >= seconds:
-            break
-    return report
 
 
 def run_seed(seed: int) -> SeedReport:
@@ -221,6 +172,7 @@ class _Run:
             if world.leaves_early:
                 await anyio.sleep(chance.around(world.model_seconds))
                 await runtime.drain(grace_seconds=chance.below(3.0))
+        world.watch.listeners()
         self._look_at_the_dispatcher(runtime)
 
     async def _ask(self, runtime: Runtime, number: int) -> None:
@@ -229,9 +181,9 @@ class _Run:
         await anyio.sleep(chance.pick([0.0, 0.0, 0.5, 3.0]))
         conversation = f"c{chance.whole(1, world.conversations)}"
         host = anyio.CancelScope()
-        if chance.says(0.1):
+        if chance.says(0.2):
             world.faults["host cancelled"] += 1
-            host.deadline = anyio.current_time() + chance.around(world.tool_seconds)
+            host.deadline = world.moment(chance, world.tool_seconds)
         try:
             with host:
                 if chance.says(0.3):

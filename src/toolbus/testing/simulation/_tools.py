@@ -28,7 +28,7 @@ async def _behave(context: ToolContext[Any] | None, name: str) -> Any:
     """Wait about as long as may be, then end somehow."""
     world = WORLD.get()
     chance = world.chance(f"{name}/{context.call_id if context else ''}/{context.attempt if context else 0}")
-    await anyio.sleep(chance.around(world.tool_seconds))
+    await anyio.sleep_until(world.moment(chance, world.tool_seconds))
     if context is not None:
         world.watch.runs(context.request_id, context.call_id)
     kind = chance.weighted(_OUTCOMES)

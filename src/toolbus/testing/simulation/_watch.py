@@ -163,9 +163,9 @@ class Watch:
 
     def __call__(self, event: Event) -> None:
         """Check one event. For `EventBus.connect`."""
-        self.heard.append((self._now() - self._epoch, event))
         if self.broken is not None:
-            return
+            return  # the world is being stopped, and in what order is no matter
+        self.heard.append((self._now() - self._epoch, event))
         try:
             self._position += 1
             self.check("G01", self._bus.position == self._position, "the bus's position is not dense")
@@ -399,18 +399,23 @@ class Watch:
     def sent(self, messages: Sequence[Message]) -> None:
         """What a model is sent has to be a valid transcript for all vendors."""
         try:
+            self._valid(messages, "the model was sent")
+        except Broken as exc:
+            self.fail(exc)
+
+    def _valid(self, messages: Sequence[Message], whose: str) -> None:
+        self.checks["G08"] += 1
+        try:
             validate(messages)
         except ToolbusError as exc:
-            self.fail(Broken("G08", f"the model was sent a transcript that is not valid: {exc}"))
-        self.checks["G08"] += 1
+            raise Broken("G08", f"{whose} a transcript that is not valid: {exc}") from exc
 
     # --------------------------------------------------------------------------------------------------- the end
 
     def ended(self, result: RequestResult[Any], *, broke: bool) -> None:
         """Check a result against what was heard of its request. `broke`: its journal failed, and not all was told."""
         request = self.requests.get(result.request_id)
-        validate(result.messages)
-        self.checks["G08"] += 1
+        self._valid(result.messages, f"{result.request_id} leaves")
         turn = result.new_messages
         asked = [call.call_id for each in turn if isinstance(each, AssistantMessage) for call in each.tool_calls]
         answered = [each.call_id for each in turn if isinstance(each, ToolMessage)]

@@ -6,6 +6,7 @@ equal worlds. Time is virtual. What the actors do is legal: a broken invariant i
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["World"]
 
+_BEATS = 2  # moments in a second at which much happens at once
 _NAMES = [each.name for each in TOOLS]
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 
@@ -60,6 +62,7 @@ class World:
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
         self.approval_seconds = chance.pick([3.0, 20.0])
+        self.favourite = chance.pick(_NAMES)  # of the model's, so that a world shows much of one kind
         self.is_quiet = chance.says(0.4)  # nobody races the tools and the people
         self.requests = chance.whole(1, 5)
         self.conversations = chance.whole(1, 2)
@@ -103,6 +106,11 @@ class World:
             "compression": None if self.window is None else Compression(max_context_tokens=self.window, keep_turns=1),
         }
 
+    def moment(self, chance: Chance, deadline: float) -> float:
+        """A moment to do something, around a deadline from now; often one at which others do something too."""
+        then = anyio.current_time() + chance.around(deadline)
+        return math.ceil(then * _BEATS) / _BEATS if chance.says(0.3) else then
+
     # ------------------------------------------------------------------------------------------------------ people
 
     def on_started(self, event: RequestStarted) -> None:
@@ -115,26 +123,26 @@ class World:
             self.dropping.add(event.request_id)
         session = cast("RequestSession", view)  # every view in this process is one
         if chance.says(0.2):
-            self.group.start_soon(self._steer, session, chance.around(self.model_seconds))
+            self.group.start_soon(self._steer, session, self.moment(chance, self.model_seconds))
         if chance.says(0.2):
-            self.group.start_soon(self._cancel, session, chance.around(self.tool_seconds))
+            self.group.start_soon(self._cancel, session, self.moment(chance, self.tool_seconds))
 
-    async def _steer(self, session: RequestSession, seconds: float) -> None:
-        await anyio.sleep(seconds)
+    async def _steer(self, session: RequestSession, moment: float) -> None:
+        await anyio.sleep_until(moment)
         self.faults["steered"] += session.steer("hurry")
 
-    async def _cancel(self, session: RequestSession, seconds: float) -> None:
-        await anyio.sleep(seconds)
+    async def _cancel(self, session: RequestSession, moment: float) -> None:
+        await anyio.sleep_until(moment)
         self.faults["cancelled"] += session.cancel("never mind")
 
     def on_question(self, event: ApprovalRequested) -> None:
         """Somebody is asked: he answers, or not, or twice."""
         chance = self.chance(f"approval {event.call_id}")
         for _ in range(chance.pick([1, 1, 1, 2, 0])):
-            self.group.start_soon(self._decide, event, chance.around(self.approval_seconds), chance)
+            self.group.start_soon(self._decide, event, self.moment(chance, self.approval_seconds), chance)
 
-    async def _decide(self, event: ApprovalRequested, seconds: float, chance: Chance) -> None:
-        await anyio.sleep(seconds)
+    async def _decide(self, event: ApprovalRequested, moment: float, chance: Chance) -> None:
+        await anyio.sleep_until(moment)
         self.faults["decided"] += 1
         edited = {**event.arguments, "n": 7} if chance.says(0.2) else None
         approved = chance.says(0.7)
@@ -147,15 +155,15 @@ class World:
         chance = self.chance(f"stranger {event.call_id}")
         if event.name == "outside":
             for _ in range(chance.pick([1, 1, 1, 2, 0])):
-                self.group.start_soon(self._answer, event, chance.around(event.deadline), chance)
+                self.group.start_soon(self._answer, event, self.moment(chance, event.deadline), chance)
         elif not self.is_quiet and chance.says(0.1):
-            self.group.start_soon(self._answer, event, chance.around(event.deadline), chance)
+            self.group.start_soon(self._answer, event, self.moment(chance, event.deadline), chance)
         if not self.is_quiet and chance.says(0.03):
             stray = ToolCallCompleted(request_id=event.request_id, call_id="nobody's", name="x", content="x")
             self.group.start_soon(self._publish, stray)
 
-    async def _answer(self, event: ToolCallRequested, seconds: float, chance: Chance) -> None:
-        await anyio.sleep(seconds)
+    async def _answer(self, event: ToolCallRequested, moment: float, chance: Chance) -> None:
+        await anyio.sleep_until(moment)
         await self._publish(
             event.completed("from outside") if chance.says(0.8) else event.failed("gone", reason="lost")
         )
@@ -232,7 +240,10 @@ class Model:
         chance = world.chance(f"model {request.request_id} {self._asked[request.request_id]}")
         if chance.says(0.08):
             await self._fail(chance)
-        await anyio.sleep(chance.around(world.model_seconds) if chance.says(0.3) else chance.below(0.2))
+        if chance.says(0.2):
+            await anyio.sleep_until(world.moment(chance, world.model_seconds))
+        else:
+            await anyio.sleep(chance.below(0.2))
         reply = self._reply(request, chance)
         for piece in (reply.message.text[:4], reply.message.text[4:]):
             if piece:
@@ -265,7 +276,9 @@ class Model:
         )
 
     def _call(self, chance: Chance, index: int) -> ToolCall:
-        name = "unknown" if chance.says(0.04) else chance.pick(_NAMES)
+        name = self._world.favourite if chance.says(0.3) else chance.pick(_NAMES)
+        if chance.says(0.04):
+            name = "unknown"
         arguments = orjson.dumps({"n": chance.whole(0, 3)}).decode()
         kind = chance.weighted(_ARGUMENTS)
         if kind == "wrong":

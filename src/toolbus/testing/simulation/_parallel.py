@@ -1,0 +1,56 @@
+"""Seeds on several cores. Each process runs its share one after the other; the lowest seed that fails is told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+
+from ._findings import SeedReport, SimulationFailed
+from ._run import run_seed
+
+__all__ = ["run_in_processes"]
+
+_SHARE = 50  # seeds that are handed out at once: more than what handing out costs, few enough to end soon
+
+_Failure = tuple[int, str, str, str]
+
+
+def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> Iterator[SeedReport]:
+    """The report of each seed, in no order, on `jobs` processes; no new ones are begun after so many `seconds`.
+
+    Raises `SimulationFailed` for the lowest seed among those that have failed by then.
+    """
+    began = time.monotonic()
+    left = iter(seeds)
+    failures: list[_Failure] = []
+    # Not forked: a process that has threads or loops of its own would take half of them along.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running: set[Future[list[SeedReport] | _Failure]] = set()
+        while True:
+            in_time = seconds is None or time.monotonic() - began < seconds
+            while in_time and not failures and len(running) < 2 * jobs and (share := list(islice(left, _SHARE))):
+                running.add(pool.submit(_run_share, share))
+            if not running:
+                break
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                found = each.result()
+                if isinstance(found, tuple):
+                    failures.append(found)
+                else:
+                    yield from found
+    if failures:
+        raise SimulationFailed(*min(failures))
+
+
+def _run_share(seeds: list[int]) -> list[SeedReport] | _Failure:
+    reports: list[SeedReport] = []
+    for seed in seeds:
+        try:
+            reports.append(run_seed(seed))
+        except SimulationFailed as exc:  # as data: an exception's cause may not be fit to travel
+            return exc.seed, exc.guarantee, exc.problem, exc.timeline
+    return reports

@@ -1,0 +1,289 @@
+"""Bugs that are planted into toolbus, one at a time, to see whether the simulation finds them.
+
+Each is a small change of one function, of the kind that is made by hand: a line that is missing, a bound that is off.
+"""
+
+# pyright: reportPrivateUsage=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# Bugs are planted in what is private.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from toolbus import dispatcher as dispatcher_module
+from toolbus import retries
+from toolbus import session as session_module
+from toolbus.buffers import EventBuffer
+from toolbus.bus import EventBus
+from toolbus.clock import SessionClock
+from toolbus.core import judging, reducer, turn
+from toolbus.core.state import Phase
+from toolbus.crash import told_all_the_same
+from toolbus.dispatcher import ToolDispatcher
+from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from toolbus.mailbox import Mailbox
+from toolbus.messages import ToolMessage
+from toolbus.model_call import ModelCall
+from toolbus.scheduling import Schedule
+from toolbus.session import RequestSession
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug: how it is planted, and which guarantees it may break."""
+
+    plant: Plant
+    breaks: frozenset[str]
+
+
+PLANTED: dict[str, Planted] = {}
+
+
+def bug(*breaks: str) -> Callable[[Plant], Plant]:
+    """Register a bug that breaks one of these guarantees."""
+
+    def register(plant: Plant) -> Plant:
+        PLANTED[plant.__name__] = Planted(plant, frozenset(breaks))
+        return plant
+
+    return register
+
+
+# ----------------------------------------------------------------------------------------------- waking and waiting
+
+
+@bug("G04", "G10", "G12")
+def a_wake_up_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A failed call does not wake its session."""
+    put = Mailbox.put
+
+    def forgetful(self: Mailbox, event: Event, cause: BaseException | None = None) -> None:
+        if isinstance(event, ToolCallFailed):
+            woken, self._woken = self._woken, None
+            put(self, event, cause)
+            self._woken = woken
+        else:
+            put(self, event, cause)
+
+    patch.setattr(Mailbox, "put", forgetful)
+
+
+@bug("G12", "G10")
+def a_timer_is_not_reset(patch: pytest.MonkeyPatch) -> None:
+    """The deadline of an earlier wait stays the deadline of later ones, if it is later."""
+    on_loop = SessionClock.on_loop
+    newest: dict[int, float] = {}
+
+    def stale(self: SessionClock, moment: float) -> float:
+        deadline = on_loop(self, moment)
+        newest[id(self)] = max(deadline, newest.get(id(self), 0.0)) if deadline != float("inf") else deadline
+        return newest[id(self)]
+
+    patch.setattr(SessionClock, "on_loop", stale)
+
+
+@bug("G17")
+def a_cancel_is_swallowed(patch: pytest.MonkeyPatch) -> None:
+    """A handler whose call was settled by somebody else runs on."""
+
+    def deaf(self: Any, job: Any) -> None:
+        job.settled = True
+        if job.worker is None:
+            self._schedule.unqueue(job)
+
+    patch.setattr(ToolDispatcher, "_on_settled", deaf)
+
+
+@bug("G16")
+def a_model_is_not_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A cancelled request waits for its model."""
+    patch.setattr(ModelCall, "on_put", lambda self, event: None)
+
+
+# -------------------------------------------------------------------------------------------------------- results
+
+
+@bug("G06", "G07")
+def a_second_result_counts(patch: pytest.MonkeyPatch) -> None:
+    """What comes late goes out as a second terminal event."""
+    settle = EventBus._settle
+
+    def lenient(self: Any, event: Any, cause: BaseException | None) -> bool:
+        if (event.request_id, event.call_id) in self._settled:
+            self.announce(event)
+            return True
+        return settle(self, event, cause)
+
+    patch.setattr(EventBus, "_settle", lenient)
+
+
+@bug("G07", "G09")
+def a_late_result_is_appended(patch: pytest.MonkeyPatch) -> None:
+    """A result that lost the race takes the place of the one that won it."""
+    settle = EventBus._settle
+
+    def overwriting(self: Any, event: Any, cause: BaseException | None) -> bool:
+        mailbox = self._mailboxes.get(event.request_id)
+        if mailbox is not None and (event.request_id, event.call_id) in self._settled:
+            for each in mailbox.view._state.calls:
+                if each.call.call_id == event.call_id and each.outcome is not None:
+                    each.outcome = event
+        return settle(self, event, cause)
+
+    patch.setattr(EventBus, "_settle", overwriting)
+
+
+@bug("G04", "G06", "G09", "G10", "G12")
+def a_sibling_s_result_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """Of two results that come together only the first is looked at."""
+    drain = Mailbox.drain
+
+    def hasty(self: Mailbox) -> list[Any]:
+        events = drain(self)
+        results = [each for each in events if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+        return [each for each in events if each not in results[1:]]
+
+    patch.setattr(Mailbox, "drain", hasty)
+
+
+@bug("G08", "G06")
+def results_join_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    """The transcript gets a round's results from the last call to the first."""
+    follow = turn._follow
+
+    def reversing(state: Any, facts: Any, now: float) -> None:
+        if state.phase is Phase.TOOLS and not state.open_calls:
+            for each in reversed(state.calls[state.appended :]):
+                facts.append(turn.result_message(each))
+            return
+        follow(state, facts, now)
+
+    def anything_goes(state: Any, message: ToolMessage) -> None:
+        state.appended += 1
+        state.consecutive_errors = state.consecutive_errors + 1 if message.is_error else 0
+        if state.appended == len(state.calls):
+            state.phase = Phase.READY
+
+    patch.setattr(turn, "_follow", reversing)
+    patch.setattr(reducer, "_apply_result", anything_goes)
+
+
+@bug("G05")
+def a_dead_letter_vanishes(patch: pytest.MonkeyPatch) -> None:
+    """An event that is addressed to nobody is dropped."""
+    patch.setattr(EventBus, "_dead_letter", lambda self, event, reason: None)
+
+
+# ------------------------------------------------------------------------------------------------ leaks and bounds
+
+
+@bug("G10", "G06")
+def a_mailbox_leaks(patch: pytest.MonkeyPatch) -> None:
+    """A request that fails keeps its mailbox."""
+    close = EventBus.close_mailbox
+
+    def leaking(self: EventBus, mailbox: Mailbox) -> None:
+        if not mailbox._causes:
+            close(self, mailbox)
+
+    patch.setattr(EventBus, "close_mailbox", leaking)
+
+
+@bug("G02")
+def a_buffer_has_no_bound(patch: pytest.MonkeyPatch) -> None:
+    """A subscription keeps all that its reader does not take."""
+    patch.setattr(EventBuffer, "_make_room", lambda self, position, event: True)
+
+
+@bug("G17", "G10", "G12")
+def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    """A call that fails keeps its place among the handlers."""
+    leave = Schedule.leave
+
+    def keeping(self: Schedule, job: Any, *, thread_goes_on: bool = False) -> None:
+        if job.attempt < 2:
+            leave(self, job, thread_goes_on=thread_goes_on)
+
+    patch.setattr(Schedule, "leave", keeping)
+
+
+@bug("G13")
+def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
+    """Whether the next attempt comes before the deadline is not looked at."""
+
+    def patient(job: Any, exc: BaseException, now: float) -> float | None:
+        request = replace(job.request, deadline=job.request.deadline + 100)
+        return retries.retry_delay(_WithRequest(job, request), exc, now)  # type: ignore[arg-type]
+
+    patch.setattr(dispatcher_module, "retry_delay", patient)
+
+
+class _WithRequest:
+    def __init__(self, job: Any, request: ToolCallRequested) -> None:
+        self.attempt, self.tool, self.request = job.attempt, job.tool, request
+
+
+@bug("G10")
+def a_limit_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """One call more than `max_tool_calls` may run."""
+    barred = judging._barred
+
+    def generous(state: Any, index: int, spec: Any, made: int, now: float) -> Any:
+        return barred(state, index, spec, made - 1, now)
+
+    patch.setattr(judging, "_barred", generous)
+
+
+# ----------------------------------------------------------------------------------------- people, order, journal
+
+
+@bug("G26")
+def an_approval_is_for_everything(patch: pytest.MonkeyPatch) -> None:
+    """Once a person has decided on a call of a request, no other one needs a decision."""
+    needs = judging.needs_approval
+
+    def trusting(policy: Any, spec: Any, arguments: Any) -> bool:
+        return needs(policy, spec, arguments) and arguments.get("n") != 0
+
+    patch.setattr(judging, "needs_approval", trusting)
+
+
+@bug("G03", "G01", "G06")
+def events_overtake_each_other(patch: pytest.MonkeyPatch) -> None:
+    """What a receiver publishes is delivered at once, in the middle of the event that it was told of."""
+    deliver = EventBus._deliver
+
+    def eager(self: Any, event: Event) -> None:
+        self._delivering = False
+        deliver(self, event)
+
+    patch.setattr(EventBus, "_deliver", eager)
+
+
+@bug("G11")
+def an_effect_comes_before_its_fact(patch: pytest.MonkeyPatch) -> None:
+    """Calls are requested while the journal still writes that they are."""
+
+    async def eager(self: Any, inputs: Sequence[Any], now: float) -> None:
+        if facts := self._advance(inputs, now):
+            self._publish(facts, inputs)
+            if self._journal is not None:
+                await self._write(self._journal, facts)
+
+    patch.setattr(RequestSession, "_step", eager)
+
+
+@bug("G06")
+def calls_are_forgotten_when_a_journal_fails(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before the simulation found it: what was settled in a step that could not be written was not told."""
+
+    def silent(facts: Sequence[Event], exc: BaseException) -> list[Event]:
+        return [] if isinstance(exc, Exception) else told_all_the_same(facts, exc)
+
+    patch.setattr(session_module, "told_all_the_same", silent)

@@ -1,0 +1,120 @@
+"""The seeded simulation: five thousand worlds hold, each seed is the same each time, and failures tell how to see them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import orjson
+import pytest
+
+from toolbus.cli import main
+from toolbus.errors import ConfigurationError
+from toolbus.events import Event
+from toolbus.mailbox import Mailbox
+from toolbus.testing.simulation import SimulationFailed, run_seed, simulate
+
+SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 26, 28)]
+"""The guarantees that a world can show to be broken."""
+
+SIMULATE = [sys.executable, "-m", "toolbus", "simulate"]
+
+
+def without_coverage(**more: str) -> dict[str, str]:
+    """The environment for a process that is not measured: that takes four times as long."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    return {**kept, **more}
+
+
+@pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07", "G08", "G09")
+@pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G26", "G28")
+def test_five_thousand_worlds_hold() -> None:
+    done = subprocess.run(
+        [*SIMULATE, "--seeds", "5000", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    report = orjson.loads(done.stdout)
+    assert report["seeds"] == 5000
+    assert {"completed", "stopped", "failed", "cancelled", "refused"} <= report["outcomes"].keys()
+    assert report["requests"] > 10_000
+    assert set(SEEN) <= report["checks"].keys()
+    assert min(report["checks"][each] for each in SEEN) > 2_000
+    assert min(report["faults"].values()) > 100
+
+
+def test_a_seed_is_the_same_each_time_and_in_each_process() -> None:
+    seeds = range(40)
+    here = [run_seed(seed).digest for seed in seeds]
+    assert [run_seed(seed).digest for seed in seeds] == here
+    assert len(set(here)) == len(here)
+    program = "from toolbus.testing.simulation import run_seed; print(*(run_seed(s).digest for s in range(40)))"
+    for hash_seed in ("1", "2"):
+        environment = without_coverage(PYTHONHASHSEED=hash_seed)
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == here
+
+
+def test_many_seeds_are_counted_together_on_one_process_or_several() -> None:
+    told: list[int] = []
+    alone = simulate(60, first=100, on_seed=lambda one: told.append(one.seed))
+    assert told == list(range(100, 160))
+    together = simulate(60, first=100, jobs=2)
+    assert (together.seeds, together.events, together.checks) == (alone.seeds, alone.events, alone.checks)
+    assert (together.outcomes, together.faults, together.requests) == (alone.outcomes, alone.faults, alone.requests)
+    assert alone.seeds_per_second > 0
+
+
+def test_time_that_is_up_begins_no_more_seeds() -> None:
+    assert simulate(10_000, seconds=1e-9).seeds == 1
+
+
+@pytest.mark.parametrize("options", [{"seeds": 0}, {"seeds": 1, "jobs": 0}])
+def test_numbers_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="each must be at least 1"):
+        simulate(**options)
+
+
+@pytest.fixture
+def leaking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug: sessions are not woken."""
+
+    def lose(self: Mailbox, event: Event, cause: BaseException | None = None) -> None:
+        """Nothing comes in."""
+
+    monkeypatch.setattr(Mailbox, "put", lose)
+
+
+@pytest.mark.usefixtures("leaking")
+def test_a_failure_tells_its_seed_its_guarantee_and_the_timeline() -> None:
+    with pytest.raises(SimulationFailed) as failed:
+        simulate(100)
+    failure = failed.value
+    assert failure.guarantee.startswith("G")
+    text = str(failure)
+    assert text.startswith(f"seed {failure.seed} broke {failure.guarantee}: ")
+    assert f"toolbus simulate --seed {failure.seed}" in text
+    assert "RequestStarted" in text
+
+
+@pytest.mark.usefixtures("leaking")
+def test_the_command_tells_a_failure_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seeds", "100"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "again: toolbus simulate --seed" in said.err
+    seed = said.err.split()[2]
+    assert main(["simulate", "--seed", seed, "--json"]) == 1
+    assert orjson.loads(capsys.readouterr().out)["seed"] == int(seed)
+
+
+def test_the_command_tells_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seeds", "20"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("20 seeds held, ")
+    assert "requests ended: " in said
+    assert "checks: G01 " in said
+    assert main(["simulate", "--seed", "3"]) == 0
