@@ -25,6 +25,7 @@ from turn_rules import (
     check_repeats,
     paused_seconds,
     plan_of,
+    refused_in,
 )
 from turn_strategies import (
     HISTORIES,
@@ -321,11 +322,13 @@ class AnyTurn(RuleBasedStateMachine):
     def break_model(self, code: str) -> None:
         self.step(ModelFailed(code, "no", retryable=code == "provider_unavailable"))
 
-    @precondition(lambda self: self.rough)
+    @precondition(lambda self: self.rough or not refused_in(self.turn.facts))
     @rule(retryable=st.sampled_from([True, True, True, False]))
     def send_too_much(self, retryable: bool) -> None:
         before = self.turn.state
-        asked, provider, refused = before.phase is Phase.MODEL, before.provider, before.overflowed
+        asked, provider = before.phase is Phase.MODEL, before.provider
+        retryable = retryable or not self.rough
+        refused = provider in refused_in(self.turn.facts)
         facts = self.step(ModelFailed("context_overflow", "too long", retryable=retryable))
         again = of(ModelRetrying, facts)
         assert not again or (asked and retryable)
@@ -341,6 +344,13 @@ class AnyTurn(RuleBasedStateMachine):
         assert not of(RoundStarted, facts)
         if summary is None:
             assert len(facts) == asked
+        elif asked:
+            state, limits = self.turn.state, self.limits
+            spent, cost = check_budget(self.turn.facts, limits)
+            unknown = limits.max_cost is not None and facts[0].cost is None and summary != Summary(text=summary.text)
+            too_much = spent.input_tokens > limits.max_input_tokens or spent.output_tokens > limits.max_output_tokens
+            too_much = too_much or (limits.max_cost is not None and cost > limits.max_cost)
+            assert (state.ending is not None) is (too_much or unknown)
 
     @precondition(lambda self: self.rough or not self.turn.state.steering)
     @rule(said=st.lists(sentences, min_size=1, max_size=3))

@@ -167,6 +167,20 @@ def check_overflows(facts: Sequence[Event], providers: int) -> None:
             provider = fact.provider
 
 
+def refused_in(facts: Sequence[Event]) -> set[int]:
+    """Which providers have said in the newest round that what they were sent is too long, and were asked once more."""
+    refused: set[int] = set()
+    provider = 0
+    for fact in facts:
+        if isinstance(fact, RoundStarted):
+            refused = set()
+        elif isinstance(fact, ModelRetrying):
+            if fact.reason == "context_overflow" and fact.provider == provider:
+                refused.add(provider)
+            provider = fact.provider
+    return refused
+
+
 def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
     """No call with valid arguments had its turn more often in a row than the limit says."""
     seen: set[str] = set()

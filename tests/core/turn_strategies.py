@@ -142,7 +142,7 @@ shapes = st.builds(
 summaries = st.builds(
     Summary,
     text=st.sampled_from(["", "In short.", "ü \ud83d"]),
-    usage=usages,
+    usage=st.builds(Usage, input_tokens=st.sampled_from([0, 1, 6])),
     model=st.sampled_from(["", "quick"]),
 )
 spents = st.none() | st.builds(Spent, usage=usages, tool_calls=st.integers(0, 2), cost=st.sampled_from([0.0, 1.5]))
