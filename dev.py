@@ -49,7 +49,7 @@ PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 STAMP = VENV / ".toolbus-dev.json"  # within, so that it goes when the environment goes
 STATE = ROOT / ".dev"
 
-TOOLBUS_COMMANDS = ("ask", "chat", "events", "tools")
+TOOLBUS_COMMANDS = ("ask", "chat", "events", "tools", "simulate")
 GROUPS = {"ask": ["--no-default-groups"], "test": ["--group", "dev"]}
 COVERAGE_PERCENT = 95
 
