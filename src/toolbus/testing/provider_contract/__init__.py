@@ -6,13 +6,13 @@ Knows the seam (`toolbus.protocols.Provider`), the stub server of `toolbus.testi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from ...errors import ConfigurationError
 from ...protocols import Provider
+from .._contract import Abandoned, ContractBroken, ContractReport, Failure
 from ..wire import Dialect, WireServer, dialect_of
 from . import _failing, _living, _reading, _sending
-from ._bench import CHECKS, Abandoned, Bench, Failure, Run, close
+from ._bench import CHECKS, Bench, Run, close
 from ._live import LIVE_CHECKS, live_failures
 
 __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
@@ -24,29 +24,6 @@ _CHECKS = {
     if each.run.__module__ == module.__name__
 }
 _MAX_REPLY_BYTES = 8 * 2**20
-
-
-class ContractBroken(AssertionError):
-    """A provider does not keep its contract. The text has all that is wrong; so have the `failures`."""
-
-    def __init__(self, failures: Collection[Failure], ran: int) -> None:
-        broken = len({each.check for each in failures})
-        lines = [f"the provider breaks its contract in {broken} of {ran} checks", *map(str, failures)]
-        super().__init__("\n\n".join(lines))
-        self.failures = tuple(failures)
-
-    @property
-    def checks(self) -> tuple[str, ...]:
-        """The names of the checks that failed, in the order in which they ran."""
-        return tuple(dict.fromkeys(each.check for each in self.failures))
-
-
-@dataclass(frozen=True, slots=True)
-class ContractReport:
-    """Which checks a provider has passed, and which were left out: the wire format cannot say what they are about."""
-
-    passed: tuple[str, ...]
-    left_out: tuple[str, ...]
 
 
 def provider_checks() -> dict[str, str]:

@@ -21,6 +21,7 @@ from ...messages import (
     user_text,
 )
 from ...protocols import ArgumentsPiece, Delta, ModelReply, ModelRequest, Provider, ReasoningPiece, TextPiece, ToolSpec
+from .._contract import Abandoned, Failure
 from ..wire import Dialect, Lack, RecordedRequest, WireBreak, WireReply, WireRequest, WireServer, WireStep
 
 __all__ = [
@@ -50,23 +51,6 @@ WEATHER = ToolSpec(
 CLOCK = ToolSpec(name="get_time", description="The time now.")
 CITY = '{"city": "Zürich 😀"}'
 _SHOWN = 400  # characters of what came, in a report
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What is not as it should be: the check's name, what it looked at, what was expected, and what came."""
-
-    check: str
-    what: str
-    expected: str
-    came: str
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.what}\n    expected: {self.expected}\n    came:     {self.came}"
-
-
-class Abandoned(Exception):
-    """The check cannot go on; why is written down."""
 
 
 @dataclass(slots=True)

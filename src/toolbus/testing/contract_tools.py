@@ -1,0 +1,301 @@
+"""The tools that `check_executor` calls: plain functions, to be registered wherever an executor runs its tools.
+
+    ToolRegistry(CONTRACT_TOOLS)
+
+Handlers write down what happens to them, and hold until they are released, under keys that the suite makes up. That is
+kept in this module, for one process: what another process keeps, the suite reads there, by calls of `contract_notes`
+and `contract_release`. Everything else is answered from the arguments alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Literal, TypeAlias
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from ..errors import ToolError, ToolRetry
+from ..events import Artifact
+from ..messages import ImagePart
+from ..results import ToolResult
+from ..tools import Tool, ToolContext, ToolRegistry
+
+__all__ = ["CONTRACT_TOOLS", "contract_notes", "contract_release", "release"]
+
+_LONGEST_SECONDS = 30.0  # for what nobody can stop: the longest that it holds, where nobody releases it
+_MEETING_SECONDS = 2.0  # for calls that are awaited and may not come
+
+Way: TypeAlias = Literal["tool_error", "retry", "error", "base_exception", "exit"]
+
+
+class ContractExit(BaseException):
+    """What is no `Exception`, and harms no event loop where it gets through."""
+
+
+class _Board:
+    """What handlers have written down, and who is released. For any thread and event loop of this process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._notes: dict[str, list[str]] = {}
+        self._released: set[str] = set()
+        self._inside: dict[str, int] = {}
+        self._waiting: list[tuple[Any, anyio.Event]] = []
+
+    def note(self, key: str, text: str) -> None:
+        with self._changed:
+            self._notes.setdefault(key, []).append(text)
+        self._wake()
+
+    def notes(self, key: str) -> list[str]:
+        with self._changed:
+            return [*self._notes.get(key, ())]
+
+    def release(self, key: str) -> None:
+        with self._changed:
+            self._released.add(key)
+        self._wake()
+
+    def is_released(self, key: str) -> bool:
+        return key in self._released
+
+    def enter(self, key: str) -> int:
+        """Count one more inside; give how many there are."""
+        with self._changed:
+            self._inside[key] = inside = self._inside.get(key, 0) + 1
+        return inside
+
+    def leave(self, key: str) -> None:
+        with self._changed:
+            self._inside[key] -= 1
+
+    async def change(self) -> None:
+        """Wait for the next change. No change is lost between a look at the board and this, which does not give way."""
+        waiting = (anyio.lowlevel.current_token(), anyio.Event())
+        with self._changed:
+            self._waiting.append(waiting)
+        try:
+            await waiting[1].wait()
+        finally:
+            with self._changed:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+
+    def hold_thread(self, key: str) -> None:
+        """Block this thread until the key is released."""
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._released, _LONGEST_SECONDS)
+
+    def _wake(self) -> None:
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        try:
+            here = anyio.lowlevel.current_token()
+        except anyio.NoEventLoopError:
+            here = None
+        for token, event in waiting:
+            if token == here:
+                event.set()
+            else:
+                with contextlib.suppress(anyio.RunFinishedError):
+                    anyio.from_thread.run_sync(event.set, token=token)
+
+
+_board = _Board()
+_mark: ContextVar[str] = ContextVar("contract_mark", default="")
+
+# ------------------------------------------------------------------------------------------------- what they give
+
+
+async def contract_echo(said: str) -> str:
+    """Give a text back."""
+    return said
+
+
+def contract_echo_sync(said: str) -> str:
+    """Give a text back, from a function that is not async."""
+    return said
+
+
+async def contract_value(value: dict[str, Any] | None = None) -> Any:
+    """Give an object back, or nothing."""
+    return value
+
+
+async def contract_result(message: str, data: dict[str, Any]) -> ToolResult:
+    """Give a result with everything that there is."""
+    return ToolResult(
+        message=message,
+        data=data,
+        artifacts=[Artifact(name="notes.txt", content="kept 😀")],
+        affected=["a.txt", "b.txt"],
+        parts=[ImagePart(url="data:image/png;base64,aGVsbG8=")],
+    )
+
+
+async def contract_unwritable(kind: Literal["bytes", "cycle"]) -> Any:
+    """Give what JSON does not have."""
+    if kind == "bytes":
+        return b"\x00\xff"
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    return cycle
+
+
+async def contract_fail(way: Way, text: str) -> None:
+    """Fail."""
+    _fail(way, text)
+
+
+def contract_fail_sync(way: Way, text: str) -> None:
+    """Fail, in a function that is not async."""
+    _fail(way, text)
+
+
+def _fail(way: Way, text: str) -> None:
+    kinds: dict[Way, type[BaseException]] = {
+        "tool_error": ToolError,
+        "retry": ToolRetry,
+        "error": RuntimeError,
+        "base_exception": ContractExit,
+        "exit": SystemExit,
+    }
+    raise kinds[way](text)
+
+
+async def contract_add(a: int, b: int, key: str = "") -> int:
+    """Add two numbers, and write that down."""
+    _board.note(key, "ran")
+    return a + b
+
+
+async def contract_scribble(items: list[int], inner: dict[str, Any]) -> int:
+    """Change the arguments, as handlers may."""
+    count = len(items)
+    items.clear()
+    inner.clear()
+    return count
+
+
+# ------------------------------------------------------------------------------------------------- what they wait for
+
+
+async def contract_hold(key: str, deaf: bool = False) -> str:  # noqa: FBT001, FBT002 -- a tool's argument
+    """Hold until the key is released. One that is `deaf` does so whoever cancels it."""
+    _board.note(key, "began")
+    try:
+        with anyio.move_on_after(_LONGEST_SECONDS if deaf else None, shield=deaf):
+            while not _board.is_released(key):
+                await _board.change()
+    except BaseException:
+        _board.note(key, "stopped")
+        raise
+    _board.note(key, "ended")
+    return f"held {key}"
+
+
+def contract_hold_sync(key: str) -> str:
+    """Hold a thread until the key is released."""
+    _board.note(key, "began")
+    _board.hold_thread(key)
+    return f"held {key}"
+
+
+async def contract_meet(key: str, wanted: int) -> int:
+    """Wait until so many calls are inside at once, for at most two seconds; give how many were."""
+    most = _board.enter(key)
+    try:
+        if most >= wanted:
+            _board.release(key)
+        with anyio.move_on_after(_MEETING_SECONDS):
+            while not _board.is_released(key):
+                await _board.change()
+        await anyio.lowlevel.checkpoint()  # so that one too many comes in while this one is
+    finally:
+        _board.leave(key)
+    return most
+
+
+async def contract_notes(key: str, count: int = 0, seconds: float = 0.0) -> list[str]:
+    """What was written down under a key, once that are `count` notes, or after so many seconds."""
+    with anyio.move_on_after(seconds):
+        while len(_board.notes(key)) < count:
+            await _board.change()
+    return _board.notes(key)
+
+
+async def contract_release(key: str) -> None:
+    """Let go whatever holds under a key, now and later."""
+    release(key)
+
+
+def release(key: str) -> None:
+    """`contract_release`, for the suite: at once."""
+    _board.release(key)
+
+
+# ------------------------------------------------------------------------------------------------- what they are told
+
+
+async def contract_about(context: ToolContext[Any]) -> dict[str, Any]:
+    """What the handler is told of its call."""
+    return {
+        "request_id": context.request_id,
+        "conversation_id": context.conversation_id,
+        "call_id": context.call_id,
+        "name": context.name,
+        "idempotency_key": context.idempotency_key,
+        "metadata": None if context.metadata is None else dict(context.metadata),
+    }
+
+
+async def contract_mark(text: str) -> str:
+    """Set a context variable, and give what it was."""
+    before = _mark.get()
+    _mark.set(text)
+    await anyio.lowlevel.checkpoint()
+    return before
+
+
+async def contract_progress(message: str, context: ToolContext[Any]) -> str:
+    """Tell how far it is, twice."""
+    await context.progress(message, done=1, total=2)
+    await context.progress(message, done=2, total=2)
+    return "done"
+
+
+def _any(arguments: Mapping[str, Any]) -> None:
+    """The validator of the tool that others answer."""
+
+
+_HANDLERS: tuple[Callable[..., Any], ...] = (
+    contract_echo,
+    contract_echo_sync,
+    contract_value,
+    contract_result,
+    contract_unwritable,
+    contract_fail,
+    contract_fail_sync,
+    contract_add,
+    contract_scribble,
+    contract_hold,
+    contract_hold_sync,
+    contract_meet,
+    contract_notes,
+    contract_release,
+    contract_about,
+    contract_mark,
+    contract_progress,
+)
+
+CONTRACT_TOOLS: tuple[Tool[..., Any], ...] = (
+    *ToolRegistry(_HANDLERS),
+    Tool("contract_external", "A tool that others answer.", {"type": "object"}, validate=_any, external=True),
+)
+"""All of them, `contract_external` included, which an executor has to leave to others."""
