@@ -1,11 +1,23 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import anyio
 import pytest
 
 from toolbus.errors import ConfigurationError, ProviderUnavailable, ScriptError
-from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
+from toolbus.messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
 from toolbus.protocols import (
     ArgumentsPiece,
     Delta,
@@ -16,7 +28,10 @@ from toolbus.protocols import (
     TextPiece,
     ToolSpec,
 )
-from toolbus.providers.scripted import ScriptedProvider, calls, error, text
+from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
+from toolbus.testing import asked, settle, virtual_backends
+
+anyio_backend = virtual_backends()
 
 
 def asking(said: str = "hi", **options: Any) -> ModelRequest:
@@ -132,23 +147,25 @@ async def test_asking_for_more_than_there_is_says_what_was_asked() -> None:
     request = asking("And in Rome? " + "x" * 100, round=1, tools=[ToolSpec(name="get_weather"), ToolSpec(name="b")])
     with pytest.raises(ScriptError) as caught:
         await ask(provider, request)
-    assert "the script has 1 steps, and step 1 was asked for: round 1" in str(caught.value)
-    assert "'And in Rome? xxx" in str(caught.value)
-    assert "…" in str(caught.value)
-    assert "tools offered: get_weather, b" in str(caught.value)
-    with pytest.raises(ScriptError, match="last words were '', tools offered: none"):
+    told = str(caught.value)
+    assert "the script has 1 steps, and step 1 was asked for; it was asked in round 1" in told
+    assert "tools offered: get_weather, b\n  user 'And in Rome? xxx" in told
+    with pytest.raises(ScriptError, match="tools offered: none"):
         await ask(ScriptedProvider([]), ModelRequest(messages=[]))
+    with pytest.raises(ScriptError, match="step 1 was asked for"):
+        provider.assert_done()
+    assert provider.problems == [told]
 
 
 def test_steps_left_over_are_named() -> None:
     def later(_request: ModelRequest) -> Any: ...
 
-    provider = ScriptedProvider([calls(("a", {}), ("b", {})), text("bye"), error(ValueError("x")), later])
-    assert provider.steps_left == 4
+    provider = ScriptedProvider([calls(("a", {}), ("b", {})), text("bye"), error(ValueError("x")), hang(), later])
+    assert provider.steps_left == 5
     with pytest.raises(ScriptError) as caught:
         provider.assert_done()
-    assert "4 steps that nobody asked for" in str(caught.value)
-    assert "calls(a, b), text('bye'), error(ValueError('x')), later(request)" in str(caught.value)
+    assert "5 steps that nobody asked for" in str(caught.value)
+    assert "calls(a, b), text('bye'), error(ValueError('x')), hang(), later(request)" in str(caught.value)
 
 
 async def test_requests_are_remembered_as_they_were() -> None:
@@ -175,3 +192,182 @@ async def test_what_is_no_step_is_refused() -> None:
         calls(("a", {}), ("b", {}), ids=["x"])
     with pytest.raises(ConfigurationError, match="joined, are 'Rain', not 'Sunny'"):
         text("Sunny", ["Ra", "in"])
+
+
+# ------------------------------------------------------------------------------------------------- time
+
+
+async def timed(step: Any) -> list[tuple[float, str]]:
+    """When each piece came, and when it was over."""
+    came: list[tuple[float, str]] = []
+    began = anyio.current_time()
+    try:
+        await ScriptedProvider([step]).respond(
+            asking(), lambda delta: came.append((anyio.current_time() - began, delta.text))
+        )
+    finally:
+        came.append((anyio.current_time() - began, "over"))
+    return came
+
+
+@pytest.mark.parametrize(
+    ("delays", "came"),
+    [
+        (2, [(2, "a"), (4, "b"), (4, "over")]),
+        ([1, 0.5], [(1, "a"), (1.5, "b"), (1.5, "over")]),
+        ([0, 0, 3], [(0, "a"), (0, "b"), (3, "over")]),
+        ([4], [(4, "a"), (4, "b"), (4, "over")]),
+    ],
+)
+async def test_pieces_take_the_time_that_the_script_says(delays: Any, came: list[tuple[float, str]]) -> None:
+    assert await timed(text("ab", ["a", "b"], delays=delays)) == came
+
+
+async def test_calls_and_replies_without_pieces_take_time_too() -> None:
+    assert await timed(text("", delays=7)) == [(7, "over")]
+    assert [when for when, _ in await timed(calls(("a", {"b": 1}), delays=1))] == [1, 2, 3, 3]
+
+
+async def test_an_error_may_come_in_the_middle_of_a_stream() -> None:
+    deltas: list[Delta] = []
+    failure = ProviderUnavailable("cut")
+    with pytest.raises(ProviderUnavailable, match="cut"):
+        await ScriptedProvider([error(failure, after="It is su")]).respond(asking(), deltas.append)
+    assert "".join(each.text for each in deltas) == "It is su"
+    deltas.clear()
+    with pytest.raises(ProviderUnavailable, match="cut"):
+        await ScriptedProvider([error(failure, after=calls(("a", {})), delays=5)]).respond(asking(), deltas.append)
+    assert deltas == [ArgumentsPiece(0, "a", "{"), ArgumentsPiece(0, "a", "}")]
+    assert anyio.current_time() == 10
+
+
+@pytest.mark.parametrize(("step", "said"), [(hang(), []), (hang(after="It is", delays=[1]), ["It", " i", "s"])])
+async def test_a_step_may_hang_from_the_beginning_or_stand_still_midway(step: Any, said: list[str]) -> None:
+    deltas: list[Delta] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(ScriptedProvider([step]).respond, asking(), deltas.append)
+        with anyio.move_on_after(10_000) as scope:
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        await settle()
+        assert [each.text for each in deltas] == said
+        group.cancel_scope.cancel()
+
+
+def test_delays_that_cannot_be_are_refused() -> None:
+    for delays in (-1, float("nan"), [0, float("inf")], [1, 1, 1, 1]):
+        with pytest.raises(ConfigurationError, match="for 2 pieces; give seconds"):
+            text("ab", 2, delays=delays)
+
+
+# ------------------------------------------------------------------------------------------------- expectations
+
+WEATHER = ToolMessage(call_id="1", name="get_weather", content='{"ok":false,"reason":"timeout","at":{"x":1,"y":2}}')
+ASKED = ModelRequest(
+    messages=[
+        SystemMessage(text="Be brief."),
+        UserMessage(content=(TextPart(text="And in Rome?"), ImagePart(url="https://example.com/a.png"))),
+        AssistantMessage(tool_calls=(ToolCall(name="get_weather"), ToolCall(name="read"))),
+        WEATHER,
+        ToolMessage(call_id="2", name="read", content="plain"),
+    ],
+    tools=[ToolSpec(name="get_weather"), ToolSpec(name="read")],
+    round=1,
+)
+
+
+def is_question(said: str) -> bool:
+    return said.endswith("?")
+
+
+def never(_said: str) -> bool:
+    return False
+
+
+RIGHT: list[dict[str, Any]] = [
+    {"last_user": "And in Rome?"},
+    {"last_user": re.compile("Rome")},
+    {"last_user": is_question},
+    {"instructions": "Be brief."},
+    {"tools": ["read", "get_weather"]},
+    {"results": {"get_weather": {"reason": "timeout", "at": {"x": 1}}, "read": "plain", "write": None}},
+    {"results": {"read": re.compile("la")}},
+    {"images": 1},
+    {"round": 1},
+]
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"last_user": "And?"}, "the user's last words: 'And in Rome?', not 'And?'"),
+    ({"last_user": re.compile("Paris")}, "not re.compile('Paris')"),
+    ({"last_user": never}, "not what the function wants"),
+    ({"instructions": ""}, "the instructions: 'Be brief.', not ''"),
+    ({"tools": []}, "the tools offered are ['get_weather', 'read'], not []"),
+    ({"results": {"get_weather": {"reason": "error"}}}, "the newest result of get_weather is {'ok': False"),
+    ({"results": {"get_weather": {"at": {"z": 1}}}}, "not {'at': {'z': 1}}"),
+    ({"results": {"read": 1}}, "is 'plain', which is no JSON, and not 1"),
+    ({"results": {"read": "other"}}, "the newest result of read: 'plain', not 'other'"),
+    ({"results": {"write": "x"}}, "there is no result of write"),
+    ({"results": {"read": None}}, "the newest result of read is there"),
+    ({"images": 0}, "the newest user message has 1 images, not 0"),
+    ({"round": 0, "images": 2}, "has 1 images, not 2; it is round 1, not 0"),
+]
+
+
+@pytest.mark.parametrize("expected", RIGHT)
+async def test_a_request_that_was_expected_is_answered(expected: dict[str, Any]) -> None:
+    provider = ScriptedProvider([text("ok", expect=asked(**expected))])
+    assert (await ask(provider, ASKED))[0].message.text == "ok"
+    provider.assert_done()
+
+
+@pytest.mark.parametrize(("expected", "problem"), WRONG)
+async def test_a_request_that_was_not_expected_is_told_with_all_that_was_asked(
+    expected: dict[str, Any], problem: str
+) -> None:
+    provider = ScriptedProvider([text("one"), calls(("a", {}), expect=asked(**expected))])
+    await ask(provider)
+    with pytest.raises(ScriptError) as caught:
+        await ask(provider, ASKED)
+    told = str(caught.value)
+    assert told.startswith("step 1, calls(a), expects another request: ")
+    assert problem in told
+    assert told.endswith(
+        "; it was asked in round 1, tools offered: get_weather, read\n"
+        "  system 'Be brief.'\n"
+        "  user 'And in Rome?' and 1 image(s)\n"
+        "  assistant '' calls get_weather({}), read({})\n"
+        f"  tool get_weather {WEATHER.content!r}\n"
+        "  tool read 'plain'"
+    )
+    with pytest.raises(ScriptError, match="expects another request"):
+        provider.assert_done()
+
+
+async def test_an_expectation_may_be_any_function_of_the_request() -> None:
+    def asserting(request: ModelRequest) -> None:
+        assert request.round == 0, "not the first"
+
+    def mistaken(request: ModelRequest) -> object:
+        return request.nothing  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+
+    def refusing(request: ModelRequest) -> bool:
+        return not request.messages
+
+    for expect, problem in [
+        (asserting, "not the first"),
+        (mistaken, "mistaken raised AttributeError"),
+        (refusing, "refusing(request) is False"),
+    ]:
+        provider = ScriptedProvider(lambda _, expect=expect: error(ValueError("x"), expect=expect))
+        with pytest.raises(ScriptError) as caught:
+            await ask(provider, ASKED)
+        assert "a step, error(ValueError('x')), expects another request: " in str(caught.value)
+        assert problem in str(caught.value)
+    await ask(ScriptedProvider([text("ok", expect=asserting)]))
+
+
+def test_an_expectation_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="expects nothing"):
+        asked()
+    wrong: Any = "Rome?"
+    with pytest.raises(ConfigurationError, match=r"expect is 'Rome\?'; give asked"):
+        text("x", expect=wrong)

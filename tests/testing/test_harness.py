@@ -5,9 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from toolbus import EventBus, Limits, ToolDispatcher, ToolRegistry, ToolResult, tool
+from toolbus import EventBus, Limits, Runtime, ToolDispatcher, ToolRegistry, ToolResult, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
+    ApprovalRequested,
     RequestCancelled,
     RequestCompleted,
     RoundStarted,
@@ -18,9 +19,9 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import ToolMessage
+from toolbus.messages import ImagePart, Message, TextPart, ToolMessage, UserMessage
 from toolbus.protocols import ToolSpec
-from toolbus.testing import Harness, ScriptedProvider, assert_idle, calls, text, virtual_backends
+from toolbus.testing import Harness, ScriptedProvider, asked, assert_idle, calls, hang, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -272,3 +273,171 @@ async def test_settle_and_advance_move_the_request_and_nothing_else():
         assert not session.ended
         await h.advance(1)
         assert session.ended
+
+
+async def test_a_failure_says_what_came_instead():
+    async with harness(calls(WEATHER, ("get_weather", {"city": "Rome"})), text("Done.")) as h:
+        session = h.start("?")
+        rome = await h.expect(ToolCallRequested, arguments={"city": "Rome"})
+        h.complete(rome)
+        h.complete(await h.expect(ToolCallRequested))
+        await session.result()
+        with pytest.raises(AssertionError) as caught:
+            await h.expect(ToolCallRequested, name="get_weather", arguments={"city": "Rome"})
+        told = str(caught.value).splitlines()[0]
+        assert "there was one with arguments={'city': 'Paris'}, one that an earlier expect returned" in told
+        with pytest.raises(AssertionError, match=r"one that where= refused, and \d+ more"):
+            await h.expect(StatusChanged, where=lambda _: False)
+
+
+async def test_pieces_of_one_text_are_one_line_of_the_timeline():
+    async with harness(text("One after the other.", 4)) as h:
+        await h.run("?")
+    assert "TextDelta in 3 pieces text='fter the other.'" in h.timeline()
+    assert "usage" not in h.timeline()  # nothing was counted, so there is nothing to say
+
+
+async def test_handlers_run_where_that_is_asked_for_and_the_test_answers_the_rest():
+    @tool
+    async def get_weather(city: str) -> str:
+        """Weather."""
+        return f"sunny in {city}"
+
+    script = [calls(WEATHER, ("get_time", {})), text("Done.")]
+    async with Harness(script, tools=[get_weather, "get_time"], run_tools=True) as h:
+        session = h.start("?")
+        h.complete(await h.expect(ToolCallRequested, name="get_time"), "noon")
+        result = await session.result()
+        assert [each.content for each in result.tool_calls] == ["sunny in Paris", "noon"]
+        result = await h.run("?", provider=ScriptedProvider([text("Done.")]))
+        assert result.ok
+    await assert_idle(h.bus)
+
+
+async def test_a_call_that_waits_for_a_person_is_approved_or_denied():
+    async with harness(calls(WEATHER, WEATHER), text("Done.")) as h:
+        session = h.start("?", approval=True)
+        first = await h.expect(ApprovalRequested)
+        second = await h.expect(ApprovalRequested)
+        assert h.pending_approvals == [first, second]
+        with pytest.raises(AssertionError, match="not decided: get_weather"):
+            h.assert_no_pending()
+        assert h.approve(first, arguments={"city": "Rome"}, by="ann")
+        assert h.deny(second, "too dear")
+        requested = await h.expect(ToolCallRequested)
+        assert requested.arguments == {"city": "Rome"}
+        h.complete(requested)
+        result = await session.result()
+        h.assert_no_pending()
+        assert not h.deny(second)
+        with pytest.raises(AssertionError, match="addressed to nobody: approval_decided"):
+            h.assert_no_pending()
+    assert "approved=False" in h.timeline()
+    assert [each.reason for each in result.tool_calls] == ["", "denied"]
+    assert "too dear" in result.tool_calls[1].error
+
+
+async def test_a_conversation_goes_on_with_the_transcript_so_far():
+    script = [text("Sunny."), text("Rainy.", expect=lambda request: len(request.messages) == 3)]
+    async with harness(*script, strict=True) as h:
+        await h.run("Weather in Paris?")
+        result = await h.run("And in Rome?", history=h.transcript)
+        assert [each.role for each in h.transcript] == ["user", "assistant"] * 2
+        assert result.history_count == 2
+        same: list[Message] = [*h.transcript, UserMessage(content="Thanks.")]
+        assert (await h.run(same, provider=ScriptedProvider([text("Bye.")]))).history_count == 4  # pyright: ignore[reportArgumentType]
+
+
+async def test_images_go_both_ways():
+    picture = ImagePart(url="https://example.com/a.png")
+    script = [calls(("look", {}), expect=asked(images=1, last_user="What is this?")), text("A cat.")]
+    async with Harness(script, tools=["look"], strict=True) as h:
+        session = h.start(["What is this?", picture])
+        h.complete(await h.expect(ToolCallRequested), [TextPart(text="closer"), picture])
+        await session.result()
+    (message,) = [each for each in h.transcript if isinstance(each, ToolMessage)]
+    assert picture in message.parts
+
+
+async def test_requests_of_a_runtime_on_the_same_bus_are_watched():
+    bus = EventBus()
+
+    @tool
+    async def get_weather(city: str) -> str:
+        """Weather."""
+        await anyio.sleep(1)
+        return "sunny"
+
+    runtime = Runtime(provider=ScriptedProvider([calls(WEATHER), text("Sunny.")]), tools=[get_weather], bus=bus)
+    async with Harness(bus=bus) as h, runtime:
+        runtime.start("?")
+        await h.expect(RequestCompleted, within_seconds=5, text="Sunny.")
+        with pytest.raises(AssertionError, match="no ToolCallFailed"):
+            await h.expect(ToolCallFailed)
+        with pytest.raises(ConfigurationError, match="no provider"):
+            h.start("?")
+
+
+# ------------------------------------------------------------------------------------------------- strict
+
+
+async def left(*steps: object, request: bool = True, **options: object) -> str:
+    """What a strict harness says when it is left at once."""
+    with pytest.raises(AssertionError) as caught:
+        async with harness(*steps, strict=True, **options) as h:
+            if request:
+                h.start("?")
+                await h.settle()
+    assert "events so far" in str(caught.value)
+    await assert_idle()
+    return str(caught.value).splitlines()[0]
+
+
+async def test_a_strict_harness_is_left_when_all_is_over():
+    assert "not answered: get_weather" in await left()
+    assert "1 request(s) still running" in await left(hang())
+    assert "the script has 1 steps that nobody asked for: text('b')" in await left(text("a"), text("b"))
+    assert "2 steps that nobody asked for" in await left(request=False)
+
+
+async def test_a_strict_harness_minds_receivers_that_raise_and_subscriptions_that_stay():
+    def broken(_event: object) -> None:
+        raise ValueError("mine")
+
+    bus = EventBus()
+    disconnect = bus.connect(StatusChanged, broken)
+    assert "mine" in await left(text("a"), bus=bus)
+    disconnect()
+    subscription = bus.subscribe(StatusChanged, name="screen").open()
+    assert "left over: subscription screen" in await left(text("a"), bus=bus)
+    subscription.close()
+
+
+async def test_a_strict_harness_minds_tasks_that_stay():
+    async with anyio.create_task_group() as group:
+        with pytest.raises(AssertionError, match="left over: task"):
+            async with harness(text("a"), strict=True) as h:
+                group.start_soon(anyio.sleep_forever)
+                await h.run("?")
+        async with harness(text("a"), strict=True) as h:  # what was there before is nobody's concern
+            await h.run("?")
+        group.cancel_scope.cancel()
+
+
+async def test_what_the_script_did_not_expect_fails_the_block_whatever_became_of_the_request():
+    with pytest.raises(AssertionError, match=r"the user's last words: 'Paris\?', not 'Rome\?'(?s:.*)RequestFailed"):
+        async with harness(text("a", expect=asked(last_user="Rome?"))) as h:
+            assert not (await h.run("Paris?")).ok
+    with pytest.raises(AssertionError, match="the script has 1 steps, and step 1 was asked for"):
+        async with harness(text("a")) as h:
+            await h.run("?")
+            await h.run("?")
+
+
+async def test_an_exception_that_leaves_the_block_says_what_the_script_missed():
+    with pytest.raises(ValueError, match="mine") as caught:
+        async with harness(text("a", expect=asked(last_user="Rome?"))) as h:
+            await h.run("Paris?")
+            raise ValueError("mine")
+    assert "not 'Rome?'" in caught.value.__notes__[0]
+    assert h.told

@@ -13,6 +13,12 @@ from ..messages import AssistantMessage, ToolMessage, UserMessage, user_text
 __all__ = ["event_line", "near_misses", "timeline"]
 
 _ENVELOPE = frozenset({"type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"})
+_UNSAID = _ENVELOPE | {
+    "message_id",
+    "provider_call_id",
+    "idempotency_key",
+    "definition",
+}  # ids that tell nobody anything
 _PIECES = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 _WIDTH = 160
 _MOST_MISSES = 5
@@ -44,15 +50,23 @@ def _run_of(entry: tuple[float, Event]) -> Any:
 
 def event_line(event: Event) -> str:
     """An event's name and those of its own fields that say something; ids without the request's, which is long."""
-    parts: list[str] = []
-    for field in dataclasses.fields(event):
-        value = getattr(event, field.name)
-        if field.name not in _ENVELOPE and value not in (None, "", (), 0, False):
-            parts.append(f"{field.name}={_said(value) if field.name == 'message' else repr(value)}")
+    parts = [
+        f"{field.name}={_said(value) if field.name == 'message' else repr(value)}"
+        for field in dataclasses.fields(event)
+        if field.name not in _UNSAID and _says_something(field, value := getattr(event, field.name))
+    ]
     line = " ".join([type(event).__name__, *parts])
     if event.request_id:
         line = line.replace(event.request_id, "")
     return _cut(line)
+
+
+def _says_something(field: dataclasses.Field[Any], value: Any) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
+        return value != field.default_factory()
+    if field.default is dataclasses.MISSING:
+        return value is False or value not in (None, "", 0)
+    return value != field.default
 
 
 def near_misses(events: Iterable[tuple[Event, bool]], kind: type[Event], fields: Mapping[str, Any]) -> str:

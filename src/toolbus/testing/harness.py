@@ -94,6 +94,7 @@ class Harness:
         self.bus = bus if bus is not None else EventBus()
         self.sessions: list[RequestSession] = []
         self.told = False  # whether an exception carries the timeline
+        self._failed: AssertionError | None = None
         self._runnable = [each for each in given if isinstance(each, Tool)] if run_tools else None
         self._limits = limits
         self._strict = strict
@@ -119,6 +120,7 @@ class Harness:
         return self
 
     async def __aexit__(self, kind: object, value: BaseException | None, traceback: object) -> None:
+        __tracebackhide__ = True  # for pytest: it is the test's own line that matters
         group = self._group
         assert group is not None
         if value is not None:
@@ -143,7 +145,7 @@ class Harness:
 
     def _annotate(self, value: BaseException) -> None:
         """Tell the exception that leaves the block what happened, unless it does so itself."""
-        if not isinstance(value, _Failure):
+        if value is not self._failed:
             for problem in self._problems():
                 value.add_note(problem)
             if self._log:
@@ -184,6 +186,7 @@ class Harness:
     @property
     def transcript(self) -> Sequence[Message]:
         """The messages of the newest request so far."""
+        __tracebackhide__ = True
         if not self.sessions:
             raise self._failure("no request was started, so there is no transcript")
         return self.sessions[-1].messages
@@ -279,6 +282,7 @@ class Harness:
         Looks at what happened already, then waits: for `within_seconds`, or else until all requests on the bus have
         ended. In virtual time waiting lets time pass. Fails with the timeline when there is no such event.
         """
+        __tracebackhide__ = True
         _check_fields(kind, fields)
         with anyio.CancelScope() as scope:
             if within_seconds is not None:
@@ -316,6 +320,7 @@ class Harness:
 
     def assert_no_pending(self) -> None:
         """Fail when a requested call has no terminal event, an approval no decision, or an event went to nobody."""
+        __tracebackhide__ = True
         if pending := self.pending:
             raise self._failure(f"not answered: {', '.join(f'{each.name} ({each.call_id})' for each in pending)}")
         if waiting := self.pending_approvals:
@@ -325,6 +330,7 @@ class Harness:
 
     def assert_over(self) -> None:
         """Fail unless all is over: no call pending, no request running, no step left over, and no receiver raised."""
+        __tracebackhide__ = True
         self.assert_no_pending()
         if running := [each for each in self.sessions if not each.ended]:
             raise self._failure(f"{len(running)} request(s) still running; await their result(), or cancel() them")
@@ -364,12 +370,14 @@ class Harness:
         return self.provider.problems if isinstance(self.provider, ScriptedProvider) else []
 
     def _assert_as_scripted(self) -> None:
+        __tracebackhide__ = True
         if problems := self._problems():
             raise self._failure(problems[0])
 
     @contextmanager
     def _telling(self, kind: type[Exception] = AssertionError) -> Generator[None]:
         """An exception of `kind` becomes a failure with the timeline."""
+        __tracebackhide__ = True
         try:
             yield
         except kind as exc:
@@ -377,11 +385,8 @@ class Harness:
 
     def _failure(self, problem: str) -> AssertionError:
         self.told = True
-        return _Failure(f"{problem}; events so far:\n{self.timeline()}")
-
-
-class _Failure(AssertionError):
-    """A failure that tells the timeline itself."""
+        self._failed = AssertionError(f"{problem}; events so far:\n{self.timeline()}")
+        return self._failed
 
 
 def _provider_of(given: Provider | Script | None) -> Provider | None:
