@@ -1,4 +1,7 @@
-"""The examples of docs/how-to/test-with-events.md are test modules: they are run as such."""
+"""The examples of docs/how-to/test-with-events.md are test modules: they are run as somebody runs them who copies them.
+
+Without a configuration, that is; `tests/test_documentation.py` runs them with ours.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,18 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "test-with-events.md"
-EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^(?:<!-- (file|no-run): (.*?) -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_every_example_of_the_page_passes(tmp_path: Path):
-    examples = EXAMPLE.findall(PAGE.read_text(encoding="utf-8"))
-    assert len(examples) == 4
-    for number, example in enumerate(examples):
-        (tmp_path / f"test_example_{number}.py").write_text(example, encoding="utf-8")
-    options = ["-q", "-p", "no:cacheprovider", "-W", "error", "--anyio-mode=auto", "--strict-config", "--rootdir", "."]
+    tests = 0
+    for number, (mark, value, source) in enumerate(EXAMPLE.findall(PAGE.read_text(encoding="utf-8"))):
+        if mark != "no-run":
+            name = value if mark == "file" else f"test_example_{number}.py"
+            (tmp_path / name).write_text(source, encoding="utf-8")
+            tests += source.count("async def test_")
+    assert tests >= 14
+    options = ["-q", "-p", "no:cacheprovider", "-W", "error", "--strict-config", "--rootdir", "."]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=tmp_path,
@@ -28,4 +34,4 @@ def test_every_example_of_the_page_passes(tmp_path: Path):
         timeout=60,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert re.search(r"\b10 passed", run.stdout), run.stdout  # five tests, each on asyncio and on trio
+    assert re.search(rf"\b{2 * tests} passed", run.stdout), run.stdout  # each on asyncio and on trio
