@@ -5,6 +5,9 @@ Belongs to `toolbus.session`, which makes them. Knows the bus and the turn's sta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .bus import EventBus
 from .core.inherit import limits_left
 from .core.limits import Limits
@@ -12,6 +15,7 @@ from .core.state import CallState, TurnState
 from .errors import LimitReached
 from .events import ToolCallPaused, ToolCallResumed
 from .options import SessionOptions
+from .protocols import Journal
 
 __all__ = ["inherited", "sub_request_limits", "tell_above"]
 
@@ -28,9 +32,13 @@ _INHERITED = (
 _DEEPEST = 8  # each level holds a session, and a model that calls itself has to end
 
 
-def inherited(options: SessionOptions) -> SessionOptions:
-    """The options that a sub-request takes over where it has none of its own."""
-    return {key: options[key] for key in _INHERITED if key in options}  # type: ignore[return-value]
+def inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:
+    """The options of a sub-request, its `own` or those of the one above; and a journal that wants its facts too."""
+    above: Mapping[str, Any] = dict(options)
+    taken = {key: above[key] for key in _INHERITED if key in above}
+    if getattr(journal, "with_sub_requests", False):
+        taken["journal"] = journal
+    return {**taken, **own}
 
 
 def sub_request_limits(state: TurnState, call_id: str, now: float, depth: int, wanted: Limits | None) -> Limits:

@@ -240,7 +240,7 @@ class RequestSession(SessionHandle):
             tools=() if spent else tools,
             parent=(self.request_id, call_id),
             output=output,
-            **{**inherited(self.options), **options},
+            **inherited(self.options, self._journal, options),
         )
         child.sending.calibration = self.sending.calibration
         child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation

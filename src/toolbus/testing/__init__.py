@@ -2,7 +2,8 @@
 
 A model that follows a script, a harness that answers the model's calls, virtual time, a census of what is left, a stub
 of a model server that speaks vendors' wire formats (`wire`), the contracts of a provider and of an executor as one
-test each, and a block on real models. With pytest, the fixtures `toolbus_harness` and `toolbus_clock` are there.
+test each, a block on real models, and recordings of real requests that are replayed. With pytest, the fixtures
+`toolbus_harness` and `toolbus_clock` are there.
 
 Each name is imported when it is first used: the plugin of pytest is in this package, and loaded in every run.
 """
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
     from .harness import Harness
     from .network import allow_network_providers, forbid_network_providers
     from .provider_contract import ContractBroken, ContractReport, check_live_provider, check_provider, provider_checks
+    from .recording import (
+        Recorder,
+        RecordingError,
+        ReplayDifference,
+        Replayed,
+        read_recording,
+        record,
+        replay,
+    )
     from .virtual_time import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
     from .wire import WireServer
 
@@ -30,6 +40,10 @@ __all__ = [
     "ContractReport",
     "Harness",
     "HarnessFactory",
+    "Recorder",
+    "RecordingError",
+    "ReplayDifference",
+    "Replayed",
     "ScriptedProvider",
     "VirtualDeadlock",
     "VirtualTimeLoop",
@@ -47,6 +61,9 @@ __all__ = [
     "forbid_network_providers",
     "hang",
     "provider_checks",
+    "read_recording",
+    "record",
+    "replay",
     "settle",
     "text",
     "virtual_backend",
@@ -65,6 +82,15 @@ _HOMES = {
         "check_live_provider",
         "check_provider",
         "provider_checks",
+    ),
+    ".recording": (
+        "Recorder",
+        "RecordingError",
+        "ReplayDifference",
+        "Replayed",
+        "read_recording",
+        "record",
+        "replay",
     ),
     ".virtual_time": (
         "VirtualDeadlock",

@@ -1,0 +1,106 @@
+"""The first difference between what was recorded and what a replay makes: found, and told so that one can read it."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from ...events import Event, encode
+from ..harness import event_line
+from ._format import RecordedRequest
+
+__all__ = ["ReplayDifference", "compare", "difference_at"]
+
+_AROUND = 3  # lines before and behind
+_shown = reprlib.Repr()
+_shown.maxstring = _shown.maxother = 200
+_shown.maxlist = _shown.maxdict = _shown.maxtuple = 8
+_MISSING = object()
+
+
+class ReplayDifference(AssertionError):
+    """A replay has made another fact than the recorded one, or none, or one too many.
+
+    `path` and `line` are where the recorded fact stands, `request_id` whose it is, `field` which of its fields is
+    another one ("arguments.city"; empty where the facts are of different kinds), `expected` and `got` its two values.
+    """
+
+    def __init__(
+        self, problem: str, *, path: Path, line: int, request_id: str, field: str = "", expected: Any, got: Any
+    ) -> None:
+        super().__init__(problem)
+        self.path = path
+        self.line = line
+        self.request_id = request_id
+        self.field = field
+        self.expected = expected
+        self.got = got
+
+
+def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, Any, Any] | None:
+    """The first field that differs, and its two values; None where there is none.
+
+    `ignore` has names of fields ("at"), or those of one type ("tool_call_requested.deadline"), at the event's top.
+    """
+    was, made = _values(expected), _values(got)
+    for name in was.keys() | made.keys() if was.get("type") != made.get("type") else was:
+        if name not in ignore and f"{expected.type}.{name}" not in ignore:
+            for path, one, other in _differences(name, was.get(name, _MISSING), made.get(name, _MISSING)):
+                return path, one, other
+    return None
+
+
+def difference_at(
+    path: Path, request: RecordedRequest, place: int, what: str, *, got: Event | None = None, field: Any = None
+) -> ReplayDifference:
+    """What is wrong at the fact number `place` of a request. `got` was made there; `field` is what `compare` gave."""
+    facts, lines = request.facts, request.lines
+    expected = facts[place] if place < len(facts) else None
+    line = lines[place] if expected is not None else (lines[-1] if lines else request.line)
+    name, was, made = field or ("", expected and expected.type, got and got.type)
+    told = [f"{path}:{line}: {what} (request {request.request_id}, fact {place})"]
+    if name:
+        told.append(f"  field     {name}")
+    if name or got is not None or expected is None:
+        told += [f"  expected  {_value(was)}", f"  got       {_value(made)}"]
+    began = facts[0].at if facts else 0.0
+    told.append("the recording around it:")
+    for at in range(max(0, place - _AROUND), min(len(facts), place + _AROUND + 1)):
+        told.append(f"{'>' if at == place else ' '} {_line(lines[at], facts[at], began)}")
+    if got is not None:
+        told.append(f"the replay made:\n> {_line(0, got, began)}")
+    return ReplayDifference(
+        "\n".join(told), path=path, line=line, request_id=request.request_id, field=name, expected=was, got=made
+    )
+
+
+def _line(number: int, event: Event, began: float) -> str:
+    return f"{number or '':>5} {event.at - began:10.3f}s  {event_line(event)}"
+
+
+def _value(value: Any) -> str:
+    return "nothing" if value is _MISSING or value is None else _shown.repr(value)
+
+
+def _values(event: Event) -> Mapping[str, Any]:
+    return orjson.loads(encode(event, default=str))
+
+
+def _differences(path: str, was: Any, made: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The innermost places at which two JSON values differ."""
+    if isinstance(was, dict) and isinstance(made, dict):
+        one, other = cast("dict[str, Any]", was), cast("dict[str, Any]", made)
+        for name in [*one, *(each for each in other if each not in one)]:
+            yield from _differences(f"{path}.{name}", one.get(name, _MISSING), other.get(name, _MISSING))
+    elif isinstance(was, list) and isinstance(made, list):
+        ours, theirs = cast("list[Any]", was), cast("list[Any]", made)
+        for place in range(max(len(ours), len(theirs))):
+            one = ours[place] if place < len(ours) else _MISSING
+            other = theirs[place] if place < len(theirs) else _MISSING
+            yield from _differences(f"{path}[{place}]", one, other)
+    elif was is not made and (was != made or isinstance(was, bool) is not isinstance(made, bool)):
+        yield path, None if was is _MISSING else was, None if made is _MISSING else made

@@ -1,0 +1,70 @@
+"""Secrets of a recording: found by the names that they stand under and by their looks, and hidden at every place alike.
+
+A replay goes on to work, since a text becomes the same wherever it stands: as the model's arguments, as the call's, in
+the transcript. `core.redaction` says what looks like a secret; unlike its `redacted`, nothing is cut or left out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
+
+import orjson
+
+from ...core.redaction import MASK, is_secret_name, masked
+
+__all__ = ["Mask", "hide"]
+
+Mask: TypeAlias = Callable[[str], str]
+"""Gives a text without its secrets; the same for the same text."""
+
+_IDS = frozenset({
+    "type", "role", "event_id", "request_id", "conversation_id", "parent_id", "parent_request_id", "parent_call_id",
+    "call_id", "provider_call_id", "message_id", "idempotency_key", "vendor", "model", "definition", "media_type",
+    "finish_reason", "tools", "limits", "prices", "output_schema", "granted", "url",
+})  # fmt: skip
+_PARSED = 10_000_000  # characters: what is longer is looked at as text, not as JSON
+
+
+def hide(line: Mapping[str, Any], mask: Mask = masked) -> dict[str, Any]:
+    """A line of a recording without its secrets. Ids, tools, limits, and images and files, stay as they are."""
+    return {name: value if name in _IDS else _hidden(value, mask) for name, value in line.items()}
+
+
+def _hidden(value: Any, mask: Mask) -> Any:
+    if isinstance(value, str):
+        return _text(value, mask)
+    if isinstance(value, Mapping):
+        return _object(cast("Mapping[str, Any]", value), mask)
+    if isinstance(value, (list, tuple)):
+        return [_hidden(each, mask) for each in cast("list[Any]", value)]
+    return value
+
+
+def _object(value: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
+    binary = value.get("encoding") == "base64"
+    return {
+        name: each
+        if name in _IDS or (binary and name == "content") or _counts(name, each)
+        else MASK
+        if is_secret_name(name)
+        else _hidden(each, mask)
+        for name, each in value.items()
+    }
+
+
+def _counts(name: str, value: Any) -> bool:
+    """Whether it is a number of tokens, which is no secret."""
+    return name.endswith("_tokens") and isinstance(value, (int, float))
+
+
+def _text(text: str, mask: Mask) -> str:
+    """JSON is looked at value by value, so that a call's arguments become the same as text and as an object."""
+    if text[:1] in ("{", "[") and len(text) <= _PARSED:
+        try:
+            read: Any = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return mask(text)
+        hidden = _hidden(read, mask)
+        return text if hidden == read else orjson.dumps(hidden).decode()
+    return mask(text)

@@ -1,0 +1,251 @@
+"""Writes a recording: a `Journal` that puts what it is given into a file, in the place of another one or around it.
+
+A journal sees the facts in the order in which they became facts; a listener on the bus hears what people ask when they
+ask it, and the session may take it later. Knows sessions, buses and stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import orjson
+
+from ...bus import EventBus
+from ...core.redaction import masked
+from ...errors import ConfigurationError
+from ...events import (
+    Event,
+    ReasoningDelta,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
+    TextDelta,
+    ToolArgumentsDelta,
+    encode,
+)
+from ...logs import logger
+from ...messages import Message
+from ...protocols import Journal, Store
+from ...session import RequestSession
+from ._agreement import agreement_of, specs_of, tools_now
+from ._format import AGREED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, TOOLS, RecordingError
+from ._masking import Mask, hide
+
+if TYPE_CHECKING:
+    from ...runtime import Runtime
+
+__all__ = ["Recorder", "record"]
+
+_DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
+_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
+
+
+class Recorder:
+    """A journal that records: `RequestSession(bus, provider, prompt, journal=recorder)`.
+
+        with Recorder("weather.jsonl", bus) as recorder:
+            result = await RequestSession(bus, provider, "Weather?", tools=tools, journal=recorder).run()
+
+    The facts go to `journal` first, where there is one, and then into the file, which is made anew; so do those of the
+    requests that tools make. `signals` writes the signals as well, and `deltas` the pieces of replies: replays
+    pass both over. `mask` hides what looks like a secret (`True`), or what a function from text to text hides.
+
+    A file that cannot be written costs the recording and no request: the log tells, and leaving the block raises
+    `RecordingError`. Writing is not awaited: it is for tests and for looking into things. Raises `RecordingError` where
+    the file cannot be made.
+    """
+
+    with_sub_requests = True
+    """For the session: requests that its tools make write to this journal too."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        bus: EventBus,
+        *,
+        journal: Journal | None = None,
+        signals: bool = False,
+        deltas: bool = False,
+        mask: bool | Mask = False,
+    ) -> None:
+        self.path = Path(path)
+        self.requests = 0
+        self.facts = 0
+        self.problem: RecordingError | None = None
+        self._bus = bus
+        self._journal = journal
+        self._signals = signals
+        self._deltas = deltas
+        self._mask: Mask | None = masked if mask is True else mask or None
+        self._tools: dict[str, list[dict[str, Any]]] = {}  # by request, of those that run
+        self._digest = hashlib.sha256()
+        self._lines = 0
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO | None = self.path.open("wb")
+        except OSError as exc:
+            raise RecordingError(self.path, 0, f"the file cannot be made: {exc.strerror or exc}") from exc
+        self._disconnect = bus.connect(Event, self._hear)
+        self._write({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": _version()})
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if kind is None and self.problem is not None:
+            raise self.problem
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+        """See `toolbus.protocols.Journal`. Raises what the journal behind it raises."""
+        if self._journal is not None:
+            await self._journal.append(request_id, seq, facts)
+        if self._file is None:
+            return
+        session = self._bus.view(request_id)
+        if isinstance(session, RequestSession):
+            self._write_agreement(session, seq, facts)
+        for fact in facts:
+            self._write_event(fact)
+        self.facts += len(facts)
+        if facts and isinstance(facts[-1], _ENDINGS):
+            self._tools.pop(request_id, None)
+
+    def close(self) -> None:
+        """End the file. Requests that still run are not recorded any further. Idempotent."""
+        self._disconnect()
+        if self._file is None:
+            return
+        for request_id in list(self._tools):
+            self._write({"type": LEFT, "request_id": request_id})
+        self._write({"type": END, "lines": self._lines, "sha256": self._digest.hexdigest()})
+        self._let_go()
+
+    def _let_go(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # each line was flushed
+                file.close()
+
+    # ---------------------------------------------------------------------------------------------- internals
+
+    def _hear(self, event: Event) -> None:
+        if event.is_fact:
+            if isinstance(event, _ENDINGS) and self._tools.pop(event.request_id, None) is not None:
+                # Its journal has not seen that: the host has left it, or it broke.
+                self._write({"type": LEFT, "request_id": event.request_id, "ending": event.type})
+        elif self._deltas if isinstance(event, _DELTAS) else self._signals:
+            self._write_event(event)
+
+    def _write_agreement(self, session: RequestSession, seq: int, facts: Sequence[Event]) -> None:
+        """What was agreed, in front of the first facts; then the tools, whenever they have changed."""
+        request_id = session.request_id
+        if seq == 0:
+            started = cast("RequestStarted", facts[0])
+            agreed = agreement_of(session, started.history_count)
+            self._tools[request_id] = agreed.get("tools", [])
+            self.requests += 1
+            self._write({"type": AGREED, **agreed})
+        elif request_id in self._tools:
+            tools = specs_of(tools_now(session).values())
+            if tools != self._tools[request_id]:
+                self._tools[request_id] = tools
+                self._write({"type": TOOLS, "request_id": request_id, "tools": tools})
+
+    def _write_event(self, event: Event) -> None:
+        with self._noting():
+            try:
+                line = encode(event, default=_as_json)
+            except TypeError:  # a key that is no text, say: written as Python's own module does
+                line = json.dumps(dataclasses.asdict(event), default=_as_json).encode()
+            self._put(line if self._mask is None else orjson.dumps(hide(orjson.loads(line), self._mask)))
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self._noting():
+            if self._mask is not None and line["type"] == AGREED:
+                line = hide(line, self._mask)
+            self._put(orjson.dumps(line, default=_as_json))
+
+    def _put(self, line: bytes) -> None:
+        if self._file is None:
+            return
+        line += b"\n"
+        self._digest.update(line)
+        self._lines += 1
+        self._file.write(line)
+        self._file.flush()
+
+    @contextlib.contextmanager
+    def _noting(self) -> Generator[None]:
+        """A problem with the file ends the recording, and nothing else."""
+        try:
+            yield
+        except Exception as exc:
+            self._let_go()
+            self.problem = RecordingError(self.path, 0, f"the recording could not be written: {exc}")
+            self.problem.__cause__ = exc
+            logger.error("%s", self.problem)
+
+
+class _RecordingStore:
+    """A store whose journal records."""
+
+    def __init__(self, store: Store, recorder: Recorder) -> None:
+        self.store = store
+        self.journal: Journal | None = recorder
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        return await self.store.history(conversation_id)
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        await self.store.remember(conversation_id, messages)
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+@contextlib.contextmanager
+def record(
+    path: str | Path,
+    runtime: Runtime,
+    *,
+    signals: bool = False,
+    deltas: bool = False,
+    mask: bool | Callable[[str], str] = False,
+) -> Generator[Recorder]:
+    """Record the requests that a runtime begins inside this block, and those that their tools make.
+
+    See `Recorder`. Of requests that still run at the end of the block, what follows is not recorded. Raises
+    `ConfigurationError` while another recording of the runtime runs.
+    """
+    store = runtime.store
+    if isinstance(store, _RecordingStore):
+        raise ConfigurationError("the runtime is being recorded already; one recording at a time")
+    with Recorder(path, runtime.bus, journal=store.journal, signals=signals, deltas=deltas, mask=mask) as recorder:
+        runtime.store = _RecordingStore(store, recorder)
+        try:
+            yield recorder
+        finally:
+            runtime.store = store
+
+
+def _version() -> str:
+    try:
+        return version("toolbus")
+    except PackageNotFoundError:
+        return ""
+
+
+def _as_json(value: Any) -> Any:
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,189 @@
+"""Replay: the sessions of a recording again, each by itself, with what its model said and how its calls ended.
+
+A sub-request is replayed like any other request; the one above it gets its call's recorded result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ...core.compression import Compression
+from ...core.limits import Limits
+from ...errors import ToolbusError
+from ...events import Event, MessageAppended, ModelRetrying, RequestFailed, RequestStarted
+from ...inputs import Instructions, ToolsLike
+from ...messages import Message, UserMessage
+from ...outcome import RequestResult
+from ...protocols import ModelRequest
+from ...session import RequestSession
+from ._agreement import FUNCTION, history_in, limits_in, options_in
+from ._format import RecordedRequest, Recording, RecordingError, read_lines
+from ._inside import send_by, state_of
+from ._stage import RecordedModel, RecordedSending, RecordedTools, ReplayBus, Stage
+from ._stand_ins import Facts, Guard, RecordedOutput
+
+__all__ = ["Replayed", "replay"]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A replay that made the same facts. `facts` is how many these were.
+
+    `results` are those of the requests, in the order in which they began; None of one that was recorded in part.
+    `asked` is what each of them asked its model, call by call: the application's own `instructions` and `tools` stand
+    there, where they were given.
+    """
+
+    path: Path
+    facts: int
+    results: list[RequestResult[Any] | None]
+    asked: list[list[ModelRequest]]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Own:
+    """What the application has given in the place of what was recorded; for requests, not for sub-requests."""
+
+    tools: ToolsLike | None
+    limits: Limits | None
+    instructions: Instructions | None
+    output: Any
+    compression: Compression | None
+
+
+async def replay(
+    recording: str | Path | Recording,
+    *,
+    tools: ToolsLike | None = None,
+    limits: Limits | None = None,
+    instructions: Instructions | None = None,
+    output: Any = None,
+    compression: Compression | None = None,
+    ignore: str | Collection[str] = (),
+    partial: bool = False,
+) -> Replayed:
+    """Carry the recorded requests out again, without model, tools, people and time, and compare every fact.
+
+    The model says what it said, calls end as they ended and people ask what they asked, in the recorded order. The rest
+    follows anew: which calls run, are refused, time out or wait for a person, what joins the transcript, how the
+    request ends. `tools`, `limits`, `instructions`, `output` and `compression` are the application's own as they are
+    now, in the place of the recorded ones; handlers never run. `ignore` names fields that may differ, of all facts
+    ("at") or of one type ("tool_call_requested.deadline"); with `limits`, `deadline` is ignored anyway. `partial` takes
+    a recording that is cut off, and compares what there is.
+
+    Needs no network and takes no time, on any event loop. Raises `ReplayDifference`, an `AssertionError`, at the first
+    fact that is another one, and `RecordingError` for a file that is damaged or cut off.
+    """
+    read = recording if isinstance(recording, Recording) else read_lines(Path(recording), partial=partial)
+    own = _Own(tools=tools, limits=limits, instructions=instructions, output=output, compression=compression)
+    ignored = {ignore} if isinstance(ignore, str) else set(ignore)
+    if limits is not None:
+        ignored.add("deadline")
+    replayed = Replayed(read.path, 0, [], [])
+    for request in read.requests:
+        if not request.facts:
+            continue
+        result, asked = await _replay_request(read.path, request, own, ignored)
+        replayed.facts += len(request.facts)
+        replayed.results.append(result if request.is_whole else None)
+        replayed.asked.append(asked)
+    if read.damage is not None:
+        raise read.damage
+    return replayed
+
+
+async def _replay_request(
+    path: Path, request: RecordedRequest, own: _Own, ignore: Collection[str]
+) -> tuple[RequestResult[Any], list[ModelRequest]]:
+    try:
+        facts = Facts(request)
+        stage = Stage(path, request, facts, ignore)
+        session = _session(stage, facts, own)
+    except (ToolbusError, TypeError, KeyError, ValueError) as exc:
+        raise RecordingError(path, request.line, f"the request cannot be begun again: {exc}") from exc
+    result = await session.run()
+    stage.check_end()
+    if request.is_whole and result.error is not None and not isinstance(request.facts[-1], RequestFailed):
+        raise result.error  # the session broke
+    return result, stage.asked
+
+
+def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
+    request = stage.request
+    agreed, started = request.agreed, cast("RequestStarted", request.facts[0])
+    given = (
+        own if not request.is_below else _Own(tools=None, limits=None, instructions=None, output=None, compression=None)
+    )
+    options = options_in(agreed)
+    options["limits"] = given.limits or limits_in(agreed)
+    approval = agreed.get("approval")
+    options["approval"] = facts.policy if approval == FUNCTION else approval
+    if given.instructions is not None:
+        options["instructions"] = given.instructions
+    if given.compression is not None:
+        options["compression"] = given.compression
+    stage.guard = _guard(request, facts)
+    if stage.guard is not None:
+        options["interceptors"] = [stage.guard]
+    history = history_in(agreed)
+    prompt = _prompt(request)
+    stage.bus = ReplayBus(stage)
+
+    async def prepare() -> Sequence[Message]:
+        stage.publish_first()
+        session.notes = stage.notes
+        return history if prompt is not None else []
+
+    session = RequestSession(
+        stage.bus,
+        [RecordedModel(stage)] * _providers(request),
+        history if prompt is None else [prompt],
+        tools=RecordedTools(stage) if given.tools is None else given.tools,
+        conversation_id=started.conversation_id,
+        request_id=request.request_id,
+        parent=(started.parent_request_id, started.parent_call_id) if started.parent_request_id else None,
+        journal=stage,
+        prepare=prepare,
+        output=given.output,
+        **options,
+    )
+    session.granted.update(agreed.get("granted") or {})
+    stage.state = state_of(session)
+    if given.output is None and agreed.get("output"):
+        stage.state.output = RecordedOutput(agreed["output"], facts)
+    if given.compression is None:
+        send_by(session, RecordedSending(stage))
+    return session
+
+
+def _prompt(request: RecordedRequest) -> UserMessage | None:
+    """What the user said; None for a request that went on from its history."""
+    started = cast("RequestStarted", request.facts[0])
+    if not started.parent_id:
+        return None
+    for fact in request.facts[1:]:
+        message = fact.message if isinstance(fact, MessageAppended) else None
+        if isinstance(message, UserMessage) and message.message_id == started.parent_id:
+            return message
+        if message is None:
+            break
+    # It was refused, or nobody has looked at it: then there is no text of it either.
+    return UserMessage(content=started.prompt or "(not kept)", message_id=started.parent_id)
+
+
+def _guard(request: RecordedRequest, facts: Facts) -> Guard | None:
+    if not request.agreed.get("interceptors"):
+        return None
+    started = cast("RequestStarted", request.facts[0])
+    second: Event | None = request.facts[1] if len(request.facts) > 1 else None
+    refused = second if isinstance(second, RequestFailed) else None
+    return Guard(
+        facts, refused=refused, never_looked=bool(started.parent_id) and not started.prompt and refused is None
+    )
+
+
+def _providers(request: RecordedRequest) -> int:
+    return 1 + max((fact.provider for fact in request.facts if isinstance(fact, ModelRetrying)), default=0)

@@ -1,0 +1,377 @@
+"""What a replayed session stands on: a place in the recording, and a journal, clock, bus and model that go by it.
+
+The journal compares each fact with the recorded one, and then publishes what was published next in the recording. The
+clock reads the moment of the session's next own fact, so that a replay needs no time and makes the same moments; its
+deadlines fire where the recording goes on with what follows from one. So the order of things is that of the recording,
+whatever the machine, the event loop or its load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import anyio
+
+from ...bus import EventBus
+from ...clock import SessionClock
+from ...core.history import Shape
+from ...core.state import CallStatus, Messages, Phase, TurnState
+from ...core.steps import HistoryShaped
+from ...errors import ProviderError, ToolbusError
+from ...events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    HistoryCompressed,
+    MessageAppended,
+    ModelResponded,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
+    Spent,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallRequested,
+    ToolCallResumed,
+)
+from ...mailbox import Mailbox
+from ...messages import AssistantMessage, SystemMessage, Usage
+from ...protocols import Emit, ModelReply, ModelRequest, Provider, RequestView, ToolSpec
+from ...sending import Sending
+from ._difference import ReplayDifference, compare, difference_at
+from ._format import RecordedRequest
+from ._stand_ins import Facts, Guard, raised_as, summary_in
+
+__all__ = ["RecordedModel", "RecordedSending", "RecordedTools", "ReplayBus", "Stage"]
+
+_TERMINAL = (ToolCallCompleted, ToolCallFailed)
+_BY_CLOCK = (ToolCallPaused, ToolCallResumed)  # others publish them, and their facts have the session's time
+_NOT_NOW = 1e9  # seconds: too long for a retry
+
+
+class Stopped(ToolbusError):
+    """The replay is over before its session is: by a difference, or because the recording ends there."""
+
+    fault = "caller"
+
+
+class _Spent:
+    """Stands in for the sub-requests of a call that was given up."""
+
+    waits = False
+
+    def __init__(self, spent: Spent) -> None:
+        self.spent = spent
+
+
+class Stage:
+    """One request of a recording, and how far its replay has come. It is the replayed session's `Journal`."""
+
+    def __init__(self, path: Path, request: RecordedRequest, facts: Facts, ignore: Collection[str]) -> None:
+        self.request = request
+        self.difference: ReplayDifference | None = None
+        self.place = 0  # of the next fact
+        self.bus: ReplayBus
+        self.state: TurnState
+        self.guard: Guard | None = None
+        self.asked: list[ModelRequest] = []
+        self._path = path
+        self._ignore = ignore
+        self._facts = facts
+        self._published = 0  # the facts before it that others have made are published
+        self._fired_at = -1
+
+    # ----------------------------------------------------------------------------------------- the recording
+
+    @property
+    def next_own(self) -> int:
+        """The place of the session's next own fact; behind the last one where there is none."""
+        place, request = self.place, self.request
+        while place < len(request.facts) and not request.is_own(place):
+            place += 1
+        return place
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether what comes before the session's next own fact is, or has in it, a wish to cancel."""
+        return any(isinstance(each, CancelRequested) for each in self.request.facts[self.place : self.next_own])
+
+    def fact(self, place: int) -> Event | None:
+        """The fact at a place; None behind the last one."""
+        facts = self.request.facts
+        return facts[place] if place < len(facts) else None
+
+    def now(self) -> float:
+        """The moment at which the session does what it does next."""
+        facts = self.request.facts
+        for place in range(self.place, len(facts)):
+            if self.request.is_own(place) or isinstance(facts[place], _BY_CLOCK):
+                return facts[place].at
+        return facts[-1].at
+
+    # ------------------------------------------------------------------------------------------- the journal
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:  # noqa: ARG002 -- the protocol
+        """Compare, and go on. Raises `Stopped`."""
+        for fact in facts:
+            expected = self.fact(self.place)
+            if expected is None:
+                self.differs("the recording has ended, and the replay goes on", got=fact)
+            elif type(expected) is not type(fact):
+                self.differs(f"{fact.type} instead of {expected.type}", got=fact)
+            elif (field := compare(expected, fact, self._ignore)) is not None:
+                self.differs(f"{fact.type} differs", got=fact, field=field)
+            if isinstance(fact, ToolCallRequested):
+                self._spend(fact.call_id)
+            self.place += 1
+        if self.place >= len(self.request.facts) and not self.request.is_whole:
+            raise Stopped("the recording ends here")
+        self.publish()
+
+    def publish(self) -> None:
+        """Publish what the session has taken next, in one go as far as it may have been one.
+
+        What came later was taken by itself: results behind a wish, since a mailbox gives results first, and a second
+        fact that has the session's time, if that is another one.
+        """
+        request, place = self.request, self.place
+        asked, moment = False, 0.0
+        while place < len(request.facts) and not request.is_own(place):
+            fact = request.facts[place]
+            if isinstance(fact, _TERMINAL) and asked:
+                return
+            if isinstance(fact, _BY_CLOCK):
+                if moment not in (0.0, fact.at):
+                    return
+                moment = fact.at
+            asked = asked or not isinstance(fact, _TERMINAL)
+            if place >= self._published:
+                self._published = place + 1
+                if not self.bus.publish(fact):
+                    self.differs(f"nobody waits for {fact.type} here", place=place)
+            place += 1
+
+    def _spend(self, call_id: str) -> None:
+        for place in range(self.place, len(self.request.facts)):
+            fact = self.request.facts[place]
+            if isinstance(fact, ToolCallFailed) and fact.call_id == call_id:
+                if fact.spent is not None and self.request.is_own(place):
+                    self.state.open_calls[call_id].sub_requests = (_Spent(fact.spent),)
+                return
+
+    # --------------------------------------------------------------------------------------------- deadlines
+
+    def fires(self, moment: float) -> bool:
+        """Whether a timer of the session that is set to `moment` has fired in the recording."""
+        state = self.state
+        place = self.next_own
+        fact = self.fact(place)
+        if state.phase is Phase.MODEL:
+            if moment == state.not_before:
+                return True
+            while isinstance(fact, HistoryCompressed):
+                place += 1
+                fact = self.fact(place)
+            return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
+        if state.phase is not Phase.TOOLS:
+            return False
+        if place > self.place:  # somebody else's event comes first, and has been published
+            if not self.bus.is_heard:
+                self.differs(f"{self.request.facts[self.place].type} means nothing here")
+            return False
+        if isinstance(fact, ApprovalRequested) and self._asks_again(fact):
+            return False
+        if not isinstance(fact, ToolCallFailed) or self._fired_at == self.place:
+            calls = ", ".join(f"{each.call.name} ({each.call.call_id})" for each in state.open_calls.values())
+            self.differs(f"the replay waits for {calls}, and the recording does not")
+        self._fired_at = self.place
+        return True
+
+    def _asks_again(self, fact: ApprovalRequested) -> bool:
+        """A question that is put again, since somebody answered an older one: answer such a one."""
+        call = self.state.open_calls.get(fact.call_id)
+        if call is None or call.status is not CallStatus.WAITING or self._fired_at == self.place:
+            return False
+        self._fired_at = self.place
+        envelope = self.state.envelope(fact.at)
+        stale = ApprovalDecided(**envelope, call_id=fact.call_id, definition="an older one", approved=False)
+        return self.bus.publish(stale)
+
+    def differs(self, what: str, *, place: int | None = None, got: Event | None = None, field: Any = None) -> NoReturn:
+        """End the replay by its first difference. Raises `Stopped`."""
+        if self.difference is None:
+            at = self.place if place is None else place
+            self.difference = difference_at(self._path, self.request, at, what, got=got, field=field)
+        raise Stopped(what)
+
+    def check_end(self) -> None:
+        """Raise the difference, if there is one."""
+        if self.difference is None and self.request.is_whole and self.place < len(self.request.facts):
+            expected = self.request.facts[self.place]
+            self.difference = difference_at(
+                self._path, self.request, self.place, f"the replay has ended, and {expected.type} is expected"
+            )
+        if self.difference is not None:
+            raise self.difference
+
+    # ------------------------------------------------------------------------------------------ how it begins
+
+    @property
+    def notes(self) -> list[SystemMessage]:
+        """What was put in front of the prompt, for the model to know."""
+        found: list[SystemMessage] = []
+        for fact in self.request.facts[1:]:
+            if not isinstance(fact, MessageAppended) or not isinstance(fact.message, SystemMessage):
+                break
+            found.append(fact.message)
+        return found
+
+    def publish_first(self) -> None:
+        """Publish what people have asked before the request began."""
+        facts = self.request.facts
+        place = next(
+            (at for at, each in enumerate(facts) if not isinstance(each, (RequestStarted, MessageAppended))), 0
+        )
+        if place and not self.request.is_own(place):
+            self.place, before = place, self.place
+            self.publish()
+            self.place = before
+
+    def tools_now(self) -> dict[str, ToolSpec]:
+        """The tools with which the session's next own fact was made."""
+        place = self.next_own
+        written: list[Mapping[str, Any]] = list(self.request.agreed.get("tools") or [])
+        for begins, changed in self.request.tools:
+            if begins <= place:
+                written = changed
+        return self._facts.specs(written)
+
+
+class RecordedTools:
+    """The tools of a recorded request, as they were at each moment."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """See `ToolSource`."""
+        return self._stage.tools_now()
+
+
+class RecordedModel:
+    """Answers as the model did, and fails as it did."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.vendor = "recorded"
+        self.model = "recorded"
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002 -- it does not stream
+        """See `Provider`. Raises `Stopped` where the recording goes on with something else."""
+        stage = self._stage
+        stage.asked.append(request)
+        fact = stage.fact(stage.next_own)
+        if isinstance(fact, ModelResponded):
+            message = cast("AssistantMessage", fact.message)
+            if stage.guard is not None:
+                stage.guard.on_reply(fact.round, message)
+            return ModelReply(
+                message=message,
+                finish_reason=cast("Any", fact.finish_reason),
+                usage=fact.usage,
+                vendor=fact.vendor,
+                model=fact.model,
+            )
+        if isinstance(fact, RequestCancelled) and stage.is_cancelled:
+            await anyio.sleep_forever()  # until the session takes the wish to cancel
+        if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
+            stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
+        if fact.at >= stage.state.model_deadline:
+            await anyio.sleep_forever()  # until the deadline, which has fired already
+        raise self._failure(fact)
+
+    def _failure(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ProviderError:
+        if isinstance(fact, RequestCompleted):  # a last answer that failed
+            return ProviderError(fact.reason)
+        wait = _NOT_NOW
+        if isinstance(fact, ModelRetrying) and fact.provider == self._stage.state.provider:
+            wait = fact.delay_seconds
+        kind = raised_as("Recorded", ProviderError, fact.reason)
+        retryable = fact.retryable if isinstance(fact, RequestFailed) else True
+        return kind(fact.error, retryable=retryable, retry_after_seconds=wait)
+
+
+class RecordedSending(Sending):
+    """Tells of a history that was shortened when the recording does; what is sent here is the whole one."""
+
+    __slots__ = ("_stage",)
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.state, {})
+        self._stage = stage
+
+    def look(self, specs: Mapping[str, ToolSpec]) -> None:
+        """Nothing is shortened here."""
+
+    async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:  # noqa: ARG002
+        """See `Sending`."""
+        return Messages(self._stage.state.messages, system)
+
+    def shaped(self) -> HistoryShaped | None:
+        """See `Sending`."""
+        fact = self._stage.fact(self._stage.next_own)
+        if not isinstance(fact, HistoryCompressed):
+            return None
+        shape = Shape(fact.before_tokens, fact.after_tokens, fact.results_shortened, fact.turns_left_out, fact.summary)
+        return HistoryShaped(shape, summary_in(fact, self._stage.state.prices))
+
+    def answered(self, usage: Usage) -> None:
+        """Nothing is learned of a model that is not there."""
+
+
+class _ReplayClock(SessionClock):
+    """Reads what the recording says."""
+
+    __slots__ = ("_stage",)
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def __call__(self) -> float:
+        return self._stage.now()
+
+    def on_loop(self, moment: float) -> float:
+        return -math.inf if self._stage.fires(moment) else math.inf
+
+
+class ReplayBus(EventBus):
+    """A bus whose clock is the recording's."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+        self._mailbox: Mailbox | None = None
+
+    def open_mailbox(self, request_id: str, view: RequestView | None = None, *, parent_id: str = "") -> Mailbox:
+        """See `EventBus`."""
+        self._mailbox = super().open_mailbox(request_id, view, parent_id=parent_id)
+        return self._mailbox
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the session has still to take what was published for it."""
+        return bool(self._mailbox)
+
+    @property
+    def clock(self) -> SessionClock:
+        """See `EventBus`."""
+        return _ReplayClock(self._stage)

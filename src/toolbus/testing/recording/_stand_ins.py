@@ -1,0 +1,216 @@
+"""What stands in for the application's code in a replay: its tools, rules and guardrails, as the facts tell of them.
+
+A validator refuses what was refused, a rule asks about what was asked about. Pure, but for waiting in a guardrail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import anyio
+import orjson
+
+from ...core.arguments import parse_arguments
+from ...core.output import OutputType
+from ...core.prices import Price, cost_of
+from ...errors import Denied, InvalidArguments, ToolbusError
+from ...events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    HistoryCompressed,
+    MessageAppended,
+    ModelResponded,
+    RequestCompleted,
+    RequestFailed,
+    ToolCallFailed,
+)
+from ...interceptors import Interceptor
+from ...messages import AssistantMessage, Usage, UserMessage
+from ...protocols import Summary, ToolSpec
+from ...tools import ToolContext
+from ._agreement import FUNCTION, spec_from
+from ._format import RecordedRequest
+
+__all__ = ["Facts", "Guard", "RecordedOutput", "raised_as", "summary_in"]
+
+E = TypeVar("E", bound=Exception)
+_UNCHECKED = "The arguments could not be checked: the validator raised "
+_APPROVED_WITH = "The arguments that it was approved with are invalid: "
+_BY_PEOPLE = ("and that was to be remembered.", "s).")  # of the decision on another call, or of none in time
+_REPAIR = ("This is not the answer that was asked for: ", ". Call ")
+_NO_OUTPUT = ("the model gave no valid output: ", " (max_output_repairs=")
+
+
+def raised_as(name: str, base: type[E], code: str = "") -> type[E]:
+    """An exception's class under a name, and with a code, of which the recording tells."""
+    return cast("type[E]", type(name, (base,), {"code": code} if code else {}))
+
+
+def _same(name: str, arguments: Any) -> tuple[str, bytes]:
+    return name, orjson.dumps(arguments, default=dict, option=orjson.OPT_SORT_KEYS)
+
+
+class Facts:
+    """What the facts of a request say of decisions that were the application's."""
+
+    def __init__(self, request: RecordedRequest) -> None:
+        self._refused: dict[tuple[str, bytes], str] = {}
+        self._asked: set[tuple[str, bytes]] = set()
+        self.denied: list[tuple[int, int, str]] = []  # round, place and reason of calls that a guardrail has denied
+        self.texts: dict[str, tuple[dict[str, Any] | None, str]] = {}  # what was read of answers, or why nothing was
+        self._read(request)
+
+    def specs(self, written: list[Mapping[str, Any]]) -> dict[str, ToolSpec]:
+        """The tools as they were, with validators and rules that decide as theirs did."""
+        made: dict[str, ToolSpec] = {}
+        for each in written:
+            functions: dict[str, Any] = {"validate": self._validator(each["name"])}
+            if each.get("approval") == FUNCTION:
+                functions["approval"] = self._rule(each["name"])
+            made[each["name"]] = spec_from(each, **functions)
+        return made
+
+    def policy(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+        """An `ApprovalPolicy` that asks about what was asked about."""
+        return _same(spec.name, arguments) in self._asked
+
+    def _rule(self, name: str) -> Callable[[Mapping[str, Any]], bool]:
+        return lambda arguments: _same(name, arguments) in self._asked
+
+    def _validator(self, name: str) -> Callable[[Mapping[str, Any]], None]:
+        def validate(arguments: Mapping[str, Any]) -> None:
+            error = self._refused.get(_same(name, arguments))
+            if error is None:
+                return
+            if error.startswith(_UNCHECKED):
+                raise raised_as(error.removeprefix(_UNCHECKED).rstrip("."), Exception)
+            raise InvalidArguments(error)
+
+        return validate
+
+    def _read(self, request: RecordedRequest) -> None:
+        calls: dict[str, tuple[str, str]] = {}  # by id: the tool, and the arguments as they were written
+        decided: dict[str, ApprovalDecided] = {}
+        reply: ModelResponded | None = None
+        for place, fact in enumerate(request.facts):
+            if isinstance(fact, ModelResponded):
+                reply = fact
+                message = cast("AssistantMessage", fact.message)
+                calls.update({each.call_id: (each.name, each.arguments) for each in message.tool_calls})
+            elif isinstance(fact, ApprovalRequested):
+                self._asked.add(_same(fact.name, fact.arguments))
+            elif isinstance(fact, ApprovalDecided):
+                decided[fact.call_id] = fact
+            elif isinstance(fact, ToolCallFailed) and request.is_own(place) and reply is not None:
+                self._on_refused(fact, calls.get(fact.call_id, ("", "")), decided.get(fact.call_id), reply)
+            self._on_text(request, place)
+
+    def _on_refused(
+        self, fact: ToolCallFailed, call: tuple[str, str], decided: ApprovalDecided | None, reply: ModelResponded
+    ) -> None:
+        name, written = call
+        edited = decided.arguments if decided is not None and decided.approved else None
+        if edited is not None and fact.error.startswith(_APPROVED_WITH):
+            self._refused[_same(name, edited)] = fact.error.removeprefix(_APPROVED_WITH)
+        elif fact.reason in ("invalid_arguments", "error"):
+            with contextlib.suppress(InvalidArguments):  # what cannot be read, the turn machine refuses itself
+                self._refused[_same(name, parse_arguments(written))] = fact.error
+        elif fact.reason == "denied" and decided is None and not fact.error.endswith(_BY_PEOPLE):
+            message = cast("AssistantMessage", reply.message)
+            ids = [each.call_id for each in message.tool_calls]
+            if fact.call_id in ids:
+                self.denied.append((reply.round, ids.index(fact.call_id), fact.error))
+
+    def _on_text(self, request: RecordedRequest, place: int) -> None:
+        """What became of a text that was read as a structured output."""
+        fact = request.facts[place]
+        before = request.facts[place - 1] if place else None
+        if isinstance(fact, RequestCompleted) and fact.output is not None:
+            self.texts[fact.text] = (fact.output, "")
+            return
+        answer = before.message if isinstance(before, MessageAppended) else None
+        if not isinstance(answer, AssistantMessage) or answer.tool_calls:
+            return
+        text = answer.text
+        if isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
+            self.texts[text] = (None, _between(str(fact.message.content), *_REPAIR))
+        elif isinstance(fact, RequestFailed):
+            self.texts[text] = (None, _between(fact.error, *_NO_OUTPUT))
+
+
+def _between(text: str, before: str, behind: str) -> str:
+    return text.removeprefix(before).rpartition(behind)[0]
+
+
+class RecordedOutput(OutputType[Any]):
+    """The structured output that was asked for: takes what was taken, and refuses what was refused."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, written: Mapping[str, Any], facts: Facts) -> None:
+        self._texts = facts.texts
+        self.spec = facts.specs([written])[written["name"]]
+
+    def load(self, arguments: Mapping[str, Any]) -> Any:
+        """The arguments themselves: of which type they were is not known here."""
+        return dict(arguments)
+
+    def read(self, text: str) -> dict[str, Any]:
+        """See `OutputType`."""
+        arguments, error = self._texts.get(text, (None, "the answer was not read in the recording"))
+        if arguments is None:
+            raise InvalidArguments(error)
+        return arguments
+
+
+class Guard(Interceptor):
+    """Stands in for the interceptors of a request: denies what they have denied. For one request."""
+
+    def __init__(self, facts: Facts, *, refused: RequestFailed | None, never_looked: bool) -> None:
+        self._refused = refused
+        self._never_looked = never_looked
+        self._denied = {(number, place): reason for number, place, reason in facts.denied}
+        self._round = -1
+        self._next: deque[int] = deque()
+
+    def on_reply(self, number: int, message: AssistantMessage) -> None:
+        """A reply goes out now: its calls come to `before_tool` in order, but for those that are no JSON object."""
+        self._round = number
+        self._next = deque(place for place, call in enumerate(message.tool_calls) if _is_object(call.arguments))
+
+    async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:  # noqa: ARG002
+        """See `Interceptor`."""
+        if self._refused is not None:
+            raise raised_as("Refused", ToolbusError, self._refused.reason)(self._refused.error)
+        if self._never_looked:  # the request was cancelled meanwhile
+            await anyio.sleep_forever()
+        return prompt
+
+    async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:  # noqa: ARG002
+        """See `Interceptor`."""
+        place = self._next.popleft() if self._next else -1
+        if (reason := self._denied.get((self._round, place))) is not None:
+            raise Denied(reason)
+        return arguments
+
+
+def _is_object(written: str) -> bool:
+    try:
+        parse_arguments(written)
+    except InvalidArguments:
+        return False
+    return True
+
+
+def summary_in(fact: HistoryCompressed, prices: Mapping[str, Price] | None) -> Summary | None:
+    """The summary that a fact tells of, by a model that costs what it did; None where none was asked for."""
+    if not fact.summary and fact.usage == Usage():
+        return None
+    for name in prices or () if fact.cost is not None else ():
+        vendor, _, model = name.rpartition(":")
+        if cost_of(fact.usage, vendor, model, prices or {}) == fact.cost:
+            return Summary(text=fact.summary, usage=fact.usage, vendor=vendor, model=model)
+    return Summary(text=fact.summary, usage=fact.usage)
