@@ -474,7 +474,9 @@ class AnyBus(RuleBasedStateMachine):
     @rule(data=st.data())
     def end_request(self, data: st.DataObject) -> None:
         """What it leaves open counts as settled."""
-        request_id = data.draw(st.sampled_from(sorted(self.requests)))
+        self.end_request_of(data.draw(st.sampled_from(sorted(self.requests))))
+
+    def end_request_of(self, request_id: str) -> None:
         self.drain(request_id)
         mailbox = self._mailboxes.pop(request_id)
         for _ in range(2):
@@ -519,7 +521,9 @@ class AnyBus(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def claim(self, data: st.DataObject) -> None:
-        key = data.draw(self.keys())
+        self._claim(data.draw(self.keys()))
+
+    def _claim(self, key: Key) -> None:
         is_open = key in self.open
         if is_open:
             self.settle(key)
@@ -528,7 +532,9 @@ class AnyBus(RuleBasedStateMachine):
 
     @rule(data=st.data(), raising=st.booleans())
     def watch(self, data: st.DataObject, raising: bool) -> None:
-        key = data.draw(self.keys())
+        self._watch(data.draw(self.keys()), raising=raising)
+
+    def _watch(self, key: Key, *, raising: bool) -> None:
         told: list[str] = []
         expected: list[str] = []
 
@@ -545,14 +551,20 @@ class AnyBus(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def unwatch(self, data: st.DataObject) -> None:
-        key = data.draw(self.keys())
+        self._unwatch(data.draw(self.keys()))
+
+    def _unwatch(self, key: Key) -> None:
         self.watched.pop(key, None)
         self._run(lambda: self._bus.unwatch(*key))
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def ask_a_person(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.open)))
+        self._ask(data.draw(st.sampled_from(sorted(self.open))))
+
+    def _ask(self, key: Key) -> None:
+        if key not in self.open:
+            return
         question = ApprovalRequested(request_id=key[0], call_id=key[1], name="pay", arguments={}, deadline=1.0)
         self._run(lambda: self._bus.open_approval(self._mailboxes[self.open[key]], question))
         self.questions.add(key)
@@ -574,6 +586,88 @@ class AnyBus(RuleBasedStateMachine):
             self._publish(SteeringAdded(request_id=request_id, text="faster"))
         else:
             self._publish(CancelRequested(request_id=request_id, reason="enough"))
+
+    # Single steps seldom meet: these put some in a row that have to do with one another.
+
+    @rule(
+        request_id=st.sampled_from(REQUESTS),
+        steps=st.lists(
+            st.sampled_from(["tell", "ask", "decide", "complete", "fail", "claim", "watch", "pause", "unwatch"]),
+            min_size=2,
+            max_size=6,
+        ),
+    )
+    def live_a_call(self, request_id: str, steps: list[str]) -> None:
+        """One call, to which these things happen in a row."""
+        if request_id not in self.requests:
+            self.begin_request(request_id, "drop" if len(steps) % 2 else "event", "a" if request_id != "a" else "")
+        self.call(request_id, False)
+        key = (request_id, f"call{self.calls}")
+        for each in steps:
+            match each:
+                case "tell":
+                    self._publish(requested(key))
+                case "ask":
+                    self._ask(key)
+                case "decide":
+                    self._publish(ApprovalDecided(request_id=request_id, call_id=key[1], approved=True))
+                case "complete":
+                    self._publish(requested(key).completed("yes"))
+                case "fail":
+                    self._publish(requested(key).failed("no"))
+                case "claim":
+                    self._claim(key)
+                case "watch":
+                    self._watch(key, raising=False)
+                case "unwatch":
+                    self._unwatch(key)
+                case _:
+                    self._publish(ToolCallPaused(request_id=request_id, call_id=key[1]))
+            self.every_watch_was_told_once_if_its_call_was_settled()
+
+    @rule(
+        several=st.lists(
+            st.sampled_from(["quiet", "raise", "answer", "leave", "unplug", "plug", "interrupt"]),
+            min_size=2,
+            max_size=4,
+        ),
+        texts=st.lists(st.sampled_from(["ping", "x"]), min_size=1, max_size=3),
+    )
+    def listen_and_hear(self, several: list[str], texts: list[str]) -> None:
+        """Several receivers at once, and what they do to one another."""
+        for each in several:
+            self.connect((Event,), each)
+        for text in texts:
+            self.signal("a", text)
+        if sum(each.connected for each in self.receivers) > 4:
+            for each in self.receivers:
+                each.connected = False
+                each.disconnect()
+
+    @rule(
+        data=st.data(),
+        overflow=st.sampled_from(["drop_oldest", "drop_newest", "coalesce", "disconnect"]),
+        capacity=st.integers(1, 4),
+        events=st.lists(st.sampled_from("mmnxxf"), min_size=3, max_size=14),
+        request_id=st.sampled_from([None, "a", "c"]),
+    )
+    def overflow(
+        self, data: st.DataObject, overflow: Overflow, capacity: int, events: list[str], request_id: str | None
+    ) -> None:
+        """A subscription that is slow: signals, deltas of two messages, and facts."""
+        self.subscribe((Event,), request_id, request_id is not None, False, False, capacity, overflow)
+        parent = ["a", "b"][len(events) % 2]
+        self.begin_request("d", "event", parent)
+        for number, each in enumerate(events):
+            if each == "f":
+                self.say("d", True)
+            elif each == "x":
+                self.signal(REQUESTS[number % 4], "x")
+            else:
+                self._publish(TextDelta(request_id="d", message_id=each, text=f"{number};"))
+        self.read(data, len(events) // 2, False)
+        if len(events) % 3 == 0:
+            self.end_request_of("d")
 
     def keys(self) -> st.SearchStrategy[Key]:
         some = [*self.open, *self.settled, *self.watched, ("a", "call1"), ("d", "call0")]
@@ -747,8 +841,8 @@ def requested(key: Key) -> ToolCallRequested:
 @pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07")
 class TestAnyBus(AnyBus.TestCase):
     settings = settings(
-        max_examples=100,
-        stateful_step_count=40,
+        max_examples=120,
+        stateful_step_count=30,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )

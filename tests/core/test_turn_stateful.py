@@ -5,9 +5,11 @@ A journal is replayed after every step, through JSON, by `apply` alone: this is 
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ from turn_strategies import (
     City,
     agreed,
     arguments,
+    cut_offs,
     denials,
     edits,
     limits,
@@ -52,6 +55,7 @@ from toolbus.core.approval import definition_of, needs_approval
 from toolbus.core.history import Shape
 from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
+from toolbus.core.shorten import page
 from toolbus.core.state import CallStatus, Phase
 from toolbus.core.transcript import repair, validate
 from toolbus.core.turn import (
@@ -89,7 +93,7 @@ from toolbus.events import (
     encode,
 )
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
-from toolbus.protocols import Summary, ToolSpec
+from toolbus.protocols import FinishReason, Summary, ToolSpec
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
@@ -214,6 +218,33 @@ class AnyTurn(RuleBasedStateMachine):
     @rule(data=st.data(), names=st.lists(st.sampled_from(sorted({*SEQUENTIAL, "pay"})), min_size=2, max_size=5))
     def reply_with_calls_that_have_to_wait(self, data: st.DataObject, names: list[str]) -> None:
         self.reply("", [call(name, data.draw(arguments)) for name in names], Usage(), OWN_TOOLS, {})
+
+    @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
+    @rule(text=texts, written=cut_offs, finish=st.sampled_from(["length", "content_filter"]))
+    def reply_that_is_cut_off(self, text: str, written: list[str], finish: FinishReason) -> None:
+        """An object that is closed is whole, wherever the reply ended; of anything else nothing runs."""
+        reply = replied(text, *(call("clock", each) for each in written)).reply
+        facts = self.step(ModelReplied(replace(reply, finish_reason=finish)))
+        whole = [place for place, each in enumerate(written) if each.endswith("}")]
+        ran = [int(each.call_id.rpartition("_")[2]) for each in of(ToolCallRequested, facts)]
+        assert set(ran) <= set(whole)
+        assert not ran or not self.turn.state.open_calls.keys() - {
+            each.call_id for each in of(ToolCallRequested, facts)
+        }
+
+    @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
+    @rule(data=st.data(), offset=st.sampled_from([0, 1, 3, 10**9]))
+    def read_on(self, data: st.DataObject, offset: int) -> None:
+        """The machine answers it from the transcript as it is now, or says what there is; nobody is asked to run it."""
+        state = self.turn.state
+        results = {each.call_id: each for each in state.messages if isinstance(each, ToolMessage)}
+        chosen = data.draw(st.sampled_from([*results, "r_9_9"]))
+        self.turn.offer(self.with_output(OWN_TOOLS))
+        facts = self.step(replied("", call("read_result", json.dumps({"call_id": chosen, "offset": offset}))))
+        assert of(ToolCallRequested, facts) == []
+        assert of(ApprovalRequested, facts) == []
+        for each in of(ToolCallCompleted, facts):
+            assert each.content == page(results[chosen].content, offset, self.turn.state.max_result_chars)
 
     @precondition(lambda self: self.turn.state.phase is not Phase.MODEL)
     @rule(text=texts)

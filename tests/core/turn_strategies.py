@@ -14,6 +14,7 @@ from toolbus.core.history import Shape
 from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
 from toolbus.core.prices import Price
+from toolbus.core.reading import READ_RESULT
 from toolbus.errors import InvalidArguments
 from toolbus.events import Spent
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
@@ -55,6 +56,7 @@ OWN_TOOLS: Mapping[str, ToolSpec] = {
     "step": ToolSpec(name="step", sequential=True, validate=_nothing_bad),
     "sign": ToolSpec(name="sign", sequential=True, approval=True),
     **{each.spec.name: each.spec for each in (task_complete, give_up, update_plan)},
+    READ_RESULT.name: READ_RESULT,
 }
 SEQUENTIAL = {"step", "sign"}
 CHANGED = {name: replace(spec, description="It is another one now.") for name, spec in OWN_TOOLS.items()}
@@ -114,6 +116,7 @@ controls = st.sampled_from(
         *[call("update_plan", '{"steps":[{"text":"look","status":"done"},{"text":"tell"}]}')] * 2,
         *[call("task_complete", '{"answer":"noon"}'), call("task_complete", '{"answer":"[1]"}')],
         *[call("give_up", '{"reason":"too hard"}'), call("give_up", "{}")],
+        *[call("read_result", '{"call_id":"r_0_0"}'), call("read_result", '{"call_id":"call_0","offset":2}')],
         *[call("final_answer", '{"name":"Rome"}'), call("final_answer", '{"value":[1]}'), call("final_answer")],
     ]
 )
@@ -149,3 +152,4 @@ spents = st.none() | st.builds(Spent, usage=usages, tool_calls=st.integers(0, 2)
 seconds = st.sampled_from([0.0, 0.05, 0.1, 0.1, 1.0, 2.9, 31.0])
 edits = st.sampled_from([None, None, {}, {"n": 2}, {"bad": 1}, {"city": 5}])
 denials = st.sampled_from([{}, {}, {}, {0: "It is forbidden."}, {2: "It is forbidden."}])
+cut_offs = st.lists(st.sampled_from(["", "", " \n", "{", '{"city": "Ro', "{}", '{"n":1}']), max_size=3)
