@@ -93,6 +93,6 @@ def _clockwork() -> Any:
         if isinstance(loop, VirtualTimeLoop):
             return loop
     raise ConfigurationError(
-        "the time of this event loop is real; put `anyio_backend = virtual_backends()` into the test module, "
-        "or run it with `virtual_backend(...)`"
+        "the time of this event loop is real; let the test ask for the fixture toolbus_clock (pytest), put "
+        "`anyio_backend = virtual_backends()` into the test module, or run the loop with `virtual_backend(...)`"
     )
