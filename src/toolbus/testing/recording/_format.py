@@ -218,7 +218,7 @@ class _Reader:
             request = self._request(number, given)
             request.tools.append((len(request.facts), given.get("tools") or []))
         elif kind == LEFT:
-            self._request(number, given).was_left = True
+            self._leave(number, given)
         elif kind == END:
             self._end(number, given)
         else:
@@ -231,6 +231,13 @@ class _Reader:
         if request_id in self._requests:
             raise self._error(number, f"request {request_id} begins a second time")
         self._requests[request_id] = RecordedRequest(request_id, given, number)
+
+    def _leave(self, number: int, given: Mapping[str, Any]) -> None:
+        request = self._request(number, given)
+        if given.get("facts") not in (None, len(request.facts)):
+            told = f"{given['facts']} facts of request {request.request_id} were written, and {len(request.facts)} are here"
+            raise self._error(number, told)
+        request.was_left = True
 
     def _event(self, number: int, line: bytes, given: Mapping[str, Any]) -> None:
         try:

@@ -87,6 +87,7 @@ class Recorder:
         self._deltas = deltas
         self._mask: Mask | None = masked if mask is True else mask or None
         self._tools: dict[str, list[dict[str, Any]]] = {}  # by request, of those that run
+        self._written: dict[str, int] = {}  # facts, by request
         self._digest = hashlib.sha256()
         self._lines = 0
         try:
@@ -119,8 +120,10 @@ class Recorder:
         for fact in facts:
             self._write_event(fact)
         self.facts += len(facts)
+        self._written[request_id] = seq + len(facts)
         if facts and isinstance(facts[-1], _ENDINGS):
             self._tools.pop(request_id, None)
+            self._written.pop(request_id, None)
 
     def close(self) -> None:
         """End the file. Requests that still run are not recorded any further. Idempotent."""
@@ -128,7 +131,7 @@ class Recorder:
         if self._file is None:
             return
         for request_id in list(self._tools):
-            self._write({"type": LEFT, "request_id": request_id})
+            self._leave(request_id)
         self._write({"type": END, "lines": self._lines, "sha256": self._digest.hexdigest()})
         self._let_go()
 
@@ -144,7 +147,7 @@ class Recorder:
         if event.is_fact:
             if isinstance(event, _ENDINGS) and self._tools.pop(event.request_id, None) is not None:
                 # Its journal has not seen that: the host has left it, or it broke.
-                self._write({"type": LEFT, "request_id": event.request_id, "ending": event.type})
+                self._leave(event.request_id, ending=event.type)
         elif self._deltas if isinstance(event, _DELTAS) else self._signals:
             self._write_event(event)
 
@@ -163,6 +166,9 @@ class Recorder:
                 self._tools[request_id] = tools
                 self._write({"type": TOOLS, "request_id": request_id, "tools": tools})
 
+    def _leave(self, request_id: str, **more: str) -> None:
+        self._write({"type": LEFT, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
+
     def _write_event(self, event: Event) -> None:
         with self._noting():
             try:
@@ -175,7 +181,7 @@ class Recorder:
         with self._noting():
             if self._mask is not None and line["type"] == AGREED:
                 line = hide(line, self._mask)
-            self._put(orjson.dumps(line, default=_as_json))
+            self._put(orjson.dumps(line, default=_as_json, option=orjson.OPT_NON_STR_KEYS))
 
     def _put(self, line: bytes) -> None:
         if self._file is None:

@@ -53,6 +53,7 @@ __all__ = ["RecordedModel", "RecordedSending", "RecordedTools", "ReplayBus", "St
 
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)  # others publish them, and their facts have the session's time
+_ENDS_HERE = "the recording ends here"
 _NOT_NOW = 1e9  # seconds: too long for a retry
 
 
@@ -123,6 +124,8 @@ class Stage:
         for fact in facts:
             expected = self.fact(self.place)
             if expected is None:
+                if not self.request.is_whole:
+                    raise Stopped(_ENDS_HERE)
                 self.differs("the recording has ended, and the replay goes on", got=fact)
             elif type(expected) is not type(fact):
                 self.differs(f"{fact.type} instead of {expected.type}", got=fact)
@@ -132,7 +135,7 @@ class Stage:
                 self._spend(fact.call_id)
             self.place += 1
         if self.place >= len(self.request.facts) and not self.request.is_whole:
-            raise Stopped("the recording ends here")
+            raise Stopped(_ENDS_HERE)
         self.publish()
 
     def publish(self) -> None:
