@@ -87,8 +87,8 @@ class HarnessFactory:
         self._made.append(harness)
         return harness
 
-    def untold(self) -> Iterator[tuple[str, str]]:
-        """A title and a timeline for each harness whose timeline no exception carries."""
+    def untold_by(self, exception: BaseException) -> Iterator[tuple[str, str]]:
+        """A title and a timeline for each harness whose timeline `exception` does not carry."""
         for number, harness in enumerate(self._made):
-            if harness.events and not harness.told:
+            if harness.events and harness.told_by is not exception:
                 yield f"toolbus_harness{f' {number}' if len(self._made) > 1 else ''}", harness.timeline()

@@ -93,8 +93,7 @@ class Harness:
         self.tools = [each.spec if isinstance(each, Tool) else each for each in given]
         self.bus = bus if bus is not None else EventBus()
         self.sessions: list[RequestSession] = []
-        self.told = False  # whether an exception carries the timeline
-        self._failed: AssertionError | None = None
+        self.told_by: BaseException | None = None  # the newest exception that carries the timeline
         self._runnable = [each for each in given if isinstance(each, Tool)] if run_tools else None
         self._limits = limits
         self._strict = strict
@@ -145,12 +144,12 @@ class Harness:
 
     def _annotate(self, value: BaseException) -> None:
         """Tell the exception that leaves the block what happened, unless it does so itself."""
-        if value is not self._failed:
+        if value is not self.told_by:
             for problem in self._problems():
                 value.add_note(problem)
             if self._log:
                 value.add_note(f"events so far:\n{self.timeline()}")
-        self.told = True
+        self.told_by = value
 
     # ------------------------------------------------------------------------------------------------- the request
 
@@ -384,9 +383,8 @@ class Harness:
             raise self._failure(str(exc)) from None
 
     def _failure(self, problem: str) -> AssertionError:
-        self.told = True
-        self._failed = AssertionError(f"{problem}; events so far:\n{self.timeline()}")
-        return self._failed
+        failure = self.told_by = AssertionError(f"{problem}; events so far:\n{self.timeline()}")
+        return failure
 
 
 def _provider_of(given: Provider | Script | None) -> Provider | None:

@@ -82,8 +82,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Put the timelines of a test that fails into its report, where its exception does not carry them."""
     try:
         return (yield)
-    except BaseException:
+    except BaseException as exc:
         factory: HarnessFactory | None = getattr(item, "funcargs", {}).get("toolbus_harness")
-        for title, timeline in () if factory is None else factory.untold():
+        for title, timeline in () if factory is None else factory.untold_by(exc):
             item.add_report_section("call", title, timeline)
         raise
