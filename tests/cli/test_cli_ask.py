@@ -131,7 +131,7 @@ class TestExitStatus:
             (("ask", "q", "--jso"), "unrecognized arguments: --jso (see toolbus --help)"),
             (("ask", "q", "--log-level", "loud"), "invalid choice: 'loud'"),
             (("frob",), "invalid choice: 'frob'"),
-            ((), "name a command: ask, chat, events, tools or simulate (see toolbus --help)"),
+            ((), "name a command: ask, chat, events, tools, replay or simulate (see toolbus --help)"),
             (("chat", "--dir", "nowhere"), "--dir nowhere does not exist"),
             (("tools", "--dir", "nowhere"), "--dir nowhere does not exist"),
         ],

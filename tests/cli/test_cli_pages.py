@@ -17,7 +17,7 @@ REFERENCE = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 HOW_TO = (DOCS / "how-to" / "ask-about-your-files.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", ["ask", "chat", "events", "tools", "simulate"])
+@pytest.mark.parametrize("command", ["ask", "chat", "events", "tools", "replay", "simulate"])
 def test_every_option_stands_on_the_page(toolbus: Command, command: str):
     options = set(re.findall(r"(?<![\w-])(--[a-z-]+|-[a-z])\b", toolbus(command, "--help").out.partition("\n\n")[0]))
     assert {each for each in options - {"-h", "--help"} if f"`{each}" not in REFERENCE} == set()

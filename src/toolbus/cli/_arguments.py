@@ -18,6 +18,7 @@ examples:
   toolbus chat --dir ~/notes --provider openai:gpt-5-mini
   toolbus tools --tools mytools:search
   toolbus events --json-schema > events.schema.json
+  toolbus ask "Where is main?" --record main.jsonl && toolbus replay main.jsonl
 
 environment:
   TOOLBUS_PROVIDER  the provider when --provider is not given
@@ -64,6 +65,20 @@ exit status:
   on a terminal 0; from a pipe that of the first question that was not
   answered (see toolbus ask --help)"""
 
+_REPLAY = """\
+Carry recorded requests out again, without their model and tools and in no
+time, and compare every fact. For each file, say that it is the same, or where
+the first difference is. ask --record FILE makes such files."""
+
+_REPLAY_EXAMPLES = """\
+examples:
+  toolbus ask "Where is the timeout set?" --record timeout.jsonl
+  toolbus replay timeout.jsonl tests/recordings/*.jsonl
+  toolbus replay timeout.jsonl --ignore deadline --json
+
+exit status:
+  0 all are the same   1 one differs, or is damaged   2 wrong usage"""
+
 _SIMULATE = """\
 Run toolbus itself through worlds in which everything goes wrong, in virtual
 time, and check its guarantees at every event. Each seed is a world; one that
@@ -107,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sources(ask)
     _add_approval(ask)
     _add_limits(ask)
+    _add_recording(ask)
     output = ask.add_argument_group("output").add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object with the result instead of the text")
     output.add_argument("--events", action="store_true", help="print each event as one line of JSON, and nothing else")
@@ -116,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sources(chat)
     _add_approval(chat)
     _add_limits(chat)
+    _add_recording(chat)
     _add_telling(chat)
 
     events = commands.add_parser(
@@ -130,6 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(tools)
     tools.add_argument("--json", action="store_true", help="print a JSON list with names, descriptions and schemas")
     _add_debug(tools)
+
+    _add_replay(commands.add_parser("replay", help="compare recordings", **_texts(_REPLAY, _REPLAY_EXAMPLES)))
 
     simulation = commands.add_parser(
         "simulate", help="look for bugs in toolbus itself", **_texts(_SIMULATE, _SIMULATE_EXAMPLES)
@@ -198,6 +217,26 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--limit", action="append", default=[], metavar="NAME=VALUE", help="any other limit, such as max_repeats=5"
     )
+
+
+def _add_recording(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("recording")
+    group.add_argument("--record", metavar="FILE", help="write the request's facts to a file, for toolbus replay")
+    group.add_argument("--record-signals", action="store_true", help="and its signals, but for the pieces of replies")
+    group.add_argument("--record-masked", action="store_true", help="with what looks like a secret hidden")
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a recording")
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="a field that may differ, such as deadline or tool_call_requested.deadline; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each file")
+    _add_debug(parser)
 
 
 def _add_telling(parser: argparse.ArgumentParser) -> None:

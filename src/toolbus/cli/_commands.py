@@ -27,7 +27,8 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        print("toolbus: name a command: ask, chat, events, tools or simulate (see toolbus --help)", file=sys.stderr)
+        named = "ask, chat, events, tools, replay or simulate"
+        print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
     return _ended(_guarded(options, screen), screen)
@@ -61,6 +62,10 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
         from ._chat import chat  # noqa: PLC0415
 
         return chat(options, screen, debug=debug)
+    if options.command == "replay":
+        from ._recordings import replay_files  # noqa: PLC0415
+
+        return replay_files(options, screen)
     if options.command == "simulate":
         from ._simulate import run_simulation  # noqa: PLC0415
 

@@ -9,6 +9,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ..core.limits import Limits
@@ -69,8 +70,16 @@ def opened(
         if remark and not options.quiet:
             screen.tell(f"toolbus: {remark}")
         person = arrange(runtime, options, screen, stdout)
-        with Host(runtime, screen, show, tick, person) as host:
+        with _recorded(options, runtime, screen), Host(runtime, screen, show, tick, person) as host:
             yield Opened(host, name)
+
+
+def _recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> AbstractContextManager[None]:
+    if options.record is None:
+        return contextlib.nullcontext()
+    from ._recordings import recorded  # noqa: PLC0415 -- the testing kit, which most commands do not need
+
+    return recorded(options, runtime, screen)
 
 
 def status_of(result: RequestResult[Any], signal: int | None) -> int:

@@ -235,8 +235,8 @@ class _Reader:
     def _leave(self, number: int, given: Mapping[str, Any]) -> None:
         request = self._request(number, given)
         if given.get("facts") not in (None, len(request.facts)):
-            told = f"{given['facts']} facts of request {request.request_id} were written, and {len(request.facts)} are here"
-            raise self._error(number, told)
+            here = f"and {len(request.facts)} are here"
+            raise self._error(number, f"{given['facts']} facts of request {request.request_id} were written, {here}")
         request.was_left = True
 
     def _event(self, number: int, line: bytes, given: Mapping[str, Any]) -> None:

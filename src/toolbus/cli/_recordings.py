@@ -1,0 +1,86 @@
+"""`--record`, and `toolbus replay`: requests into a file, and out of it again."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+
+from ..errors import ConfigurationError
+from ..runtime import Runtime
+from ..testing.recording import RecordingError, ReplayDifference, record, replay
+from ._screen import Screen
+from ._text import clean, escape_json
+
+__all__ = ["recorded", "replay_files"]
+
+FAILED = 1
+
+
+@contextlib.contextmanager
+def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> Generator[None]:
+    """Record what the runtime is asked inside. Raises `ConfigurationError` where the file cannot be made."""
+    path: str = options.record
+    with contextlib.ExitStack() as stack:
+        try:
+            recording = record(path, runtime, signals=options.record_signals, mask=options.record_masked)
+            recorder = stack.enter_context(recording)
+        except RecordingError as exc:
+            raise ConfigurationError(f"--record {exc}") from exc
+        yield
+        try:
+            stack.close()
+        except RecordingError as exc:  # what was asked has its answer all the same
+            screen.tell(clean(f"toolbus: {exc}"))
+            return
+    if not options.quiet:
+        told = f"{_count(recorder.requests, 'request')}, {_count(recorder.facts, 'fact')}"
+        screen.tell(clean(f"toolbus: recorded in {path}: {told}; toolbus replay {path} compares it"))
+
+
+def replay_files(options: argparse.Namespace, screen: Screen) -> int:
+    """Replay each file and say what came of it; the exit status. Raises `ConfigurationError` for a missing file."""
+    paths = [Path(each) for each in options.files]
+    for path in paths:
+        if not path.is_file():
+            raise ConfigurationError(f"there is no file {path}")
+    status = 0
+    for path in paths:
+        found = _replayed(path, options.ignore)
+        status = status if found["same"] else FAILED
+        if options.json:
+            screen.data(escape_json(orjson.dumps(found, default=str).decode()))
+        elif found["same"]:
+            told = f"{_count(found['requests'], 'request')}, {_count(found['facts'], 'fact')}"
+            screen.data(clean(f"{path}: the same ({told})"))
+        else:
+            screen.data(clean(found["problem"]))
+    return status
+
+
+def _replayed(path: Path, ignore: list[str]) -> dict[str, Any]:
+    """What came of one file, as `--json` prints it."""
+    found: dict[str, Any] = {"file": str(path), "same": False}
+    try:
+        replayed = anyio.run(_replay, path, ignore)
+    except ReplayDifference as exc:
+        told = {"line": exc.line, "request_id": exc.request_id, "field": exc.field}
+        return {**found, **told, "expected": exc.expected, "got": exc.got, "problem": str(exc)}
+    except RecordingError as exc:
+        return {**found, "line": exc.line, "problem": str(exc)}
+    except OSError as exc:
+        return {**found, "problem": f"{path}: {exc.strerror or exc}"}
+    return {**found, "same": True, "requests": len(replayed.results), "facts": replayed.facts}
+
+
+async def _replay(path: Path, ignore: list[str]) -> Any:
+    return await replay(path, ignore=ignore)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
