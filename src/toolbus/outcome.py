@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from .core.history import most_chars
 from .core.output import OutputType
+from .core.result_size import most_chars
 from .core.state import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,

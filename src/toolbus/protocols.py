@@ -261,8 +261,9 @@ class HistorySummarizer(Protocol):
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         """A summary of `messages`, whole turns, and of what was summed up before them, `earlier`, empty at first.
 
-        `provider` is the model that the request is about to ask. Called before it is, in its time. Raises whatever it
-        likes: then the turns are left out without a summary. Must let cancellation pass.
+        Sensitive results stay, and are not told here. `provider` is the model that the request is about to ask. Called
+        before it is, in half of its time. Raises whatever it likes: then the turns are left out without a summary, once
+        there is no more room. Must let cancellation pass.
         """
         ...
 

@@ -15,7 +15,8 @@ import anyio
 
 from .core.arguments import encodable
 from .core.compression import Compression
-from .core.history import History, Memo, is_of_interest
+from .core.history import History, Memo
+from .core.result_size import is_of_interest
 from .core.state import Messages, TurnState
 from .core.steps import HistoryShaped
 from .core.tokens import Calibration, Tokenizer, estimate_message, estimate_text, estimate_tools

@@ -28,7 +28,8 @@ class Summarizer:
 
     `provider` is the model to ask, such as a smaller one; without it, the one that the request asks. What it uses
     counts towards the request's limits and cost. It is asked once for many turns, and given its own earlier summary to
-    go on from. When it fails, or says nothing, the turns leave without a summary, and the log tells.
+    go on from. It is not given sensitive results, which stay; the request's interceptors do not see this call. When it
+    fails, or says nothing, the turns leave without a summary when there is no more room, and the log tells.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support.transcript_strategies import mishandled
 from support.wire_oracle import check_wires
 from toolbus.core.compression import Compression, Edit, Fold, Seen
-from toolbus.core.history import History, is_of_interest
+from toolbus.core.history import History
+from toolbus.core.result_size import is_of_interest
 from toolbus.core.tokens import estimate_message, estimate_text
 from toolbus.core.transcript import repair, validate
 from toolbus.errors import ConfigurationError

@@ -179,6 +179,21 @@ def test_what_is_told_of_shortened_results_is_of_those_that_are_sent() -> None:
     assert history.has_shortened
 
 
+def test_a_summary_is_made_without_the_sensitive_results_which_stay() -> None:
+    secret = [*said("q", 2)[:1], *called("q", "the token", name="login"), AssistantMessage(text="in")]
+    messages = [*secret, *said("p", 200), *said("r", 2)]
+    history = history_of(messages)
+    history.limit_tokens = history.tokens
+    leaving = history.leaving()
+    validate(leaving)
+    assert [each.content for each in leaving if isinstance(each, ToolMessage)] == ["[This result is kept as it is.]"]
+    assert [each for each in leaving if not isinstance(each, ToolMessage)] == [
+        each for each in messages[: len(leaving)] if not isinstance(each, ToolMessage)
+    ]
+    history.leave("They logged in.")
+    assert [each.content for each in history.view() if isinstance(each, ToolMessage)] == ["the token"]
+
+
 # ------------------------------------------------------------------------------------------------ from turn to turn
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,9 +17,9 @@ from toolbus.core.compression import Edit, Fold, Seen
 from toolbus.core.tokens import estimate_message, estimate_text, estimate_tools
 from toolbus.core.transcript import validate
 from toolbus.errors import ContextOverflow, ProviderUnavailable
-from toolbus.events import HistoryCompressed, ToolCallRequested
+from toolbus.events import ApprovalDecided, ApprovalRequested, HistoryCompressed, ToolCallRequested
 from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, Usage, UserMessage
-from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
+from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary, ToolSpec
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, text
 
@@ -110,11 +110,11 @@ class Conversation:
 
     # ------------------------------------------------------------------------------------------------ the model
 
-    def model(self, request: ModelRequest) -> Any:
+    def model(self, request: ModelRequest, vendor: str) -> Any:
         rnd = self.rnd
         if "You keep the memory" in str(request.messages[0]):
             return text(rnd.choice(["", "It went well.", "on and on " * 200]))
-        self.check(request)
+        self.check(request, vendor)
         session = next(found for each in self.runtimes if (found := each.session(request.request_id)))
         does = rnd.random()
         if does < 0.05:
@@ -135,14 +135,17 @@ class Conversation:
         if does < 0.2:
             return text("", usage=usage)
         if does < 0.7:
-            wanted = [
-                (rnd.choice([*NAMES, "read_result", "gone"]), {"n": rnd.randint(0, 2)})
-                for _ in range(rnd.randint(1, 4))
-            ]
-            return calls(*wanted, usage=usage)
+            return calls(*(self.wanted(request) for _ in range(rnd.randint(1, 4))), usage=usage)
         return text("well " * rnd.choice([1, 20, 200]), usage=usage)
 
-    def check(self, request: ModelRequest) -> None:
+    def wanted(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
+        name = self.rnd.choice([*NAMES, "read_result", "gone"])
+        if name != "read_result":
+            return name, {"n": self.rnd.randint(0, 2)}
+        there = [each.call_id for each in request.messages if isinstance(each, ToolMessage)]
+        return name, {"call_id": self.rnd.choice([*there, "?"]), "offset": self.rnd.choice([0, 100])}
+
+    def check(self, request: ModelRequest, vendor: str) -> None:
         messages = list(request.messages)
         self.views.append((request.messages, messages))
         validate(messages)
@@ -166,7 +169,7 @@ class Conversation:
             learned = session.sending.calibration
             assert learned is not None
             about = sent + estimate_tools(request.tools, count)
-            calibrated = learned.overhead("scripted:") + learned.factor("scripted:") * about
+            calibrated = learned.overhead(vendor) + learned.factor(vendor) * about
             assert calibrated <= self.window + 1, f"{calibrated} of {self.window}: {sent} and {about - sent}"
 
     # ------------------------------------------------------------------------------------------- the conversation
@@ -174,7 +177,15 @@ class Conversation:
     async def run(self) -> None:
         rnd = self.rnd
         store = MemoryStore()
-        provider = ScriptedProvider(self.model)
+        first = ScriptedProvider(lambda request: self.model(request, "first:"), vendor="first")
+        second = ScriptedProvider(lambda request: self.model(request, "second:"), vendor="second")
+
+        def for_round(number: int) -> Provider | None:
+            return second if number % 2 else None
+
+        def some(_spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+            return arguments.get("n") == 1
+
         ids = ["a", "b"]
         kept: dict[str, list[Message]] = {each: [] for each in ids}
         options: dict[str, Any] = {
@@ -184,14 +195,18 @@ class Conversation:
             "instructions": rnd.choice([None, "Be brief.", "Be long. " * 30]),
             "note_failures": rnd.random() < 0.5,
             "interceptors": rnd.choice([[], [Adding()]]),
+            "providers": rnd.choice([[first], [first, second]]),
+            "provider_for_round": rnd.choice([None, for_round]),
+            "approval": rnd.choice([None, some]),
         }
         async with (
-            Runtime(provider, tools=self.tools, store=store, **options) as one,
-            Runtime(provider, tools=self.tools, store=store, **options) as other,
+            Runtime(tools=self.tools, store=store, **options) as one,
+            Runtime(tools=self.tools, store=store, **options) as other,
         ):
             self.runtimes = [one, other]
             for each in self.runtimes:
                 each.bus.connect(ToolCallRequested, self.requested.append)  # type: ignore[arg-type]
+                each.bus.connect(ApprovalRequested, self.decider(each))
                 each.bus.connect(HistoryCompressed, self.told.append)  # type: ignore[arg-type]
             for turn in range(rnd.randint(1, 14)):
                 conversation_id = rnd.choice(ids)
@@ -204,9 +219,9 @@ class Conversation:
                     max_consecutive_errors=rnd.choice([1, 5]),
                 )
                 runtime = rnd.choice(self.runtimes)
-                result = await runtime.run(
-                    f"question {turn} " * rnd.choice([1, 1, 60]), conversation_id=conversation_id, limits=limits, **more
-                )
+                more["output"] = rnd.choice([None, None, list[int]])
+                prompt = f"question {turn} " * rnd.choice([1, 1, 60])
+                result = await runtime.run(prompt, conversation_id=conversation_id, limits=limits, **more)
                 self.check_result(result, kept[conversation_id])
                 kept[conversation_id] = result.messages
                 stored = list(await store.history(conversation_id))
@@ -215,6 +230,13 @@ class Conversation:
             assert list(view) == then
         for told in self.told:
             assert told.after_tokens <= told.before_tokens
+
+    def decider(self, runtime: Runtime) -> Any:
+        def decide(event: ApprovalRequested) -> None:
+            approved = self.rnd.random() < 0.7
+            runtime.bus.publish(ApprovalDecided(request_id=event.request_id, call_id=event.call_id, approved=approved))
+
+        return decide
 
     def check_result(self, result: RequestResult[Any], before: list[Message]) -> None:
         if isinstance(broken := result.error and result.error.__cause__, AssertionError):

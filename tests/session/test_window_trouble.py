@@ -26,7 +26,15 @@ from toolbus.core.compression import Edit, Fold, Seen
 from toolbus.core.tokens import Calibration, estimate_message, estimate_text, estimate_tools
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ContentFiltered, ContextOverflow, ProviderUnavailable
-from toolbus.events import ApprovalRequested, Event, HistoryCompressed, ModelRetrying, RequestFailed, ToolCallRequested
+from toolbus.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    HistoryCompressed,
+    ModelRetrying,
+    RequestFailed,
+    ToolCallRequested,
+)
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolMessage, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
 from toolbus.stores.memory import MemoryStore
@@ -320,6 +328,11 @@ async def test_a_reply_that_was_withheld_is_an_error_of_its_own_kind() -> None:
 # --------------------------------------------------------------------------------------- what applications give
 
 
+def approved(event: Event) -> ApprovalDecided:
+    assert isinstance(event, ApprovalRequested)
+    return ApprovalDecided(request_id=event.request_id, call_id=event.call_id, approved=True)
+
+
 class Policy:
     """One that fails from the first result on."""
 
@@ -338,14 +351,12 @@ async def test_a_policy_that_fails_ends_the_request_and_loses_nothing(*, approva
     options: dict[str, Any] = {"compression": Compression(policies=[Policy()]), "approval": approval}
     async with Runtime(provider, tools=[fetch()], **options) as runtime:
         if approval:
-            decide = runtime.bus.connect(ApprovalRequested, lambda event: runtime.bus.publish(event.approved()))  # type: ignore[arg-type]
+            runtime.bus.connect(ApprovalRequested, lambda event: runtime.bus.publish(approved(event)))
         result = await runtime.run("go", conversation_id="c")
         assert (result.outcome, result.reason) == ("failed", "application_error")
         assert isinstance(result.error, ApplicationError)
         assert str(result.error) == "the compression policy Policy failed: add: ValueError: oh"
         assert [each.role for each in await runtime.store.history("c")] == ["user", "assistant", "tool"]
-        if approval:
-            decide()
 
 
 async def test_a_tokenizer_that_fails_is_told_of_once_and_estimated_for(caplog: pytest.LogCaptureFixture) -> None:

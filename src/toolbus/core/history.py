@@ -22,12 +22,12 @@ from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall,
 from ..protocols import ToolSpec
 from .arguments import encodable
 from .compression import Compression, Edit, Fold, Seen, failed_policy, left_out
-from .reading import READ_RESULT
+from .result_size import most_chars, spec_of
 from .shorten import MIN_CHARS, shorten
 from .state import DEFAULT_RESULT_CHARS, Messages
 from .tokens import Tokenizer, estimate_message, estimate_text
 
-__all__ = ["History", "Memo", "Shape", "is_of_interest", "most_chars"]
+__all__ = ["History", "Memo", "Shape"]
 
 _LOW_WATER = 0.75  # of the window: down to here turns leave
 _NEAR = 0.85  # of the window: from here on a summary is asked for
@@ -37,26 +37,8 @@ _SAID = re.compile(r"(.+)_[so]\d+")  # the ids of what is said to a request whil
 _REPLY = re.compile(r"(.+)_r\d+")
 _FAILURES = re.compile(r".+_\d+_n")  # the ids of notes on a round's failures
 _NOT_SHOWN = "[What was shown with this is left out to save room.]"
+_KEPT = "[This result is kept as it is.]"
 _ALIKE_CHARS = 200  # by which a message without an id is known again
-
-
-def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_chars: int) -> bool:
-    """Whether there may ever be something to shorten once this message is there; without such, no history is kept."""
-    if not isinstance(message, ToolMessage):
-        return False
-    spec = specs.get(message.name)
-    if spec is None:
-        return len(message.content) > max_result_chars
-    return bool(spec.kind) or len(message.content) > most_chars(spec, max_result_chars)
-
-
-def most_chars(spec: ToolSpec | None, default: int) -> float:
-    """How much of a result of this tool is sent; infinite where it is never cut."""
-    if spec is None:
-        return default
-    if spec.control == "read" or (spec.sensitive_history and spec.max_result_chars is None):
-        return float("inf")  # a page is as long as it may be
-    return default if spec.max_result_chars is None else spec.max_result_chars
 
 
 @dataclass(slots=True, frozen=True)
@@ -202,7 +184,7 @@ class History:
             if reply := _REPLY.fullmatch(message.message_id):
                 self._requests = (self._requests[0], reply[1])
         elif isinstance(message, ToolMessage):
-            seen.call, seen.spec = self._calls.get(message.call_id), _spec_of(message, specs)
+            seen.call, seen.spec = self._calls.get(message.call_id), spec_of(message, specs)
             entry.is_fixed = seen.spec is not None and seen.spec.sensitive_history
         if self._turn < 0:
             self._heads += 1
@@ -321,7 +303,10 @@ class History:
     # ------------------------------------------------------------------------------------------------ the window
 
     def leaving(self) -> list[Message]:
-        """The turns to be summed up now that the window is nearly full, as they were; empty when there is room."""
+        """The turns to be summed up now that the window is nearly full; empty when there is room.
+
+        They are as they were, but for sensitive results: these are sent all the same, and nobody else's business.
+        """
         limit = self.limit_tokens
         if limit is None or limit <= 0 or self._tokens <= limit * _NEAR:
             return []
@@ -359,8 +344,12 @@ class History:
         return self._tokens <= limit
 
     def _whole(self, begin: int, end: int) -> list[Message]:
-        first, last = self._entries[begin].place, self._entries[end].place
-        return [self._messages[place] for place in range(first, last)]
+        return [
+            replace(each.message, content=_KEPT, parts=())
+            if each.is_fixed and isinstance(each.message, ToolMessage)
+            else self._messages[each.place]
+            for each in islice(self._entries, begin, end)
+        ]
 
     def _count_leaving(self, target: float, keep: int) -> int:
         """How many of the oldest turns have to leave, but for the last `keep`, until no more than `target` is left."""
@@ -446,12 +435,6 @@ class History:
             message = cast("ToolMessage", self._entries[index].message)
             if self._tokens > limit and message.parts:
                 self._put(index, f"{message.content}\n{_NOT_SHOWN}".lstrip())
-
-
-def _spec_of(message: ToolMessage, specs: Mapping[str, ToolSpec]) -> ToolSpec | None:
-    """The result's tool: the application's, or the one that sessions offer to read results with."""
-    spec = specs.get(message.name)
-    return READ_RESULT if spec is None and message.name == READ_RESULT.name else spec
 
 
 def _is_note(message: Message) -> bool:
