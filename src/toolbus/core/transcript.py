@@ -155,8 +155,9 @@ def _stands_alone(vendor_data: Mapping[str, Any] | None) -> bool:
     return False
 
 
-def _kind(kept: Any) -> Any:
-    return cast("Mapping[str, Any]", kept).get("type") if isinstance(kept, Mapping) else None
+def _kind(kept: Any) -> str | None:
+    kind = cast("Mapping[str, Any]", kept).get("type") if isinstance(kept, Mapping) else None
+    return kind if kind is None or isinstance(kind, str) else repr(kind)  # which no vendor writes
 
 
 # ----------------------------------------------------------------------------------------------------- repair

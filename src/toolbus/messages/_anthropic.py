@@ -31,9 +31,11 @@ from ._wire import (
     arguments_text,
     data_url,
     decoded_text,
+    list_at,
     mapping_at,
     split_data_url,
     text_at,
+    word,
 )
 
 __all__ = ["from_anthropic", "to_anthropic"]
@@ -218,15 +220,14 @@ def from_anthropic(
         if "messages" not in messages:
             raise InvalidHistory(0, "a dictionary without messages; give a list of them, or what to_anthropic makes")
         system = messages.get("system") if system is None else system
-        messages = cast("Sequence[Mapping[str, Any]]", messages.get("messages") or ())
+        messages = list_at(0, messages.get("messages"), "messages")
     found: list[Message] = []
     if system:
-        text = system if isinstance(system, str) else "\n\n".join(str(block.get("text") or "") for block in system)
-        found.append(SystemMessage(text=text))
+        found.append(SystemMessage(text=_instructions(system)))
     ids = IncomingIds()
     for index, each in enumerate(messages):
         wire = mapping_at(index, each, "a message")
-        role, content = wire.get("role"), wire.get("content")
+        role, content = word(wire.get("role")), wire.get("content")
         if role not in {"user", "assistant", "system"}:
             raise InvalidHistory(index, f"role {role!r} is none of user, assistant, system")
         if content is None or isinstance(content, str):
@@ -243,7 +244,14 @@ def from_anthropic(
     return found
 
 
-def _plain(role: str, text: str) -> Message:
+def _instructions(system: object) -> str:
+    if isinstance(system, str):
+        return system
+    blocks = [mapping_at(0, block, "a block of system") for block in list_at(0, system, "system")]
+    return "\n\n".join(text_at(0, block.get("text"), "a block's text") for block in blocks)
+
+
+def _plain(role: str | None, text: str) -> Message:
     if role == "user":
         return UserMessage(content=text)
     return SystemMessage(text=text) if role == "system" else AssistantMessage(text=text)
@@ -251,6 +259,8 @@ def _plain(role: str, text: str) -> Message:
 
 def _block_at(index: int, value: object) -> _Block:
     block = mapping_at(index, value, "a block")
+    if not isinstance(block.get("type"), str):
+        raise InvalidHistory(index, f"a block has the type {word(block.get('type'))!r}, which is none")
     return {name: each for name, each in block.items() if name != "cache_control"}
 
 
@@ -314,7 +324,7 @@ def _result_back(index: int, content: object) -> tuple[str, tuple[Part, ...]]:
 
 def _result_part(index: int, block: _Block) -> Part:
     kind, source = block.get("type"), block.get("source")
-    known = isinstance(source, Mapping) and cast("Mapping[str, Any]", source).get("type") in _SOURCES
+    known = isinstance(source, Mapping) and word(cast("Mapping[str, Any]", source).get("type")) in _SOURCES
     return _part_back(index, block) if kind == "text" or known else TextPart(text=f"[{kind}]")
 
 

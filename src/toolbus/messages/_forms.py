@@ -11,6 +11,7 @@ from ._model import Message
 from ._ollama import from_ollama
 from ._openai import from_openai
 from ._responses import from_openai_responses
+from ._wire import word
 
 __all__ = ["read_dictionaries"]
 
@@ -68,7 +69,7 @@ def _named(forms: frozenset[_Form]) -> str:
 def _is_ours(message: Mapping[str, Any]) -> bool:
     if message.get("role") == "tool":
         return "call_id" in message and "tool_call_id" not in message
-    return message.get("role") in {"system", "assistant"} and "text" in message and "content" not in message
+    return word(message.get("role")) in {"system", "assistant"} and "text" in message and "content" not in message
 
 
 def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:

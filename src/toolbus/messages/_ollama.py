@@ -7,7 +7,6 @@ no SDK, no I/O.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -132,7 +131,7 @@ def _plain_base64(data: str) -> str:
     """The base64 as the server reads it; empty where it would refuse the whole request."""
     try:
         return data if base64.b64decode(data, validate=True) else ""
-    except binascii.Error:
+    except ValueError:
         return ""
 
 

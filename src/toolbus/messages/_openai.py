@@ -34,9 +34,11 @@ from ._wire import (
     arguments_text,
     data_url,
     legal_name,
+    list_at,
     mapping_at,
     split_data_url,
     text_at,
+    word,
 )
 
 __all__ = ["FAILURE", "from_openai", "parsable", "to_openai"]
@@ -188,7 +190,7 @@ def from_openai(messages: Sequence[Mapping[str, Any]], *, vendor: str = "openai"
     results: list[str] = []  # the wire ids of the round's results, as long as nothing came behind them
     for index, each in enumerate(messages):
         wire = mapping_at(index, each, "a message")
-        role = wire.get("role")
+        role = word(wire.get("role"))
         if role == "tool":
             results.append(text_at(index, wire.get("tool_call_id"), "tool_call_id"))
             found.append(_result_back(index, wire, ids))
@@ -261,7 +263,7 @@ def _result_back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> ToolM
 def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendor: str) -> AssistantMessage:
     calls: list[ToolCall] = []
     extras: list[dict[str, Any] | None] = []
-    raw_calls: Any = wire.get("tool_calls") or ()
+    raw_calls = list_at(index, wire.get("tool_calls"), "tool_calls")
     if raw_calls:
         ids.begin()
     for raw in raw_calls:

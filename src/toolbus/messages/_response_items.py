@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from ._wire import arguments_text, mapping_at, text_at
+from ._wire import arguments_text, mapping_at, text_at, word
 
 __all__ = ["Item", "Reply", "WireCall", "is_reply_item", "items_again", "read_reply"]
 
@@ -46,7 +46,7 @@ class Reply:
 
 def is_reply_item(item: Mapping[str, Any]) -> bool:
     """Whether the item is the model's, and not a result, a prompt or instructions."""
-    kind = item.get("type", "message")
+    kind = word(item.get("type", "message"))
     return item.get("role") == "assistant" if kind == "message" else kind not in _OF_OTHERS
 
 

@@ -24,7 +24,7 @@ from ._model import (
 )
 from ._openai import FAILURE, parsable
 from ._response_items import Item, is_reply_item, items_again, read_reply
-from ._wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, split_data_url, text_at
+from ._wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, split_data_url, text_at, word
 
 __all__ = ["from_openai_responses", "to_openai_responses"]
 
@@ -146,6 +146,7 @@ def from_openai_responses(items: Sequence[Mapping[str, Any]], *, vendor: str = "
     reply: list[Mapping[str, Any]] = []
     for index, each in enumerate(items):
         item = mapping_at(index, each, "an item")
+        text_at(index, item.get("type"), "an item's type")
         if reply and (not is_reply_item(item) or _begins_anew(reply, item)):
             found.append(_reply_back(index - 1, reply, ids, vendor))
             reply = []
@@ -187,7 +188,7 @@ def _reply_back(index: int, items: Sequence[Mapping[str, Any]], ids: IncomingIds
 
 
 def _message_back(index: int, item: Mapping[str, Any]) -> Message:
-    role = item.get("role")
+    role = word(item.get("role"))
     content = item.get("content")
     if item.get("type") == "item_reference":
         raise InvalidHistory(index, "an item_reference points to what the server keeps, and cannot be carried")
@@ -225,7 +226,7 @@ def _parts_back(index: int, content: Sequence[Any]) -> tuple[Part, ...]:
 
 
 def _part_back(index: int, part: Mapping[str, Any]) -> Part:
-    kind = part.get("type")
+    kind = word(part.get("type"))
     if kind in {"input_text", "text", "output_text"}:
         return TextPart(text=text_at(index, part.get("text"), "a part's text"))
     if kind == "input_image":

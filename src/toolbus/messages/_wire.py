@@ -6,11 +6,10 @@ Knows no vendor's dialect; `_openai` and `_anthropic` do. Pure.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
@@ -29,9 +28,11 @@ __all__ = [
     "decoded_text",
     "file_as_text",
     "legal_name",
+    "list_at",
     "mapping_at",
     "split_data_url",
     "text_at",
+    "word",
 ]
 
 MALFORMED = "_malformed_arguments"
@@ -140,7 +141,7 @@ def arguments_object(text: str) -> dict[str, Any]:
         value = orjson.loads(text)
         if _BIG_NUMBER.search(text):
             value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the one that takes long integers takes less nesting
         value = None
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
@@ -157,7 +158,7 @@ def arguments_text(index: int, value: Mapping[str, Any]) -> str:
         pass
     try:
         return json.dumps(value)
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidHistory(index, f"a tool call's arguments are no JSON: {exc}") from exc
 
 
@@ -173,14 +174,14 @@ def split_data_url(url: str) -> tuple[str, str] | None:
     head, _, body = url[5:].partition(",")
     if head.endswith(";base64"):
         return head[: -len(";base64")] or "text/plain", body
-    return head or "text/plain", base64.b64encode(unquote_to_bytes(body)).decode()
+    return head or "text/plain", base64.b64encode(unquote_to_bytes(body.encode("utf-8", "replace"))).decode()
 
 
 def decoded_text(data: str) -> str | None:
     """Base64 of UTF-8 text as that text, or None where it is neither."""
     try:
         return base64.b64decode(data, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # of either; base64 with other letters in it is a plain one
         return None
 
 
@@ -192,6 +193,20 @@ def file_as_text(part: FilePart) -> str:
     if text is not None:
         return f"[file{name}]\n{text}\n[end of file{name}]"
     return f"[a file{name} of type {part.media_type}{'' if inline else f' at {part.url}'}]"
+
+
+def word(value: object) -> str | None:
+    """A role or a type as what it is looked up by; of what is no text, words for people: nothing is called so."""
+    return value if value is None or isinstance(value, str) else repr(value)[:80]
+
+
+def list_at(index: int, value: object, what: str) -> Sequence[Any]:
+    """`value`, which must be a list; None is an empty one. Raises `InvalidHistory`."""
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise InvalidHistory(index, f"{what} must be a list, not {type(value).__name__}")
+    return cast("Sequence[Any]", value)
 
 
 def mapping_at(index: int, value: object, what: str) -> Mapping[str, Any]:
