@@ -394,7 +394,7 @@ class Adding(Interceptor):
     """An application that sends more than was measured."""
 
     async def around_model(self, request: ModelRequest, context: Any, ask: Any) -> ModelReply:
-        request.messages = [*request.messages, UserMessage(content="word " * 4000)]
+        request.messages = [*request.messages, UserMessage(content="word " * 1000)]
         return await ask(request)
 
 
