@@ -12,7 +12,7 @@ import orjson
 import pytest
 from recorded_scenes import get_weather
 
-from toolbus import EventBus, RequestSession, Runtime, tool
+from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, subrequest_tool, tool
 from toolbus.core.redaction import MASK
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, RequestCompleted, SteeringAdded, ToolCallCompleted
@@ -122,6 +122,19 @@ async def test_the_journal_behind_it_comes_first_and_what_it_refuses_is_not_reco
     (request,) = read_recording(tmp_path / "r.jsonl").requests
     assert request.facts == journal.facts
     assert request.was_left
+    await replay(tmp_path / "r.jsonl")
+
+
+async def test_the_journal_behind_it_is_not_given_what_it_was_not_given_before(tmp_path: Path):
+    expert = subrequest_tool("expert", "Knows things.", provider=ScriptedProvider([text("Yes.")]))
+    bus, journal = EventBus(), Kept()
+    async with ToolDispatcher(bus, ToolRegistry([expert])):
+        with Recorder(tmp_path / "r.jsonl", bus, journal=journal) as recorder:
+            script = [calls(("expert", {"task": "Is it?"})), text("It is.")]
+            session = RequestSession(bus, ScriptedProvider(script), "Is it?", tools=[expert], journal=recorder)
+            await session.run()
+    assert {each.request_id for each in journal.facts} == {session.request_id}
+    assert recorder.requests == 2
     await replay(tmp_path / "r.jsonl")
 
 

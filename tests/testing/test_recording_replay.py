@@ -106,7 +106,7 @@ async def test_a_line_that_is_dropped_is_missed(path: Path, tmp_path: Path):
         given = orjson.loads(line)
         if (
             "request_id" not in given
-            or given["type"] in ("tools", "status_changed", "tool_call_started")
+            or given["type"] in ("changed", "status_changed", "tool_call_started")
             or "delta" in given["type"]
         ):
             continue  # the digest alone misses these

@@ -1,7 +1,8 @@
 """The file: a header, what was agreed for each request, its facts in order, and a last line that says it is whole.
 
 Knows events and JSON, and neither sessions nor how a recording comes about. Every line is one JSON object with a
-`type`; all but five types are those of events, in their wire form.
+`type`; all but five types are those of events, in their wire form; facts have
+beside it the place at which their step began.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from ...events import (
 
 __all__ = [
     "AGREED",
+    "CHANGED",
     "END",
     "FORMAT",
     "FORMAT_VERSION",
     "HEADER",
     "LEFT",
-    "TOOLS",
     "RecordedRequest",
     "Recording",
     "RecordingError",
@@ -50,10 +51,10 @@ FORMAT = "toolbus-recording"
 FORMAT_VERSION = 1
 """Goes up when an older toolbus could not read a file rightly. New fields and options alone do not need it."""
 
-Line: TypeAlias = Literal["recording", "request", "tools", "left", "end"]
+Line: TypeAlias = Literal["recording", "request", "changed", "left", "end"]
 HEADER: Line = "recording"
 AGREED: Line = "request"
-TOOLS: Line = "tools"  # those that the request has from here on
+CHANGED: Line = "changed"  # what is agreed from here on
 LEFT: Line = "left"  # its session was left by its host, or broke, and wrote no ending
 END: Line = "end"
 
@@ -79,7 +80,8 @@ class RecordingError(ToolbusError, ValueError):
 class RecordedRequest:
     """One request of a recording: what was agreed for it, and its facts in order with the line of each.
 
-    `tools` are the changes of its tools: the place of the first fact that was made with them, and their list.
+    `steps` are the places at which the step of each fact began: what a session decides in one go, it writes in one go.
+    `changes` are those of what was agreed: the place of the first fact that was made with it, and what is agreed then.
     """
 
     request_id: str
@@ -87,7 +89,8 @@ class RecordedRequest:
     line: int
     facts: list[Event] = field(default_factory=list[Event])
     lines: list[int] = field(default_factory=list[int])
-    tools: list[tuple[int, list[Any]]] = field(default_factory=list[tuple[int, list[Any]]])
+    steps: list[int] = field(default_factory=list[int])
+    changes: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list[tuple[int, Mapping[str, Any]]])
     was_left: bool = False
 
     @property
@@ -214,9 +217,9 @@ class _Reader:
         kind = given.get("type")
         if kind == AGREED:
             self._agree(number, given)
-        elif kind == TOOLS:
+        elif kind == CHANGED:
             request = self._request(number, given)
-            request.tools.append((len(request.facts), given.get("tools") or []))
+            request.changes.append((len(request.facts), given))
         elif kind == LEFT:
             self._leave(number, given)
         elif kind == END:
@@ -253,6 +256,10 @@ class _Reader:
             raise self._error(number, f"request {request.request_id} {what}")
         if request.is_whole or request.was_left:
             raise self._error(number, f"request {request.request_id} has ended already")
+        step = given.get("step")
+        if not isinstance(step, int) or isinstance(step, bool):
+            raise self._error(number, "the fact has no step")
+        request.steps.append(step)
         request.facts.append(event)
         request.lines.append(number)
 

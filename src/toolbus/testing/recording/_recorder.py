@@ -37,7 +37,7 @@ from ...messages import Message
 from ...protocols import Journal, Store
 from ...session import RequestSession
 from ._agreement import agreement_of, specs_of, tools_now
-from ._format import AGREED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, TOOLS, RecordingError
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
 from ._masking import Mask, hide
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Recorder:
         with Recorder("weather.jsonl", bus) as recorder:
             result = await RequestSession(bus, provider, "Weather?", tools=tools, journal=recorder).run()
 
-    The facts go to `journal` first, where there is one, and then into the file, which is made anew; so do those of the
-    requests that tools make. `signals` writes the signals as well, and `deltas` the pieces of replies: replays
+    The facts go to `journal` first, where there is one, and then into the file, which is made anew; into it go those of
+    requests that tools make as well. `signals` writes the signals as well, and `deltas` the pieces of replies: replays
     pass both over. `mask` hides what looks like a secret (`True`), or what a function from text to text hides.
 
     A file that cannot be written costs the recording and no request: the log tells, and leaving the block raises
@@ -86,8 +86,9 @@ class Recorder:
         self._signals = signals
         self._deltas = deltas
         self._mask: Mask | None = masked if mask is True else mask or None
-        self._tools: dict[str, list[dict[str, Any]]] = {}  # by request, of those that run
+        self._agreed: dict[str, dict[str, Any]] = {}  # what may change, by request, of those that run
         self._written: dict[str, int] = {}  # facts, by request
+        self._below: set[str] = set()  # sub-requests that run
         self._digest = hashlib.sha256()
         self._lines = 0
         try:
@@ -110,7 +111,7 @@ class Recorder:
 
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         """See `toolbus.protocols.Journal`. Raises what the journal behind it raises."""
-        if self._journal is not None:
+        if self._journal is not None and self._is_for(self._journal, request_id, facts):
             await self._journal.append(request_id, seq, facts)
         if self._file is None:
             return
@@ -118,19 +119,26 @@ class Recorder:
         if isinstance(session, RequestSession):
             self._write_agreement(session, seq, facts)
         for fact in facts:
-            self._write_event(fact)
+            self._write_event(fact, step=seq)
         self.facts += len(facts)
         self._written[request_id] = seq + len(facts)
         if facts and isinstance(facts[-1], _ENDINGS):
-            self._tools.pop(request_id, None)
+            self._agreed.pop(request_id, None)
             self._written.pop(request_id, None)
+
+    def _is_for(self, journal: Journal, request_id: str, facts: Sequence[Event]) -> bool:
+        """Whether the journal behind this one wants these facts: those of sub-requests only where it says so."""
+        first = facts[0]
+        if isinstance(first, RequestStarted) and first.parent_request_id:
+            self._below.add(request_id)
+        return request_id not in self._below or getattr(journal, "with_sub_requests", False)
 
     def close(self) -> None:
         """End the file. Requests that still run are not recorded any further. Idempotent."""
         self._disconnect()
         if self._file is None:
             return
-        for request_id in list(self._tools):
+        for request_id in list(self._agreed):
             self._leave(request_id)
         self._write({"type": END, "lines": self._lines, "sha256": self._digest.hexdigest()})
         self._let_go()
@@ -145,37 +153,41 @@ class Recorder:
 
     def _hear(self, event: Event) -> None:
         if event.is_fact:
-            if isinstance(event, _ENDINGS) and self._tools.pop(event.request_id, None) is not None:
-                # Its journal has not seen that: the host has left it, or it broke.
-                self._leave(event.request_id, ending=event.type)
+            if isinstance(event, _ENDINGS):
+                self._below.discard(event.request_id)
+                if self._agreed.pop(event.request_id, None) is not None:
+                    # Its journal has not seen that: the host has left it, or it broke.
+                    self._leave(event.request_id, ending=event.type)
         elif self._deltas if isinstance(event, _DELTAS) else self._signals:
             self._write_event(event)
 
     def _write_agreement(self, session: RequestSession, seq: int, facts: Sequence[Event]) -> None:
-        """What was agreed, in front of the first facts; then the tools, whenever they have changed."""
+        """What was agreed, in front of the first facts; then what has changed of it."""
         request_id = session.request_id
         if seq == 0:
             started = cast("RequestStarted", facts[0])
             agreed = agreement_of(session, started.history_count)
-            self._tools[request_id] = agreed.get("tools", [])
+            self._agreed[request_id] = {"tools": agreed.get("tools", []), "granted": dict(session.granted)}
             self.requests += 1
             self._write({"type": AGREED, **agreed})
-        elif request_id in self._tools:
-            tools = specs_of(tools_now(session).values())
-            if tools != self._tools[request_id]:
-                self._tools[request_id] = tools
-                self._write({"type": TOOLS, "request_id": request_id, "tools": tools})
+        elif (before := self._agreed.get(request_id)) is not None:
+            now = {"tools": specs_of(tools_now(session).values()), "granted": dict(session.granted)}
+            if changed := {name: value for name, value in now.items() if value != before[name]}:
+                before.update(changed)
+                self._write({"type": CHANGED, "request_id": request_id, **changed})
 
     def _leave(self, request_id: str, **more: str) -> None:
         self._write({"type": LEFT, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
 
-    def _write_event(self, event: Event) -> None:
+    def _write_event(self, event: Event, **more: int) -> None:
         with self._noting():
             try:
                 line = encode(event, default=_as_json)
             except TypeError:  # a key that is no text, say: written as Python's own module does
                 line = json.dumps(dataclasses.asdict(event), default=_as_json).encode()
-            self._put(line if self._mask is None else orjson.dumps(hide(orjson.loads(line), self._mask)))
+            if self._mask is not None:
+                line = orjson.dumps(hide(orjson.loads(line), self._mask))
+            self._put(line[:-1] + b"," + orjson.dumps(more)[1:] if more else line)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._noting():

@@ -133,7 +133,7 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
     stage.bus = ReplayBus(stage)
 
     async def prepare() -> Sequence[Message]:
-        stage.publish_first()
+        stage.publish()  # what people have asked before the request began
         session.notes = stage.notes
         return history if prompt is not None else []
 

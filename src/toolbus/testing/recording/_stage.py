@@ -33,9 +33,7 @@ from ...events import (
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
-    RequestStarted,
     Spent,
-    ToolCallCompleted,
     ToolCallFailed,
     ToolCallPaused,
     ToolCallRequested,
@@ -51,7 +49,6 @@ from ._stand_ins import Facts, Guard, raised_as, summary_in
 
 __all__ = ["RecordedModel", "RecordedSending", "RecordedTools", "ReplayBus", "Stage"]
 
-_TERMINAL = (ToolCallCompleted, ToolCallFailed)
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)  # others publish them, and their facts have the session's time
 _ENDS_HERE = "the recording ends here"
 _NOT_NOW = 1e9  # seconds: too long for a retry
@@ -139,26 +136,19 @@ class Stage:
         self.publish()
 
     def publish(self) -> None:
-        """Publish what the session has taken next, in one go as far as it may have been one.
-
-        What came later was taken by itself: results behind a wish, since a mailbox gives results first, and a second
-        fact that has the session's time, if that is another one.
-        """
+        """Publish what the session takes in its next step, and make known what was agreed meanwhile."""
         request, place = self.request, self.place
-        asked, moment = False, 0.0
-        while place < len(request.facts) and not request.is_own(place):
-            fact = request.facts[place]
-            if isinstance(fact, _TERMINAL) and asked:
-                return
-            if isinstance(fact, _BY_CLOCK):
-                if moment not in (0.0, fact.at):
-                    return
-                moment = fact.at
-            asked = asked or not isinstance(fact, _TERMINAL)
-            if place >= self._published:
+        if place >= len(request.facts):
+            return
+        for begins, changed in request.changes:
+            if begins == place:
+                self.state.granted.update(changed.get("granted") or {})
+        step = request.steps[place]
+        while place < len(request.facts) and request.steps[place] == step:
+            if place >= self._published and not request.is_own(place):
                 self._published = place + 1
-                if not self.bus.publish(fact):
-                    self.differs(f"nobody waits for {fact.type} here", place=place)
+                if not self.bus.publish(request.facts[place]):
+                    self.differs(f"nobody waits for {request.facts[place].type} here", place=place)
             place += 1
 
     def _spend(self, call_id: str) -> None:
@@ -179,16 +169,14 @@ class Stage:
         if state.phase is Phase.MODEL:
             if moment == state.not_before:
                 return True
-            while isinstance(fact, HistoryCompressed):
+            while fact is not None and (isinstance(fact, HistoryCompressed) or not self.request.is_own(place)):
                 place += 1
                 fact = self.fact(place)
             return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
-        if state.phase is not Phase.TOOLS:
-            return False
-        if place > self.place:  # somebody else's event comes first, and has been published
-            if not self.bus.is_heard:
-                self.differs(f"{self.request.facts[self.place].type} means nothing here")
-            return False
+        if state.phase is not Phase.TOOLS or self.bus.is_heard:
+            return False  # what has been published comes first
+        if place > self.place:
+            self.differs(f"{self.request.facts[self.place].type} means nothing here")
         if isinstance(fact, ApprovalRequested) and self._asks_again(fact):
             return False
         if not isinstance(fact, ToolCallFailed) or self._fired_at == self.place:
@@ -236,24 +224,13 @@ class Stage:
             found.append(fact.message)
         return found
 
-    def publish_first(self) -> None:
-        """Publish what people have asked before the request began."""
-        facts = self.request.facts
-        place = next(
-            (at for at, each in enumerate(facts) if not isinstance(each, (RequestStarted, MessageAppended))), 0
-        )
-        if place and not self.request.is_own(place):
-            self.place, before = place, self.place
-            self.publish()
-            self.place = before
-
     def tools_now(self) -> dict[str, ToolSpec]:
         """The tools with which the session's next own fact was made."""
         place = self.next_own
         written: list[Mapping[str, Any]] = list(self.request.agreed.get("tools") or [])
-        for begins, changed in self.request.tools:
+        for begins, changed in self.request.changes:
             if begins <= place:
-                written = changed
+                written = changed.get("tools", written)
         return self._facts.specs(written)
 
 
@@ -295,6 +272,8 @@ class RecordedModel:
             )
         if isinstance(fact, RequestCancelled) and stage.is_cancelled:
             await anyio.sleep_forever()  # until the session takes the wish to cancel
+        if fact is None and not stage.request.is_whole:
+            raise Stopped(_ENDS_HERE)
         if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
         if fact.at >= stage.state.model_deadline:
