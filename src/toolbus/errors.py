@@ -235,8 +235,8 @@ class ReplyTooLarge(ProviderError):
 class ContextOverflow(ProviderError):
     """What would be sent does not fit the model's context window, and cannot be shortened further.
 
-    Raised by a provider when its server says so: then the history is shortened harder, and the model asked once more.
-    `limit_tokens` is the window's size where the server told it.
+    Raised by a provider when its server says so: then the history is shortened harder, and the model asked once more in
+    that round; after that, the next of the request's providers. `limit_tokens` is the window's size where the server told it.
     """
 
     code = "context_overflow"
