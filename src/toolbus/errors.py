@@ -236,7 +236,8 @@ class ContextOverflow(ProviderError):
     """What would be sent does not fit the model's context window, and cannot be shortened further.
 
     Raised by a provider when its server says so: then the history is shortened harder, and the model asked once more in
-    that round; after that, the next of the request's providers. `limit_tokens` is the window's size where the server told it.
+    that round; after that, the next of the request's providers. `limit_tokens` is the window's size where the server
+    told it.
     """
 
     code = "context_overflow"
