@@ -13,7 +13,9 @@ import pytest
 
 # Events are frozen to Python itself only if this is set before toolbus is imported.
 if "toolbus.events" in sys.modules:  # the plugin of pytest, which is there before this, imports none of them
-    raise RuntimeError("toolbus.events was imported before tests/conftest.py could set TOOLBUS_DEBUG; do not load it by -p")
+    raise RuntimeError(
+        "toolbus.events was imported before tests/conftest.py could set TOOLBUS_DEBUG; do not load it by -p"
+    )
 os.environ["TOOLBUS_DEBUG"] = "1"
 
 from toolbus import EventBus
