@@ -17,9 +17,9 @@ from pathlib import Path
 
 from toolbus.core.tokens import Calibration, estimate_text
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "core"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from recorded_usage import FITTED, Row, percentile, rows
+from support.recorded_usage import FITTED, Row, percentile, rows
 
 LEAST = 5  # rows, for a line of their own
 SMALL = 100  # reported tokens: below, what a vendor adds to each request is most of it

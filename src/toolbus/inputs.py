@@ -178,8 +178,8 @@ def _check_content(content: Any) -> None:
             )
         if not isinstance(part, _PARTS):
             raise ConfigurationError(
-                f"the prompt is a list with {shown(part)} in it; its parts are text, TextPart(text=...), "
-                "ImagePart(...) or FilePart(...)"
+                f"the prompt is a list with {shown(cast('object', part))} in it; its parts are text, "
+                "TextPart(text=...), ImagePart(...) or FilePart(...)"
             )
 
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_usage import FITTED, Row, percentile, rows
 
+from support.recorded_usage import FITTED, Row, percentile, rows
 from toolbus.core.tokens import (
     CALL_TOKENS,
     FILE_TOKENS,

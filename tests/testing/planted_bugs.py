@@ -21,6 +21,7 @@ from toolbus.buffers import EventBuffer
 from toolbus.bus import EventBus
 from toolbus.clock import SessionClock
 from toolbus.core import judging, reducer, turn
+from toolbus.core.approval import needs_approval
 from toolbus.core.state import Phase
 from toolbus.crash import told_all_the_same
 from toolbus.dispatcher import ToolDispatcher
@@ -246,7 +247,7 @@ def a_limit_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
 @bug("G26")
 def an_approval_is_for_everything(patch: pytest.MonkeyPatch) -> None:
     """Once a person has decided on a call of a request, no other one needs a decision."""
-    needs = judging.needs_approval
+    needs = needs_approval
 
     def trusting(policy: Any, spec: Any, arguments: Any) -> bool:
         return needs(policy, spec, arguments) and arguments.get("n") != 0

@@ -34,8 +34,8 @@ def new_id() -> str:
 
 @contextlib.contextmanager
 def ids_from(prefix: str) -> Generator[None]:
-    """In this block ids are `prefix` and a counter from 1: for simulations, whose runs have to be the same each time."""
-    global _process_prefix, _next_number  # noqa: PLW0603 -- put back at the end
+    """In this block ids are `prefix` and a counter from 1: for simulations, which have to be the same each time."""
+    global _process_prefix, _next_number
     kept = _process_prefix, _next_number
     _process_prefix, _next_number = prefix, count(1).__next__
     try:
