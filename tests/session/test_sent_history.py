@@ -166,7 +166,10 @@ async def test_two_hundred_turns_go_through_a_window_of_eight_thousand_tokens() 
             assert result.ok, result.timeline()
     assert len(provider.requests) == 400
     for number in range(400):
-        messages = sent(provider, number)
+        messages = list(provider.requests[number].messages)
+        validate(messages)
+        if number % 25 == 0:
+            check_wires(messages)
         if number:
             assert sum("token is 4711" in each for each in results(messages)) == 1
             login = next(each for each in messages if isinstance(each, ToolMessage) and each.name == "login")

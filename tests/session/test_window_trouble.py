@@ -470,7 +470,7 @@ async def test_late_results_are_read_though_all_older_turns_have_left() -> None:
 # ------------------------------------------------------------------------------------------------- calibration
 
 
-@pytest.mark.parametrize("factor", [0.3, 0.6, 1.0, 2.0, 3.9])
+@pytest.mark.parametrize("factor", [0.3, 1.0, 3.9])
 @pytest.mark.parametrize("overhead", [0, 700])
 async def test_the_window_is_kept_by_the_model_s_own_count_after_the_first_reports(
     factor: float, overhead: int
@@ -485,7 +485,7 @@ async def test_the_window_is_kept_by_the_model_s_own_count_after_the_first_repor
         return text("well " * 40, usage=Usage(input_tokens=tokens, cached_tokens=tokens * 9 // 10))
 
     async with Runtime(ScriptedProvider(model), compression=Compression(max_context_tokens=window)) as runtime:
-        for turn in range(150):
+        for turn in range(150 if factor < 1 else 90):
             assert (await runtime.run(f"question {turn} " * 20, conversation_id="c")).ok
     assert max(true[20:]) <= window * 1.02
     assert max(true[20:]) > window * 0.6
