@@ -10,7 +10,7 @@ import pytest
 from support.openai_server import OpenAIServer, Reply, chunk, status, text
 from toolbus import Runtime, tool
 from toolbus.errors import ContentFiltered, ProviderUnavailable
-from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, UserMessage
+from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
 from toolbus.testing.wire import WireCall, WireFault, WireReply, WireServer
@@ -157,10 +157,19 @@ async def test_why_a_reply_ended_is_told_in_neutral_words(word: str, neutral: st
 
 
 @pytest.mark.parametrize("said", ["", " \n"])
-async def test_a_reply_that_was_withheld_is_an_error(said: str) -> None:
-    with pytest.raises(ContentFiltered, match=r"openai withheld its reply \(content_filter\)") as caught:
-        await ask([text(said, finish_reason="content_filter")])
-    assert not caught.value.retryable
+async def test_a_reply_that_was_withheld_says_so_and_fails_its_request_though_it_is_paid_for(said: str) -> None:
+    withheld = text(said, finish_reason="content_filter")
+    reply = await ask([withheld])
+    assert (reply.finish_reason, reply.message.text.strip()) == ("content_filter", "")
+    with OpenAIServer([withheld]) as server:
+        provider = OpenAIProvider("m", api_key="k", base_url=server.base_url)
+        async with Runtime(provider) as runtime:
+            result = await runtime.run("hi")
+        await provider.aclose()
+    assert (result.outcome, result.reason, len(server.requests)) == ("failed", "content_filtered", 1)
+    assert isinstance(result.error, ContentFiltered)
+    assert not result.error.retryable
+    assert result.usage == reply.usage != Usage()
 
 
 async def test_a_prompt_that_was_withheld_is_an_error_with_the_servers_words() -> None:

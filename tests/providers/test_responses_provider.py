@@ -12,7 +12,6 @@ import pytest
 from toolbus import Runtime, ToolResult, tool
 from toolbus.errors import (
     ConfigurationError,
-    ContentFiltered,
     ContextOverflow,
     ProviderError,
     ProviderRejected,
@@ -345,16 +344,16 @@ async def test_refusals_of_the_server_are_the_same_errors_as_in_chat() -> None:
     assert type(await failure_of(WireBreak(reply=ASKS, how="garbage", after=2))) is ProviderUnavailable
 
 
-async def test_a_reply_that_was_withheld_is_an_error_and_one_with_text_is_not() -> None:
-    error = await failure_of(WireReply(finish_reason="content_filter"))
-    assert type(error) is ContentFiltered
-    assert str(error) == "openai withheld its reply (content_filter)"
-    assert not error.retryable
-    with WireServer(
-        [WireReply(text="So far", finish_reason="content_filter"), WireReply(refusal="I will not.")],
-        dialect="responses",
-    ) as server:
-        cut, refused = await ask(server), await ask(server)
+async def test_a_reply_that_was_withheld_or_refused_says_so() -> None:
+    script = [
+        WireReply(finish_reason="content_filter"),
+        WireReply(text="So far", finish_reason="content_filter"),
+        WireReply(refusal="I will not."),
+    ]
+    with WireServer(script, dialect="responses") as server:
+        withheld, cut, refused = await ask(server), await ask(server), await ask(server)
+    assert (withheld.message.text, withheld.message.tool_calls) == ("", ())
+    assert withheld.finish_reason == "content_filter"
     assert (cut.message.text, cut.finish_reason) == ("So far", "content_filter")
     assert (refused.message.text, refused.finish_reason) == ("I will not.", "refusal")
 

@@ -245,8 +245,8 @@ def a_limit_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug("G26")
-def an_approval_is_for_everything(patch: pytest.MonkeyPatch) -> None:
-    """Once a person has decided on a call of a request, no other one needs a decision."""
+def an_approval_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    """Some calls of a tool that needs a person's word run without it."""
     needs = needs_approval
 
     def trusting(policy: Any, spec: Any, arguments: Any) -> bool:

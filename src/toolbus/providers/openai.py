@@ -193,7 +193,8 @@ class OpenAIProvider:
 
         Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered, and
         `ApplicationError` when the `api_key` callable fails. Of the contract's, `ContextOverflow` means that the server
-        found the transcript too long, and `ContentFiltered` that there is no reply for what is in it.
+        found the transcript too long, and `ContentFiltered` that it refused what is in it. A reply that was withheld,
+        or refused without a word, is empty and says so by its `finish_reason`: it has been paid for.
         """
         check_allowed(self.vendor, self._errors.where)
         body = self._body(request)
@@ -219,7 +220,7 @@ class OpenAIProvider:
             error, cause = found, exc
         else:
             whole = reply.finish()
-            return self._checked(held.settle(whole) if held else whole)
+            return held.settle(whole) if held else whole
         # Raised out here, so that no context hangs on to an SDK error that quotes a key.
         raise error from (None if self._errors.tells(cause) else cause)
 
@@ -249,14 +250,6 @@ class OpenAIProvider:
     def _builder(self, emit: Emit) -> ReplyBuilder | ResponseBuilder:
         kind = ResponseBuilder if self._api == "responses" else ReplyBuilder
         return kind(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
-
-    def _checked(self, reply: ModelReply) -> ModelReply:
-        """The reply, unless it was withheld, or refused without a word."""
-        empty = not reply.message.tool_calls and not reply.message.text.strip()
-        if empty and reply.finish_reason in {"content_filter", "refusal"}:
-            what = "withheld its reply" if reply.finish_reason == "content_filter" else "refused without a word"
-            raise self._errors.content_filtered(f"{self.vendor} {what} ({reply.vendor_finish_reason})")
-        return reply
 
     async def aclose(self) -> None:
         """Close the connections that were opened in this event loop; a client that was given stays open. Idempotent.

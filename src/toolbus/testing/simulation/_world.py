@@ -53,7 +53,6 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         chance = self.chance("world")
-        self.now: Callable[[], float] = anyio.current_time
         self.watch: Watch
         self.group: anyio.abc.TaskGroup
         self.bus = EventBus(max_settled=chance.pick([1, 10_000]))
