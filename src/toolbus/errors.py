@@ -23,6 +23,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidHistory",
     "InvalidOutput",
+    "LeaseLost",
     "LimitReached",
     "MissingExtra",
     "NotRunning",
@@ -34,7 +35,12 @@ __all__ = [
     "ProviderUnavailable",
     "ReplyTooLarge",
     "RequestCancelledError",
+    "ResumeMismatch",
     "ScriptError",
+    "StoreDamaged",
+    "StoreError",
+    "StoreFormat",
+    "StoreUnavailable",
     "SubscriptionOverflow",
     "ToolError",
     "ToolRetry",
@@ -172,6 +178,75 @@ class ProtocolViolation(ToolbusError):
 
     fault = "toolbus"
     code = "protocol_violation"
+
+
+# ------------------------------------------------------------------------------------------------ store
+
+
+class StoreError(ToolbusError):
+    """The store could not do what it was asked: a full disk, an I/O error, a statement that the database refuses.
+
+    Nothing of it was written, unless the connection broke while it was committed: then the next reading tells.
+    `retryable` is whether the same may work later without anybody's help. `__cause__` is the driver's own exception.
+    """
+
+    fault = "environment"
+    code = "store_error"
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class StoreUnavailable(StoreError):
+    """The database is locked by somebody else, out of reach, or did not answer in time. Retryable."""
+
+    code = "store_unavailable"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=True)
+
+
+class StoreDamaged(StoreError):
+    """What the store holds is not what was written. `request_id` is whose facts, `seq` the first that is not whole.
+
+    Facts before it are as they were written, and can be read. Where the damage lies outside of one request's facts,
+    `request_id` is empty.
+    """
+
+    code = "store_damaged"
+
+    def __init__(self, message: str, *, request_id: str = "", seq: int = 0) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        self.seq = seq
+
+
+class StoreFormat(StoreError):
+    """The store was written by a newer toolbus, in a format that this one does not know; its text names both."""
+
+    code = "store_format"
+
+
+class LeaseLost(StoreError):
+    """Another process has taken the request over, since this one's lease had run out. Nothing of it was written.
+
+    `request_id` is the request, `epoch` that of the lease that was lost.
+    """
+
+    code = "lease_lost"
+
+    def __init__(self, request_id: str, epoch: int) -> None:
+        super().__init__(f"request {request_id} was taken over by another process: lease {epoch} is out of date")
+        self.request_id = request_id
+        self.epoch = epoch
+
+
+class ResumeMismatch(ToolbusError, ValueError):
+    """A request cannot go on with what the runtime has now: its text says what differs, and what to give."""
+
+    fault = "caller"
+    code = "resume_mismatch"
 
 
 # ------------------------------------------------------------------------------------------------ provider

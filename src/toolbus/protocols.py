@@ -1,7 +1,7 @@
 """The seams: what toolbus asks of a model provider, a store, a tool's executor and an observer.
 
-Contracts are documented here; implementations write down only where they differ. This module knows messages and
-events, and no implementation.
+Contracts are documented here, those of stores in `toolbus.storage`; implementations write down only where they differ.
+This module knows messages and events, and no implementation.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
+from .storage import Journal, JournalStore, Store
 
 __all__ = [
     "ApprovalRule",
@@ -22,6 +23,7 @@ __all__ = [
     "FinishReason",
     "HistorySummarizer",
     "Journal",
+    "JournalStore",
     "LateResults",
     "ModelReply",
     "ModelRequest",
@@ -73,6 +75,7 @@ class ToolSpec:
     on the bus, so no dispatcher runs them. A call of a tool with `approval` waits for a person first, always or where
     the rule says so. Calls of `sequential` tools in one reply run one after another, in call order. `status` is the
     sentence for people while it runs, such as "Looking {city} up". `control` tools are answered by the turn machine.
+    What is `idempotent` may run twice with the same key, as a call does that a process was killed in.
     `kind` and `sensitive_history` say how its results may be shortened in the history that is sent, the latter that
     they may not. `max_result_chars` replaces the request's: longer results are cut for the model.
     """
@@ -90,6 +93,7 @@ class ToolSpec:
     kind: ToolKind = ""
     sensitive_history: bool = False
     max_result_chars: int | None = None
+    idempotent: bool = False
 
 
 class ToolSource(Protocol):
@@ -268,43 +272,7 @@ class HistorySummarizer(Protocol):
         ...
 
 
-# ----------------------------------------------------------------------------------------- store, observer
-
-
-class Journal(Protocol):
-    """Where a session writes its facts before it has effects."""
-
-    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
-        """Write `facts`, of which the first has place `seq` in its request; durable when this returns.
-
-        Places are dense from 0. Called by one session, one append at a time, and never again after a
-        request's ending. Cancellation leaves either all or none of the facts written.
-        """
-        ...
-
-
-class Store(Protocol):
-    """Conversation memory, and for stores that survive a restart, the journal.
-
-    A conversation's history is the transcript of its ended turns, in the order in which they ended.
-    """
-
-    @property
-    def journal(self) -> Journal | None:
-        """The journal, or None where nothing outlives the process: then sessions do not wait for it."""
-        ...
-
-    async def history(self, conversation_id: str) -> Sequence[Message]:
-        """The messages of the conversation's ended turns, oldest first; empty for an unknown one."""
-        ...
-
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        """Add a turn's messages behind the conversation's history. All or nothing under cancellation."""
-        ...
-
-    async def aclose(self) -> None:
-        """Let go of files and connections. Idempotent."""
-        ...
+# ------------------------------------------------------------------------------------------------ observer
 
 
 class Observer(Protocol):

@@ -39,6 +39,9 @@ class ToolOptions(TypedDict, total=False):
     """Calls of sequential tools in one reply run one after another, in call order; all others run in parallel."""
     status: str
     """The sentence for people while a call runs: a template over its arguments, such as "Looking {city} up"."""
+    idempotent: bool
+    """Running it twice with the same arguments and the same `ToolContext.idempotency_key` does no more than running it
+    once. Only such a call is run again after the process was killed in it; any other ends as `interrupted`."""
     retries: int
     """How often a call that failed is tried again, with growing waits, within its deadline. 0 to 10."""
     retry_on: RetryOn
@@ -94,8 +97,9 @@ def _check_form(name: str, options: ToolOptions) -> None:
     """Refuse options that say nothing about what is sent of results."""
     if options.get("kind", "") not in get_args(ToolKind):
         raise ConfigurationError(f"tool {name!r}: kind is {options.get('kind')!r}; say 'query' or 'action', or nothing")
-    if not isinstance(options.get("sensitive_history", False), bool):
-        raise ConfigurationError(f"tool {name!r}: sensitive_history is no truth value; say True or False")
+    for option in ("sensitive_history", "idempotent"):
+        if not isinstance(options.get(option, False), bool):
+            raise ConfigurationError(f"tool {name!r}: {option} is no truth value; say True or False")
     most: Any = options.get("max_result_chars")
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < MIN_CHARS):
         raise ConfigurationError(

@@ -202,6 +202,7 @@ class Tool(Generic[P, R]):
             kind=options.get("kind", ""),
             sensitive_history=options.get("sensitive_history", False),
             max_result_chars=options.get("max_result_chars"),
+            idempotent=options.get("idempotent", False),
         )
 
     @property

@@ -35,6 +35,8 @@ def test_every_limit_is_finite_by_default_and_as_the_design_says() -> None:
         "stream_idle_seconds": 30,
         "max_input_tokens": 1_000_000,
         "max_output_tokens": 100_000,
+        "max_facts": 10_000,
+        "max_journal_bytes": 50 * 1024 * 1024,
         "max_cost": None,
     }
     assert Limits().on_limit == "answer"

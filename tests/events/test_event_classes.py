@@ -26,6 +26,7 @@ from toolbus.events import (
 SCHEMA = toolbus.events.json_schema()
 FACTS = [
     "RequestStarted",
+    "RequestResumed",
     "MessageAppended",
     "RoundStarted",
     "ModelResponded",

@@ -17,10 +17,21 @@ ApprovalPolicy: TypeAlias = bool | Callable[[ToolSpec, Mapping[str, Any]], bool]
 validated arguments says so. It stands in the place of the tools' own marks, and may ask them: `spec.approval`."""
 
 
+_digests: dict[int, tuple[ToolSpec, str]] = {}  # a memory of this function alone: each call of a tool asks for one
+_MOST_DIGESTS = 4_096
+
+
 def definition_of(spec: ToolSpec) -> str:
-    """A digest of what a person was told of the tool: its name, description and schema."""
+    """A digest of what a person was told of the tool, and calls are checked by: its name, description and schema."""
+    known = _digests.get(id(spec))
+    if known is not None and known[0] is spec:
+        return known[1]
     told = orjson.dumps([spec.name, spec.description, spec.parameters], default=dict, option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(told).hexdigest()[:32]
+    digest = hashlib.sha256(told).hexdigest()[:32]
+    if len(_digests) >= _MOST_DIGESTS:
+        _digests.clear()
+    _digests[id(spec)] = (spec, digest)
+    return digest
 
 
 def needs_approval(policy: ApprovalPolicy | None, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:

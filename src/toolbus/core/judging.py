@@ -24,7 +24,7 @@ from .reading import why_unreadable
 from .reducer import ends_at_once
 from .state import CallState, CallStatus, TurnState
 
-__all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge"]
+__all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge", "request_call"]
 
 AT_ONCE = "Another call failed, and that ended the request."
 _NO_TOOLS = "No tool may be called any more; answer with what is known."
@@ -162,12 +162,13 @@ def _admit(state: TurnState, verdict: _Verdict, facts: Facts, now: float) -> Non
     ):
         _ask(state, call, spec, arguments, facts)
     else:
-        _request(state, call, spec, arguments, facts, now)
+        request_call(state, call, spec, arguments, facts, now)
 
 
-def _request(
+def request_call(
     state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts, now: float
 ) -> None:
+    """The call may run: `spec` and the request leave it so much time."""
     limits = state.limits
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
@@ -186,6 +187,7 @@ def _request(
         round=state.round,
         deadline=min(seconds, left),
         idempotency_key=call.call_id,
+        definition=definition_of(spec),
     )
     facts.made.append(request)
 
@@ -228,7 +230,7 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
         except Exception as exc:  # a person's slip, or the application's code: either way the tool does not run
             facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
         else:
-            _request(state, call, spec, arguments, facts, now)
+            request_call(state, call, spec, arguments, facts, now)
 
 
 def _own_copy(arguments: object) -> dict[str, Any]:

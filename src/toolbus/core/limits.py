@@ -37,6 +37,8 @@ class Limits:
     approval_timeout_seconds: a person's decision on one call, from its question; then the call is `denied`.
     stream_idle_seconds: a stream that has begun and stands still (kept within a tenth).
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
+    max_facts: facts of the request, which are what a journal keeps of it; and
+    max_journal_bytes: what they take there, as the store counts it. A sub-request's are not kept, and not counted.
     max_cost: over all calls of the model, in the currency of the price table that it needs (`prices=`).
     on_limit: "answer" asks the model once more with no tools offered, so that the user gets the best answer there
         is (not after `timeout_seconds`, the token limits and `max_cost`); "stop" ends at once, with the last text.
@@ -65,6 +67,8 @@ class Limits:
     stream_idle_seconds: float = 30.0
     max_input_tokens: int = 1_000_000
     max_output_tokens: int = 100_000
+    max_facts: int = 10_000
+    max_journal_bytes: int = 50 * 1024 * 1024
     max_cost: float | None = None
     on_limit: OnLimit = "answer"
     on_failure: OnFailure = "collect"

@@ -24,6 +24,7 @@ from ..events import (
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
+    RequestResumed,
     RequestStarted,
     RoundStarted,
     SteeringAdded,
@@ -64,6 +65,20 @@ def _apply_started(state: TurnState, fact: RequestStarted) -> None:
     state.started_at = fact.at
     state.deadline = fact.at + fact.deadline
     state.history_count = fact.history_count
+
+
+def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
+    """The clocks of what a process did that is gone begin anew; those of people, and the request's own, go on."""
+    state.resumptions = fact.resumption
+    if state.phase is Phase.MODEL:
+        since = max(fact.at, state.not_before)
+        state.model_deadline = min(since + state.limits.model_timeout_seconds, state.deadline)
+    for each in state.open_calls.values():
+        if each.status is CallStatus.REQUESTED:
+            each.status = CallStatus.INTERRUPTED
+            if each.left is not None:
+                each.left = None
+                _end_waiting(state, _within_wait(state, each, fact.at))
 
 
 def _apply_message(state: TurnState, fact: MessageAppended) -> None:
@@ -183,9 +198,14 @@ def used_up(state: TurnState) -> Stop | None:
     limits = state.limits
     if over := over_budget(limits, state.usage, state.cost):
         return over
+    reason = ""
     if state.replies >= limits.max_rounds:
-        return Stop(f"max_rounds={limits.max_rounds}", last_answer=limits.on_limit == "answer")
-    return None
+        reason = f"max_rounds={limits.max_rounds}"
+    elif state.facts >= limits.max_facts:
+        reason = f"max_facts={limits.max_facts}"
+    elif state.journal_bytes >= limits.max_journal_bytes:
+        reason = f"max_journal_bytes={limits.max_journal_bytes}"
+    return Stop(reason, last_answer=limits.on_limit == "answer") if reason else None
 
 
 def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
@@ -282,6 +302,7 @@ def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
     each.deadline = fact.at + fact.deadline
     each.status = CallStatus.REQUESTED
     each.requested_at = fact.at
+    each.definition = fact.definition
 
 
 def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
@@ -363,6 +384,7 @@ _WAITING = (Phase.READY, Phase.MODEL)
 _RUNNING = (Phase.READY, Phase.MODEL, Phase.TOOLS)
 _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RequestStarted: ((Phase.NEW,), _apply_started),
+    RequestResumed: (_RUNNING, _apply_resumption),
     MessageAppended: ((Phase.READY, Phase.REPLIED, Phase.TOOLS), _apply_message),
     RoundStarted: ((Phase.READY,), _apply_round),
     ModelResponded: ((Phase.MODEL,), _apply_responded),

@@ -97,6 +97,7 @@ class CallStatus(enum.Enum):
     OPEN = "open"  # not judged yet: its reply is new, or an earlier sequential call has to end first
     WAITING = "waiting"  # for a person's approval
     REQUESTED = "requested"  # on the bus; it may run
+    INTERRUPTED = "interrupted"  # it was on the bus of a process that is gone; it may have run
     SETTLED = "settled"
 
 
@@ -116,7 +117,7 @@ class CallState:
     """One call of a reply. `arguments` is set once it was requested; `outcome` once it is settled.
 
     `deadline` is a moment on the session's clock: of the person's decision while the call waits for one, then of its
-    result; infinite before. `definition` is what an approval is for: see `core.approval`.
+    result; infinite before. `definition` is the tool's, as the call was asked about or requested: `core.approval`.
     """
 
     call: ToolCall
@@ -193,6 +194,8 @@ class TurnState:
     model_deadline: float = float("inf")
 
     facts: int = 0  # applied so far: the next fact's `seq`
+    journal_bytes: int = 0  # that the request's journal holds, where there is one that counts
+    resumptions: int = 0  # how often it went on in another process
     replies: int = 0  # of the model to which tools were offered; empty ones do not count
     tool_calls: int = 0
     consecutive_errors: int = 0

@@ -30,6 +30,7 @@ __all__ = [
     "Input",
     "ModelFailed",
     "ModelReplied",
+    "Resume",
     "Start",
     "reply_id",
 ]
@@ -49,6 +50,11 @@ class Start:
     refused: ModelFailed | None = None
     parent_request_id: str = ""
     parent_call_id: str = ""
+
+
+@dataclass(slots=True)
+class Resume:
+    """The request goes on in another process than it was begun in, or in another runtime."""
 
 
 @dataclass(slots=True)
@@ -88,6 +94,7 @@ class Elapsed:
 
 Input: TypeAlias = (
     Start
+    | Resume
     | ModelReplied
     | ModelFailed
     | HistoryShaped

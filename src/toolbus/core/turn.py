@@ -43,6 +43,7 @@ from .facts import Facts, complete, result_message
 from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from .reducer import apply, apply_all, repair_id, used_up
 from .replying import decide_model_failed, decide_reply, decide_shaped
+from .resuming import decide_resume
 from .state import CallState, CallStatus, Phase, TurnState
 from .steps import (
     AwaitCalls,
@@ -54,6 +55,7 @@ from .steps import (
     Input,
     ModelFailed,
     ModelReplied,
+    Resume,
     Start,
     reply_id,
 )
@@ -68,6 +70,7 @@ __all__ = [
     "Input",
     "ModelFailed",
     "ModelReplied",
+    "Resume",
     "Start",
     "apply",
     "apply_all",
@@ -172,6 +175,7 @@ def _on_steering(_state: TurnState, event: SteeringAdded, facts: Facts, _now: fl
 
 _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
     Start: _on_start,
+    Resume: decide_resume,
     ModelReplied: decide_reply,
     ModelFailed: decide_model_failed,
     HistoryShaped: decide_shaped,

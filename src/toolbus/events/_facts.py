@@ -82,6 +82,19 @@ class RequestStarted(Event):
 
 
 @event
+class RequestResumed(Event):
+    """A request goes on in another process, or another runtime, than it was begun in.
+
+    `resumption` counts from 1. Of the calls that had been requested before it, nobody knows whether they ran: behind
+    it each of them is requested once more (tools that are `idempotent`), or ends as `interrupted`.
+    """
+
+    type: Literal["request_resumed"] = "request_resumed"
+    resumption: int
+    is_fact: ClassVar[bool] = True
+
+
+@event
 class MessageAppended(Event):
     """A message joined the transcript, with its `message_id`. The only fact that changes the transcript."""
 
@@ -145,7 +158,9 @@ class ToolCallRequested(Event):
     """A tool call that may run: arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
     `deadline` is seconds from `at`. `arguments` is shared by all listeners and must not be changed. To answer from the
-    bus: `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`.
+    bus: `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the
+    tool's name, description and schema as the call was judged by them; `idempotency_key` is the same each time that
+    the call is requested: after a restart, it may be a second time.
     """
 
     type: Literal["tool_call_requested"] = "tool_call_requested"
@@ -157,6 +172,7 @@ class ToolCallRequested(Event):
     round: int
     deadline: float
     idempotency_key: str
+    definition: str = ""
     is_fact: ClassVar[bool] = True
 
     def completed(

@@ -1,0 +1,48 @@
+"""What becomes of a request that goes on after its process was gone: which calls are requested once more. Pure.
+
+A call that had been requested may have run, wholly, partly or not at all; nobody can know. What its tool says decides:
+one that is `idempotent` is requested again, under the same key; any other ends as `interrupted`, with its outcome
+unknown, and the model or a person goes on from there.
+"""
+
+from __future__ import annotations
+
+from ..events import RequestResumed
+from ..protocols import ToolSpec
+from .approval import definition_of
+from .facts import Facts
+from .judging import is_time_over, request_call
+from .state import CallState, CallStatus, Phase, TurnState
+from .steps import Resume
+
+__all__ = ["decide_resume"]
+
+
+def decide_resume(state: TurnState, _resume: Resume, facts: Facts, now: float) -> None:
+    """The fact that the request goes on, and what it means for each call that had been requested before."""
+    if state.phase is Phase.NEW:
+        return
+    facts.add(RequestResumed, resumption=state.resumptions + 1)
+    gives_up = state.cancel is not None or (state.stop is not None and state.stop.at_once)
+    for each in state.open_calls.values():
+        if each.status is not CallStatus.REQUESTED:
+            continue
+        spec = state.tools.get(each.call.name)
+        why = _why_not(state, each, spec, now)
+        if not why and not gives_up and spec is not None:
+            request_call(state, each.call, spec, each.arguments or {}, facts, now)
+        else:
+            facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why}")
+
+
+def _why_not(state: TurnState, each: CallState, spec: ToolSpec | None, now: float) -> str:
+    """What keeps a call from being requested once more, as the end of a sentence; empty for nothing."""
+    if spec is None:
+        return ", and there is no such tool any more; it may have had its effect."
+    if not spec.idempotent:
+        return "; it may have had its effect."
+    if each.definition and each.definition != definition_of(spec):
+        return ", and its definition is another one now, so it was not run again; it may have had its effect."
+    if is_time_over(state, now):
+        return ", and the request's time is over; it may have had its effect."
+    return ""
