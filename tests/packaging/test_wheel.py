@@ -101,7 +101,7 @@ def test_with_its_extra_an_adapter_works(install: Callable[[str], Environment], 
 
 def test_every_extra_has_a_test_here(bare: Environment):
     extras = bare.python("from importlib.metadata import metadata as m; print(*m('toolbus').get_all('Provides-Extra'))")
-    assert set(extras.split()) == {*ADAPTERS, "all", "cli", "trio"}
+    assert set(extras.split()) == {*ADAPTERS, "all", "cli", "mongo", "postgres", "trio"}
 
 
 @pytest.mark.parametrize("extra", ["", "cli"])
