@@ -5,8 +5,9 @@ Knows events and the `JournalStore` protocol. The one implementation that can be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from ..clock import wall_time
 from ..errors import LeaseLost, StoreError
@@ -14,7 +15,23 @@ from ..events import encode
 from ..messages import Message
 from ..storage import Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
 
-__all__ = ["MemoryJournal"]
+__all__ = ["Conversations", "MemoryJournal"]
+
+
+class Conversations(Protocol):
+    """What a journal needs of the conversations beside it."""
+
+    def add(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """Add the turn of a request that has ended."""
+        ...
+
+    def prune(self, before: float, keep: Collection[str]) -> Pruned:
+        """Drop those that have not changed since, but for these."""
+        ...
+
+    def count(self) -> StoreStatistics:
+        """How many there are, with their messages and bytes."""
+        ...
 
 
 @dataclass(slots=True)
@@ -24,13 +41,10 @@ class _Request:
 
 
 class MemoryJournal:
-    """See `JournalStore`. Never suspends. `remember` is called with a conversation and the turn of a request that ends.
+    """See `JournalStore`. Never suspends. Sizes are those of the facts as JSON."""
 
-    Sizes are those of the facts as JSON.
-    """
-
-    def __init__(self, remember: Callable[[str, Sequence[Message]], None]) -> None:
-        self._remember = remember
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
         self._requests: dict[str, _Request] = {}
         self._appends = 0
 
@@ -46,7 +60,7 @@ class MemoryJournal:
         if entry.ending is not None:
             _end(record, entry.ending)
             if entry.turn:
-                self._remember(entry.conversation_id, entry.turn)
+                self._conversations.add(entry.conversation_id, entry.turn)
         return record.size_bytes
 
     def _begun(self, entry: Entry) -> _Request:
@@ -105,7 +119,7 @@ class MemoryJournal:
 
     async def renew(self, owner: str, seconds: float) -> int:
         """See `JournalStore`."""
-        held = [each.record for each in self._requests.values() if each.record.owner == owner]
+        held = [each.record for each in self._requests.values() if owner and each.record.owner == owner]
         for record in held:
             record.lease_until = wall_time() + seconds
         return len(held)
@@ -131,8 +145,7 @@ class MemoryJournal:
         return request.record
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        """See `JournalStore`. Conversations are bounded by the store itself, and stay."""
-        del conversations
+        """See `JournalStore`."""
         old = [
             each.record
             for each in self._requests.values()
@@ -140,7 +153,13 @@ class MemoryJournal:
         ]
         for record in old:
             del self._requests[record.request_id]
-        return Pruned(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
+        pruned = Pruned(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
+        if conversations:
+            newer = {each.record.conversation_id for each in self._requests.values()}
+            dropped = self._conversations.prune(before, newer)
+            pruned.conversations = dropped.conversations
+            pruned.size_bytes += dropped.size_bytes
+        return pruned
 
     def forget(self, conversation_id: str) -> bool:
         """Drop the finished requests of a conversation; whether there were any. Raises `StoreError` for unfinished."""
@@ -152,13 +171,15 @@ class MemoryJournal:
         return bool(of_it)
 
     async def statistics(self) -> StoreStatistics:
-        """See `JournalStore`. Conversations are not counted here."""
+        """See `JournalStore`."""
         records = [each.record for each in self._requests.values()]
-        return StoreStatistics(
+        beside = self._conversations.count()
+        return replace(
+            beside,
             requests=len(records),
             unfinished=sum(record.ending is None for record in records),
             facts=sum(record.facts for record in records),
-            size_bytes=sum(record.size_bytes for record in records),
+            size_bytes=beside.size_bytes + sum(record.size_bytes for record in records),
             appends=self._appends,
             commits=self._appends,
         )

@@ -1,8 +1,8 @@
 """The public testing kit.
 
 A model that follows a script, a harness that answers the model's calls, virtual time, a census of what is left, a stub
-of a model server that speaks vendors' wire formats (`wire`), the contracts of a provider and of an executor as one
-test each, a block on real models, and recordings of real requests that are replayed. With pytest, the fixtures
+of a model server that speaks vendors' wire formats (`wire`), the contracts of a provider, of an executor and of a store
+as one test each, a block on real models, and recordings of real requests that are replayed. With pytest, the fixtures
 `toolbus_harness` and `toolbus_clock` are there.
 
 Each name is imported when it is first used: the plugin of pytest is in this package, and loaded in every run.
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         record,
         replay,
     )
+    from .store_contract import check_store, store_checks
     from .virtual_time import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
     from .wire import WireServer
 
@@ -56,6 +57,7 @@ __all__ = [
     "check_executor",
     "check_live_provider",
     "check_provider",
+    "check_store",
     "error",
     "executor_checks",
     "forbid_network_providers",
@@ -65,6 +67,7 @@ __all__ = [
     "record",
     "replay",
     "settle",
+    "store_checks",
     "text",
     "virtual_backend",
     "virtual_backends",
@@ -92,6 +95,7 @@ _HOMES = {
         "record",
         "replay",
     ),
+    ".store_contract": ("check_store", "store_checks"),
     ".virtual_time": (
         "VirtualDeadlock",
         "VirtualTimeLoop",
