@@ -1,0 +1,204 @@
+"""A server process that outlives nobody: a guard starts it, and ends it when the test process is gone, however it went.
+
+The guard is this file, run as a program of its own. It reads a pipe whose other end the test process holds; when that
+end closes (a normal end, a crash or a `kill -9`), the guard kills the server with all its children and deletes its
+folder. Since the server is the guard's child, it can be killed and started again within a test without a new child
+process for the census to find.
+
+Knows processes and signals; must not know what a server is or speaks. POSIX only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PATIENCE_SECONDS = 10.0
+"""For a signal to show: far over what a loaded machine needs."""
+_POLL_SECONDS = 0.001
+
+
+class GuardedProcess:
+    """One program under a guard, in a folder that goes with it. Not started yet; `start` may be called again."""
+
+    def __init__(self, command: Sequence[str | Path], *, folder: Path, user: str | None = None) -> None:
+        """`user` is whom the program runs as (only root may name one). Its output is `log`, in `folder`."""
+        self.log = folder / "log"
+        self.pid = 0
+        """Of the program; 0 where it is not running as far as we did it."""
+        self._lock = threading.Lock()
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+        options = {"command": [str(part) for part in command], "folder": str(folder), "user": user}
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", __file__, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=variables,
+            start_new_session=True,  # Ctrl-C on the terminal is the test process's business
+        )
+
+    def start(self) -> int:
+        """Start the program; its process id. It may not listen yet."""
+        assert not self.pid, "it runs already"
+        self.pid = self._ask("start")
+        return self.pid
+
+    def kill(self) -> None:
+        """SIGKILL to the program and its children at one moment; comes back when none of them is left."""
+        self._ask("kill")
+        self.pid = 0
+
+    def halt(self) -> None:
+        """SIGSTOP to the program and its children: connections stay open, and nobody answers."""
+        self._ask("halt")
+
+    def resume(self) -> None:
+        """SIGCONT to all that `halt` has stopped. Does nothing to one that runs."""
+        self._ask("resume")
+
+    def has_ended(self) -> bool:
+        """Whether the program is gone, by itself or by us."""
+        return self._ask("ended") == 1
+
+    def close(self) -> None:
+        """Kill the program if it runs, delete its folder, end the guard. May be called twice."""
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self._guard.communicate(timeout=2 * _PATIENCE_SECONDS)
+        self.pid = 0
+
+    def _ask(self, what: str) -> int:
+        with self._lock:
+            assert self._guard.stdin is not None
+            assert self._guard.stdout is not None
+            self._guard.stdin.write(what + "\n")
+            self._guard.stdin.flush()
+            answer = self._guard.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the guard ended instead of answering {what!r}")
+        return int(answer)
+
+
+# ------------------------------------------------------------------------------------------------- the guard
+
+
+def _guard(options: dict[str, Any]) -> None:
+    folder = Path(options["folder"])
+    server: subprocess.Popen[Any] | None = None
+    try:
+        for line in sys.stdin:
+            what, answer = line.strip(), 0
+            if what == "start":
+                server = _started(options, folder)
+                answer = server.pid
+            elif what == "ended":
+                answer = int(server is None or server.poll() is not None)
+            elif server is not None:
+                _do(what, server)
+            sys.stdout.write(f"{answer}\n")
+            sys.stdout.flush()
+    finally:
+        if server is not None:
+            _end(server)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(options: dict[str, Any], folder: Path) -> subprocess.Popen[Any]:
+    as_user: dict[str, Any] = {}
+    if options["user"] is not None:
+        as_user = {"user": options["user"], "group": _group_of(options["user"]), "extra_groups": ()}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            options["command"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,
+            **as_user,
+        )
+
+
+def _group_of(user: str) -> int:
+    import pwd
+
+    return pwd.getpwnam(user).pw_gid
+
+
+def _do(what: str, server: subprocess.Popen[Any]) -> None:
+    if what == "halt":
+        _halt(server)
+    elif what == "resume":
+        for process in _family(server):
+            _signal(process, signal.SIGCONT)
+    elif what == "kill":
+        _kill(server)
+
+
+def _family(server: subprocess.Popen[Any]) -> list[psutil.Process]:
+    """The program first, then all below it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if server.poll() is None:
+            parent = psutil.Process(server.pid)
+            return [parent, *parent.children(recursive=True)]
+    return []
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _halt(server: subprocess.Popen[Any]) -> None:
+    halted: set[psutil.Process] = set()
+    while new := set(_family(server)) - halted:  # until nobody is left who could start another
+        for process in new:
+            _signal(process, signal.SIGSTOP)
+        halted |= new
+
+
+def _kill(server: subprocess.Popen[Any]) -> None:
+    _halt(server)  # so that no child does any more work when its parent is gone
+    family = _family(server)
+    for process in family:
+        _signal(process, signal.SIGKILL)
+    server.wait()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while any(_lives(process) for process in family[1:]) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """A zombie does not: where nobody takes orphans away (PID 1 of some containers), they stay ones."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _end(server: subprocess.Popen[Any]) -> None:
+    """SIGQUIT lets PostgreSQL give back its shared memory, without any other care: the data goes anyway."""
+    for process in _family(server):
+        _signal(process, signal.SIGCONT)
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        server.send_signal(signal.SIGQUIT)
+        server.wait(_PATIENCE_SECONDS / 2)
+    _kill(server)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its pipe, and only after its server
+    _guard(json.loads(sys.argv[1]))

