@@ -465,6 +465,11 @@ class EventBus:
             name=name,
         )
 
+    def close_subscriptions(self, request_id: str) -> None:
+        """End those that listen to one request which goes on elsewhere: nothing more of it is to be heard here."""
+        for each in tuple(self._by_request.get(request_id, ())):
+            each.close()
+
     # ------------------------------------------------------------------------------------------------- upkeep
 
     def bind(self) -> None:

@@ -30,8 +30,11 @@ def told_all_the_same(facts: Sequence[Event], exc: BaseException) -> list[Event]
     return [fact for fact in facts if not isinstance(fact, ToolCallRequested)]
 
 
-def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float) -> None:
-    """Take the results that have come, answer the calls that are open, and close the turn with a valid transcript."""
+def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, tells: bool = True) -> None:
+    """Take the results that have come, answer the calls that are open, and close the turn with a valid transcript.
+
+    `tells` is whether listeners hear of these answers: not where another process goes on with the request.
+    """
     for event in mailbox.drain() if mailbox is not None else ():
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)) and event.call_id in state.open_calls:
             state.open_calls.pop(event.call_id).outcome = event
@@ -45,7 +48,8 @@ def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now:
                 error="The request ended by an internal error.",
                 outcome_unknown=each.requested_at is not None,
             )
-            bus.announce(each.outcome)
+            if tells:
+                bus.announce(each.outcome)
     state.phase = Phase.ENDED
     known = [each for each in state.calls[state.appended :] if each.outcome is not None]
     state.messages[:] = repair([*state.messages, *map(result_message, known)])

@@ -12,7 +12,9 @@ import anyio
 
 from .buffers import Overflow
 from .bus import EventBus
+from .core.limits import Limits
 from .core.state import Messages, TurnState
+from .errors import StoreError
 from .events import (
     CancelRequested,
     Event,
@@ -46,6 +48,7 @@ class SessionHandle:
         "_accepted",
         "_bus",
         "_done",
+        "_is_accepted",
         "_late",
         "_mailbox",
         "_parent_id",
@@ -76,11 +79,27 @@ class SessionHandle:
         self._result: RequestResult[Any] | None = None
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
+        self._is_accepted = False
 
     @property
     def messages(self) -> Sequence[Message]:
         """The transcript so far: a read-only view that does not grow."""
         return Messages(self._state.messages)
+
+    @property
+    def limits(self) -> Limits:
+        """What was agreed."""
+        return self._state.limits
+
+    @property
+    def granted(self) -> dict[str, bool]:
+        """Decisions on tools to be remembered, by their definition (`core.approval`): given ones and new ones."""
+        return self._state.granted
+
+    @property
+    def provider_place(self) -> int:
+        """The place of the provider that is asked now, among those of the request."""
+        return self._state.provider
 
     @property
     def spent(self) -> Spent:
@@ -108,11 +127,32 @@ class SessionHandle:
         return self._result
 
     async def accepted(self) -> None:
-        """Return once the request has begun and, with a journal, is durable. Also after it has ended."""
-        if self._state.facts == 0 and self._result is None:
+        """Return once the request has begun and, with a journal, is durable. Also after it has ended.
+
+        Raises the `StoreError` for which it could not be made durable.
+        """
+        if not self._is_accepted and self._result is None:
             if self._accepted is None:
                 self._accepted = anyio.Event()
             await self._accepted.wait()
+        if not self._is_accepted and self._result is not None and isinstance(self._result.error, StoreError):
+            raise self._result.error
+
+    def note_journaled(self, *, whole: bool) -> None:
+        """Whether the journal has all facts of a request that has ended here. For who keeps it."""
+        if self._result is not None:
+            self._result.journaled = whole
+
+    def _accept(self) -> None:
+        self._is_accepted = True
+        if self._accepted is not None:
+            self._accepted.set()
+
+    def _wake(self) -> None:
+        """The result is there: whoever waits for anything may go on."""
+        for waits in (self._accepted, self._done):
+            if waits is not None:
+                waits.set()
 
     def cancel(self, reason: str = "") -> bool:
         """Ask the request to end as `cancelled`; results that are there stay. False when it does not run (any more)."""

@@ -1,14 +1,16 @@
 """What toolbus writes to the standard library's logging, and nothing else.
 
 Loggers are children of `toolbus`. Requested and completed calls are told at INFO, failures and time-outs at WARNING;
-the ids and the application's metadata are extra fields of the record. Arguments and results are not logged.
+the ids and the application's metadata are extra fields of the record. Arguments and results are not logged. Once a
+request has secrets, a filter on these loggers takes them out of messages, and out of tracebacks, which become text.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from .events import (
     Event,
@@ -20,9 +22,15 @@ from .events import (
     ToolCallRequested,
 )
 
-__all__ = ["LEVELS", "WARNINGS", "log_fact", "logger"]
+__all__ = ["LEVELS", "LOGGERS", "WARNINGS", "ShownInLog", "hide_in_logs", "log_fact", "logger"]
 
 logger = logging.getLogger("toolbus.session")
+
+LOGGERS = ("toolbus.bus", "toolbus.dispatcher", "toolbus.narrator", "toolbus.runtime", "toolbus.session")
+"""The loggers that toolbus writes to. A filter holds for the logger that it is on, and for none below."""
+
+ShownInLog: TypeAlias = Callable[[str, str], str | None]
+"""From the request's id, which may be empty, and a text to what may be shown of it; None where nothing is secret."""
 
 
 def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
@@ -63,3 +71,34 @@ def _tell(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) 
         "event_id": fact.event_id,
     }
     logger.log(LEVELS[type(fact)], text, *values, extra=extra)
+
+
+def hide_in_logs(shown: ShownInLog) -> None:
+    """Have every record of toolbus shown without what is secret, from now on. Idempotent."""
+    for name in LOGGERS:
+        there = logging.getLogger(name)
+        if not any(isinstance(each, _SecretFilter) for each in there.filters):
+            there.addFilter(_SecretFilter(shown))
+
+
+class _SecretFilter(logging.Filter):
+    """Lets every record pass, without secrets. An exception would bring its own words along, so its text stays alone."""
+
+    def __init__(self, shown: ShownInLog) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        request_id: str = getattr(record, "request_id", "")
+        before = record.getMessage()
+        after = self._shown(request_id, before)
+        if after is None:
+            return True
+        if after != before:
+            record.msg, record.args = after, ()
+        if record.exc_info and record.exc_info[1] is not None:
+            told = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+            record.exc_text, record.exc_info = self._shown(request_id, told), None
+        if record.stack_info:
+            record.stack_info = self._shown(request_id, record.stack_info)
+        return True

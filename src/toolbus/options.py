@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict, cast, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from .core.approval import ApprovalPolicy
 from .core.compression import Compression
@@ -11,15 +11,20 @@ from .core.limits import Limits
 from .core.prices import Price
 from .core.shorten import MIN_CHARS
 from .errors import ConfigurationError
-from .inputs import Instructions, shown
+from .inputs import Instructions, MessagesLike, shown
 from .interceptors import Interceptor
 from .protocols import LateResults, ModelSettings, Provider
 from .tool_checks import takes
+from .tools import Toolish, ToolRegistry
 
-__all__ = ["ProviderForRound", "SessionOptions", "check_options"]
+__all__ = ["OnBusy", "ProviderForRound", "RequestOptions", "SessionOptions", "check_options", "check_word"]
 
 ProviderForRound: TypeAlias = Callable[[int], Provider | str | None]
 """The model to ask in a round, by its number from 0; None for the usual one."""
+
+
+OnBusy: TypeAlias = Literal["queue", "refuse"]
+"""What becomes of a turn while an earlier one of its conversation runs: it waits, or is refused."""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -57,6 +62,28 @@ class SessionOptions(TypedDict, total=False):
     late_results: LateResults
     """What becomes of a result that comes after its call was given up. "event" (the default): `ToolCallLate` tells
     of it. "drop": nothing does. "next_turn": a runtime also puts it in front of the conversation's next turn."""
+
+
+class RequestOptions(SessionOptions, total=False):
+    """What a request may be given, in the place of the runtime's own."""
+
+    provider: Provider | str | None
+    """The model: a `Provider`, or "vendor:model"."""
+    providers: Sequence[Provider | str] | None
+    """The model and those to turn to when it stays overloaded, silent or out of reach; instead of `provider`."""
+    tools: Iterable[Toolish] | ToolRegistry | None
+    """The tools, instead of the runtime's."""
+    conversation_id: str | None
+    """Makes the request this conversation's next turn: one at a time, in the order of `start`, with what was said."""
+    history: MessagesLike | None
+    """Begins a conversation that the application kept itself (copied): toolbus messages, or dictionaries of an API:
+    OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
+    repair_history: bool
+    """Mend a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
+    raise_on_failure: bool
+    """Raise the matching `ToolbusError` where the outcome is not `completed`."""
+    on_busy: OnBusy
+    """While an earlier turn of the conversation runs: "queue" behind it, or "refuse" with `ConversationBusy`."""
 
 
 def check_options(options: Mapping[str, Any], known: type[Any], what: str) -> None:

@@ -79,7 +79,9 @@ class RequestResult(Generic[OutputT]):
     valid transcript: the history, and this turn behind it from `messages[history_count]` on. `artifacts` are what tools
     have made, and the whole of each result that was cut where it was sent to the model. `affected` gathers what
     tools reported to have changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one)
-    are those of the request and its sub-requests. Times are seconds.
+    are those of the request and its sub-requests. Times are seconds. `resumable` is whether the request was left
+    unfinished in its store, for `Runtime.resume` to go on with: here, or in another process. `journaled` is whether the
+    journal has it whole, with its ending; false where there is none.
     """
 
     outcome: RequestOutcome
@@ -97,6 +99,8 @@ class RequestResult(Generic[OutputT]):
     conversation_id: str
     duration_seconds: float
     error: ToolbusError | None = None
+    resumable: bool = False
+    journaled: bool = False
     _rounds: Sequence[RoundState] = field(default=(), repr=False)
     _cause: Callable[[str], BaseException | None] = field(default=lambda _call_id: None, repr=False)
     _trace: list[RoundRecord] | None = field(default=None, repr=False)

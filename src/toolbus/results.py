@@ -2,13 +2,15 @@
 
 A plain value is itself: text as it is, anything else as JSON; `None` is `{"ok": true}`. A `ToolResult` becomes
 `{"ok": true, "message": ..., "affected": <how many>, "data": ...}`. A failure is
-`{"ok": false, "reason": ..., "error": ...}`. Images and files go beside the text.
+`{"ok": false, "reason": ..., "error": ...}`. Images and files go beside the text. In the place of a secret
+(pydantic's `SecretStr`, `SecretBytes`, `Secret`), at any depth, stands a mark; `settled` puts something else there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import decimal
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,13 +18,22 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, cast
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from .errors import UnserialisableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
 
-__all__ = ["Rendered", "ToolResult", "clean", "failure_content", "render", "with_summary", "without_data"]
+__all__ = [
+    "Rendered",
+    "ToolResult",
+    "clean",
+    "failure_content",
+    "render",
+    "settled",
+    "with_summary",
+    "without_data",
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +42,7 @@ class ToolResult:
 
     `message` is a sentence for the model, `data` any JSON value, `parts` are images and files for it; `artifacts` are
     kept with the request and not sent to the model; `affected` names what the tool changed (paths, ids): the model gets
-    how many they are, and they are gathered on the `RequestResult`.
+    how many they are, and they are gathered on the `RequestResult`. A `SecretStr` may stand for any text in it.
     """
 
     message: str = ""
@@ -46,6 +57,7 @@ class Rendered:
     """A success, ready for `ToolCallCompleted`. `data` holds JSON values only.
 
     `message` is that of a `ToolResult`, which is in `content` too, and None where the handler returned no such.
+    `secrets` are the values behind the marks in all of them, in clear: of a result that is told, there are none.
     """
 
     content: str
@@ -54,6 +66,7 @@ class Rendered:
     affected: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     message: str | None = None
+    secrets: tuple[str | float, ...] = ()
 
 
 _OK = '{"ok":true}'
@@ -61,6 +74,7 @@ _PARTS = (ImagePart, FilePart)
 _ANY_PART = frozenset[type[Any]]({ImagePart, FilePart, TextPart})
 _BESIDE = _ANY_PART | {str}
 _BINARY = (bytes, bytearray, memoryview)
+_SECRETS = (SecretStr, SecretBytes, Secret)
 
 
 def render(value: Any) -> Rendered:
@@ -77,23 +91,87 @@ def render(value: Any) -> Rendered:
             return _render_parts((value,))
         if (kind is list or kind is tuple) and _are_parts(value):
             return _render_parts(value)
-    content, data = _to_json(value)
-    return Rendered(content, data)
+    found = _Secrets()
+    if isinstance(value, _SECRETS):
+        return Rendered(found.mark(value), secrets=tuple(found))
+    content, data = _to_json(value, found)
+    return Rendered(content, data, secrets=tuple(found)) if found else Rendered(content, data)
 
 
 def _render_result(result: ToolResult) -> Rendered:
-    message = clean(result.message)
-    names = (result.affected,) if isinstance(result.affected, str) else result.affected
-    affected = tuple([clean(str(each)) for each in names])  # paths are natural here
+    found = _Secrets()
+    message = found.text(result.message)
+    alone = isinstance(result.affected, (str, *_SECRETS))
+    affected = tuple([found.text(each) for each in ((result.affected,) if alone else result.affected)])
     parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
-    content, written = _to_json(_envelope(message, affected, result.data))
+    content, written = _to_json(_envelope(message, affected, result.data), found)
     return Rendered(
         content,
         written.get("data"),
-        tuple([_clean_artifact(each) for each in result.artifacts]),
+        tuple([_clean_artifact(each, found) for each in result.artifacts]),
         affected,
         tuple([_clean_part(each) for each in parts]),
         message,
+        tuple(found),
+    )
+
+
+class _Secrets(list["str | float"]):
+    """The secrets of one result, in the order of their marks."""
+
+    __slots__ = ()
+
+    def mark(self, secret: Any) -> str:
+        """What stands in the place of `secret` until it is settled. An empty one hides nothing."""
+        value = secret.get_secret_value()
+        if isinstance(value, bytes):
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                raise UnserialisableResult(
+                    "the tool returned a SecretBytes that is no UTF-8 text; return a SecretStr of base64 text"
+                ) from None
+        if not isinstance(value, (str, int)) and not (isinstance(value, float) and math.isfinite(value)):
+            value = str(value)
+        if value == "":
+            return ""
+        self.append(clean(value) if isinstance(value, str) else value)
+        return _MARK.format(len(self) - 1)
+
+    def text(self, given: Any) -> str:
+        """A text, or the mark of one; paths are natural here."""
+        return self.mark(given) if isinstance(given, _SECRETS) else clean(str(given))
+
+
+_MARK = "\ue000secret {}\ue001"  # of the private use area, so that no text holds one by chance
+
+
+def settled(rendered: Rendered, put: Callable[[str | float], str]) -> Rendered:
+    """The result with `put(value)` in the place of each secret's mark, and no secrets any more."""
+    if not rendered.secrets:
+        return rendered
+    marks = {_MARK.format(place): put(value) for place, value in enumerate(rendered.secrets)}
+
+    def text(given: str) -> str:
+        if "\ue000" in given:
+            for mark, instead in marks.items():
+                given = given.replace(mark, instead)
+        return given
+
+    def of(value: Any) -> Any:
+        if isinstance(value, str):
+            return text(value)
+        if isinstance(value, dict):
+            return {text(name): of(each) for name, each in cast("dict[str, Any]", value).items()}
+        return [of(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
+
+    return Rendered(
+        text(rendered.content),
+        of(rendered.data),
+        tuple([replace(each, name=text(each.name), content=text(each.content)) for each in rendered.artifacts]),
+        tuple([text(each) for each in rendered.affected]),
+        rendered.parts,
+        None if rendered.message is None else text(rendered.message),
     )
 
 
@@ -171,19 +249,19 @@ def _clean_part(part: Any) -> Part:
     return FilePart(url=clean(part.url), media_type=clean(part.media_type), name=clean(part.name))
 
 
-def _clean_artifact(artifact: Any) -> Artifact:
+def _clean_artifact(artifact: Any, found: _Secrets) -> Artifact:
     if not isinstance(artifact, Artifact):
         raise UnserialisableResult(
             f"the tool returned an artifact of type {type(artifact).__name__}; use toolbus.events.Artifact"
         )
-    if not isinstance(artifact.content, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+    if not isinstance(artifact.content, (str, *_SECRETS)):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
         raise UnserialisableResult(
             f"the content of artifact {artifact.name!r} is of type {type(artifact.content).__name__}; "
             "binary content is given as base64 text, with encoding='base64'"
         )
     return Artifact(
         name=clean(artifact.name),
-        content=clean(artifact.content),
+        content=found.text(artifact.content),
         media_type=artifact.media_type,
         encoding=artifact.encoding,
     )
@@ -200,12 +278,12 @@ def clean(text: str) -> str:
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode("utf-8")
 
 
-def _to_json(value: Any) -> tuple[str, Any]:
-    """The JSON text, and what it says: fresh objects, which the handler has no hand on."""
+def _to_json(value: Any, found: _Secrets) -> tuple[str, Any]:
+    """The JSON text, and what it says: fresh objects, which the handler has no hand on. Secrets go to `found`."""
     try:
         written = orjson.dumps(value)
     except TypeError:
-        written = _write_slowly(value)
+        written = _write_slowly(value, found)
     text = written.decode()
     if '"type":"' in text and _holds_part(value, text):
         raise UnserialisableResult(
@@ -228,33 +306,41 @@ def _holds_part(value: Any, written: str) -> bool:
             return None
         if is_dataclass(each) and not isinstance(each, type):
             return {inside.name: getattr(each, inside.name) for inside in fields(each)}
-        return _default(each)
+        return _default(each, _Secrets())
 
     with contextlib.suppress(TypeError, RecursionError):  # what is found before is found
         orjson.dumps(value, default=step, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS)
     return found
 
 
-def _write_slowly(value: Any) -> bytes:
+def _write_slowly(value: Any, found: _Secrets) -> bytes:
+    def step(each: Any) -> Any:
+        return _default(each, found)
+
     try:
         try:
-            return orjson.dumps(value, default=_default, option=orjson.OPT_NON_STR_KEYS)
+            return orjson.dumps(value, default=step, option=orjson.OPT_NON_STR_KEYS)
         except TypeError as exc:
             if "surrogate" not in str(exc):
                 raise
-            return orjson.dumps(_without_surrogates(value), default=_default, option=orjson.OPT_NON_STR_KEYS)
+            found.clear()
+            return orjson.dumps(_without_surrogates(value, found), default=step, option=orjson.OPT_NON_STR_KEYS)
     except (TypeError, RecursionError) as exc:
         cause = exc.__cause__ or exc
+        if isinstance(cause, UnserialisableResult):
+            raise cause from exc
         raise UnserialisableResult(
             f"the tool returned a value of type {type(value).__name__} that cannot be written as JSON: {cause}"
         ) from exc
 
 
-def _default(value: Any) -> Any:
+def _default(value: Any, found: _Secrets) -> Any:
     """One step towards JSON for what orjson does not know."""
     kind = type(cast("object", value))
+    if isinstance(value, _SECRETS):
+        return found.mark(value)
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        return _dumped(value, found)
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     if isinstance(value, tuple):  # a named one
@@ -268,21 +354,52 @@ def _default(value: Any) -> Any:
     raise TypeError(f"it holds a value of type {kind.__name__}{hint}")
 
 
-def _without_surrogates(value: Any) -> Any:
+def _dumped(model: BaseModel, found: _Secrets) -> Any:
+    """A model as JSON values. Pydantic writes asterisks for secrets there, so these are taken from the model itself."""
+    written = model.model_dump(mode="json")
+    return _with_marks(written, model.model_dump(), found) if _has_asterisks(written) else written
+
+
+def _has_asterisks(written: Any) -> bool:
+    if isinstance(written, str):
+        return "**********" in written
+    if isinstance(written, dict):
+        return any(map(_has_asterisks, cast("dict[str, Any]", written).values()))
+    return isinstance(written, list) and any(map(_has_asterisks, cast("list[Any]", written)))
+
+
+def _with_marks(written: Any, held: Any, found: _Secrets) -> Any:
+    """`written` with marks where `held`, the same in Python's own types, has secrets. Else asterisks stay."""
+    if isinstance(held, _SECRETS):
+        return found.mark(held) if isinstance(written, str) else written
+    if isinstance(written, dict) and isinstance(held, Mapping):
+        pairs, values = cast("dict[str, Any]", written).items(), list(cast("Mapping[Any, Any]", held).values())
+        if len(pairs) == len(values):
+            return {name: _with_marks(each, values[place], found) for place, (name, each) in enumerate(pairs)}
+    if isinstance(written, list) and isinstance(held, (list, tuple, AbstractSet)):
+        old, values = cast("list[Any]", written), list(cast("Sequence[Any]", held))
+        if len(old) == len(values):
+            return [_with_marks(each, values[place], found) for place, each in enumerate(old)]
+    return cast("Any", written)
+
+
+def _without_surrogates(value: Any, found: _Secrets) -> Any:
     """The same value with every text in it cleaned. orjson asks nobody about such a text."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, BaseModel):
-        return _without_surrogates(value.model_dump(mode="json"))
+        return _without_surrogates(_dumped(value, found), found)
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            each.name: _without_surrogates(getattr(value, each.name)) for each in fields(value) if each.name[0] != "_"
+            each.name: _without_surrogates(getattr(value, each.name), found)
+            for each in fields(value)
+            if each.name[0] != "_"
         }
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value).items()
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in pairs}
+        return {_without_surrogates(key, found): _without_surrogates(each, found) for key, each in pairs}
     if isinstance(value, (list, tuple, AbstractSet)):
-        return [_without_surrogates(each) for each in cast("Sequence[Any]", value)]
+        return [_without_surrogates(each, found) for each in cast("Sequence[Any]", value)]
     if isinstance(value, pathlib.PurePath):  # file names of the platform may hold surrogates
         return clean(str(value))
     return value

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import anyio
 
@@ -23,13 +23,15 @@ from .core.transcript import repair
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallLate
-from .inputs import MessagesLike, read_messages, read_prompt, shown, tool_registry
+from .inputs import read_messages, read_prompt, shown, tool_registry
+from .keeping import Keeper, OnStoreFailure
 from .late import LateShelf
 from .messages import Message, PromptLike
 from .narrator import Narrator
-from .options import ProviderForRound, SessionOptions, check_options, check_word
-from .protocols import Provider, Store
+from .options import OnBusy, ProviderForRound, RequestOptions, SessionOptions, check_options, check_word
+from .protocols import Journal, Provider, Store
 from .providers import missing_provider_message, resolve
+from .resumption import OptionsFor, Resumption, Unfinished
 from .session import RequestSession
 from .shelf import Shelf
 from .stores.memory import MemoryStore
@@ -48,31 +50,8 @@ _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a stor
 
 
 OutputT = TypeVar("OutputT")
-OnBusy: TypeAlias = Literal["queue", "refuse"]
 _SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
 _MOST_CONVERSATIONS = 10_000  # of which approvals, and what was left out of them, are kept in mind
-
-
-class RequestOptions(SessionOptions, total=False):
-    """What a request may be given, in the place of the runtime's own."""
-
-    provider: Provider | str | None
-    """The model: a `Provider`, or "vendor:model"."""
-    providers: Sequence[Provider | str] | None
-    """The model and those to turn to when it stays overloaded, silent or out of reach; instead of `provider`."""
-    tools: Iterable[Toolish] | ToolRegistry | None
-    """The tools, instead of the runtime's."""
-    conversation_id: str | None
-    """Makes the request this conversation's next turn: one at a time, in the order of `start`, with what was said."""
-    history: MessagesLike | None
-    """Begins a conversation that the application kept itself (copied): toolbus messages, or dictionaries of an API:
-    OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
-    repair_history: bool
-    """Mend a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
-    raise_on_failure: bool
-    """Raise the matching `ToolbusError` where the outcome is not `completed`."""
-    on_busy: OnBusy
-    """While an earlier turn of the conversation runs: "queue" behind it, or "refuse" with `ConversationBusy`."""
 
 
 class Runtime:
@@ -83,14 +62,18 @@ class Runtime:
     `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
     functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words
     the status line while tools run: see `toolbus.narrator.Narrator`. `defaults` are the requests' `SessionOptions`,
-    such as `instructions`, the system prompt, and `limits`. `store` keeps conversations (in memory, when none is
-    given). At most `max_sessions` requests run at once and `max_queued` wait; then `Overloaded` is raised. A turn of
-    a conversation that is busy waits, or with `on_busy="refuse"` is refused. `max_concurrency`, `max_threads` and
-    `max_processes` bound the handlers of tools (see `ToolDispatcher`); of one that is cancelled and still runs
-    `grace_seconds` later the log tells.
+    such as `instructions`, the system prompt, and `limits`. At most `max_sessions` requests run at once and
+    `max_queued` wait; then `Overloaded` is raised. A turn of a conversation that is busy waits, or with
+    `on_busy="refuse"` is refused. `max_concurrency`, `max_threads` and `max_processes` bound the handlers of tools (see
+    `ToolDispatcher`); of one that is cancelled and still runs `grace_seconds` later the log tells.
 
-    Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled. An
-    exception cancels at once. The store is closed then, given or not; a provider only if it was made from a name. May
+    `store` keeps conversations, in memory when none is given. One with a journal keeps what requests do as well, before
+    they do it, so that `resume` goes on with them in another process; a lease on each, which is renewed, runs out
+    `lease_seconds` after this process has stood still. Where such a store fails, a request fails before its next
+    effect; with `on_store_failure="warn"` it goes on, the log tells, and a crash would forget what it did since.
+
+    Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled, or with
+    a journal left for `resume`. An exception does so at once. The store is closed then, given or not; a provider only if it was made from a name. May
     be entered again afterwards; conversations are kept, by a store that stands being closed.
     """
 
@@ -111,6 +94,8 @@ class Runtime:
         drain_seconds: float = 10.0,
         grace_seconds: float = 5.0,
         on_busy: OnBusy = "queue",
+        on_store_failure: OnStoreFailure = "stop",
+        lease_seconds: float = 30.0,
         **defaults: Unpack[SessionOptions],
     ) -> None:
         check_options(defaults, SessionOptions, "Runtime")
@@ -136,6 +121,14 @@ class Runtime:
         self._defaults = defaults
         check_word("on_busy", on_busy, ("queue", "refuse"))
         self._on_busy: OnBusy = on_busy
+        check_word("on_store_failure", on_store_failure, ("stop", "warn"))
+        self._on_store_failure: OnStoreFailure = on_store_failure
+        if not 0 < lease_seconds < math.inf:
+            raise ConfigurationError(f"lease_seconds is {lease_seconds}; it must be above zero and finite")
+        self._lease_seconds = lease_seconds
+        self._keeper: Keeper | None = None
+        self._keeping: anyio.CancelScope | None = None
+        self.journal: Journal | None = None  # where sessions write
         self._narrator = self._narrator_of(narrator)
         self._late = LateShelf()
         self._granted = Shelf[dict[str, bool]](_MOST_CONVERSATIONS)
@@ -162,10 +155,27 @@ class Runtime:
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._late))
+            await self._open_store()
             self._parts = stack.pop_all()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
+        if self._keeper is not None:
+            self._group.start_soon(self._keep, self._keeper)
         return self
+
+    async def _open_store(self) -> None:
+        """A store that has an `open` is asked to be ready now: so that its faults are told at the start."""
+        opens = getattr(self.store, "open", None)
+        if opens is not None:
+            await opens()
+        journal = self.store.journal
+        if journal is not None:
+            self._keeper = Keeper(journal, lease_seconds=self._lease_seconds, on_failure=self._on_store_failure)
+        self.journal = self._keeper
+
+    async def _keep(self, keeper: Keeper) -> None:
+        with anyio.CancelScope() as self._keeping:
+            await keeper.run()
 
     async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
@@ -179,6 +189,8 @@ class Runtime:
             self._cancel_now(group, "the runtime was cancelled")
             raise
         finally:
+            if self._keeping is not None:
+                self._keeping.cancel()
             try:
                 await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
             finally:
@@ -197,10 +209,15 @@ class Runtime:
             close = getattr(provider, "aclose", None)
             if close is not None:
                 await close()
+        if self._keeper is not None:
+            await self._keeper.flush()
         await self.store.aclose()
 
     async def drain(self, *, grace_seconds: float | None = None) -> int:
-        """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were."""
+        """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were.
+
+        With a journal the rest is not cancelled but left, for `resume` to go on with: `RequestResult.resumable`.
+        """
         self._closing = True
         seconds = self._drain_seconds if grace_seconds is None else grace_seconds
         with anyio.move_on_after(seconds):
@@ -210,16 +227,14 @@ class Runtime:
         return late
 
     def _cancel_all(self, reason: str) -> int:
-        return sum(session.cancel(reason) for session in list(self._sessions.values()))
+        return sum(session.leave(reason) for session in list(self._sessions.values()))
 
     # ------------------------------------------------------------------------------------------------- requests
 
     def start(self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]) -> RequestSession:
         """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
 
-        `prompt` is text, a `UserMessage`, or a list of texts, images and files.
-
-        Raises `Overloaded` when places and queue are full, `ConversationBusy` where that is asked for, `NotRunning`
+        `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` when places and queue are full, `ConversationBusy` where that is asked for, `NotRunning`
         outside the `async with` block and while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was
         started then.
         """
@@ -298,7 +313,54 @@ class Runtime:
         """The session of a request that runs or waits; None for any other."""
         return self._sessions.get(request_id)
 
+    async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000) -> Resumption:
+        """Go on with requests that the store has unfinished and that nobody holds: at most `limit`, the oldest first.
+
+        Each goes on from its last durable fact, in a task of its own. A call that had been requested may have run: it
+        is requested once more, under the same key, if its tool is `idempotent` and its definition the same; else it
+        ends as `interrupted`. Questions to people are asked again, and deadlines go on by the wall clock. What is
+        known to have ended is not told again.
+
+        What was agreed for a request as data (limits, settings, instructions as text, metadata and so on) is taken
+        from the journal; the rest from this runtime, and from `options`, a function of the request's record that gives
+        options of `run` (its `deps`, `tools`, `provider`, `output`). One that cannot go on is left as it is, and stands
+        among the `problems`. Raises `StoreError`, `NotRunning`, and `ConfigurationError` for a store without a journal.
+        """
+        self._check_usable({})
+        keeper = self._keeper
+        if keeper is None:
+            raise ConfigurationError(
+                "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
+                "such as SqliteStore('toolbus.db')"
+            )
+        found = Unfinished(self.store, keeper, self._make, options)
+        return await found.go_on(self._take_up, limit)
+
+    async def recall(self, request_id: str, *, options: OptionsFor | None = None) -> RequestResult[Any] | None:
+        """How a request ended, whichever process it ran in; None for one that has not, or that the journal has not.
+
+        `options` are as for `resume`. Exceptions of handlers are not in the journal. Raises `StoreError`, `NotRunning`
+        and `ResumeMismatch`.
+        """
+        self._check_usable({})
+        if self._keeper is None:
+            return None
+        return await Unfinished(self.store, self._keeper, self._make, options).recall(request_id)
+
     # ------------------------------------------------------------------------------------------------- internals
+
+    def _take_up(self, session: RequestSession) -> None:
+        """Go on with a request that another process has begun, when its turn and a place are free."""
+        ticket = self._admission.take(session.conversation_id)
+
+        async def prepare() -> Sequence[Message]:
+            await ticket.ready()
+            return ()
+
+        session.beginning.prepare = prepare
+        self._sessions[session.request_id] = session
+        assert self._group is not None
+        self._group.start_soon(self._carry_out, session, ticket)
 
     def _check_usable(self, options: RequestOptions) -> None:
         check_options(options, RequestOptions, "a request")
@@ -314,22 +376,11 @@ class Runtime:
     def _prepare(self, prompt: PromptLike, output: Any, options: RequestOptions) -> tuple[RequestSession, Ticket]:
         self._check_usable(options)
         get = options.get
-        conversation_id, history, tools = get("conversation_id"), get("history"), get("tools")
+        conversation_id, history = get("conversation_id"), get("history")
         given = [] if history is None else read_messages(history)
         if get("repair_history"):
             given = repair(given)
-        session = RequestSession(
-            self.bus,
-            self._given(get("provider"), get("providers")) or self.providers,
-            [*given, read_prompt(prompt)],
-            tools=self.tools if tools is None else tool_registry(tools),
-            conversation_id=conversation_id or "",
-            journal=self.store.journal,
-            output=output,
-            raise_on_failure=get("raise_on_failure", False),
-            **self._merged(options),
-        )
-        session.sending.calibration = self._calibration
+        session = self._make([*given, read_prompt(prompt)], output, options)
         on_busy = get("on_busy", self._on_busy)
         ticket = self._admission.take(session.conversation_id, queue=on_busy == "queue")
         if conversation_id is not None or not ticket.try_ready():
@@ -338,9 +389,31 @@ class Runtime:
                 await ticket.ready()
                 return await self._earlier(session, begins=bool(given))
 
-            session.prepare = prepare
+            session.beginning.prepare = prepare
         self._sessions[session.request_id] = session
+        if self._keeper is not None:
+            self._keeper.keep(session, given=len(given))
         return session, ticket
+
+    def _make(
+        self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str = ""
+    ) -> RequestSession:
+        get = options.get
+        tools = get("tools")
+        session = RequestSession(
+            self.bus,
+            self._given(get("provider"), get("providers")) or self.providers,
+            messages,
+            tools=self.tools if tools is None else tool_registry(tools),
+            conversation_id=get("conversation_id") or "",
+            request_id=request_id,
+            journal=self.journal,
+            output=output,
+            raise_on_failure=get("raise_on_failure", False),
+            **self._merged(options),
+        )
+        session.sending.calibration = self._calibration
+        return session
 
     def _merged(self, options: RequestOptions) -> SessionOptions:
         """The options of one session: those that the request was given, over the runtime's own."""
@@ -369,24 +442,21 @@ class Runtime:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
             )
-        session.notes = self._late.take(conversation_id, earlier)
+        session.beginning.notes = self._late.take(conversation_id, earlier)
         session.granted.update(self._granted.get(conversation_id) or {})
         session.sending.memo = self._left_out.get(conversation_id) if earlier else None
         return earlier
 
     async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
         try:
-            result = await session.run()
-            await self._remember(session)
-        except BaseException:  # cancelled: what was done is kept all the same
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
-                await self._remember(session)
-            raise
-        else:
-            return result
+            return await session.run()
         finally:
-            del self._sessions[session.request_id]
-            ticket.give_back()
+            try:
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
+                    await self._remember(session)
+            finally:
+                del self._sessions[session.request_id]
+                ticket.give_back()
 
     async def _remember(self, session: RequestSession) -> None:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
@@ -394,7 +464,9 @@ class Runtime:
             self._granted.put(session.conversation_id, session.granted)
         if not session.sending.is_plain:
             self._left_out.put(session.conversation_id, session.sending.conversation_memo())
-        messages = session.take_new_messages()
+        if self._keeper is not None and await self._keeper.let_go(session):
+            return
+        messages = session.new_messages()
         try:
             if messages:
                 await self.store.remember(session.conversation_id, messages)

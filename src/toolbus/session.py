@@ -9,38 +9,39 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias, Unpack, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack, cast
 
 import anyio
 
 from .asking import Asker, check_together
+from .beginning import Beginning, Parent, Prepare, new_state
 from .bus import EventBus
-from .core.control import UPDATE_PLAN, plan_in
-from .core.limits import Limits
 from .core.output import OutputType
-from .core.state import DEFAULT_RESULT_CHARS, Messages, Phase, TurnState
-from .core.transcript import repair
+from .core.state import Phase
 from .core.turn import (
     AwaitCalls,
     CallModel,
     Elapsed,
     Input,
     ModelFailed,
+    Resume,
     Start,
     apply_all,
     decide,
     pending,
 )
 from .crash import settle_broken, told_all_the_same
-from .errors import ApplicationError, ConfigurationError, ToolbusError
+from .errors import ConfigurationError, LeaseLost, StoreUnavailable, ToolbusError
 from .events import (
     ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
     Event,
     MessageAppended,
+    RequestCancelled,
     RequestFailed,
+    RequestResumed,
     StatusChanged,
     SteeringAdded,
     ToolCallCompleted,
@@ -54,7 +55,7 @@ from .inputs import MessagesLike, ToolsLike, provider_list, read_prompt, split_m
 from .interceptors import Interceptor
 from .logs import LEVELS, WARNINGS, log_fact, logger
 from .mailbox import Mailbox
-from .messages import AssistantMessage, Message, PromptLike, SystemMessage, UserMessage
+from .messages import AssistantMessage, Message, PromptLike, UserMessage
 from .model_call import ModelCall
 from .nesting import inherited, sub_request_limits, tell_above
 from .options import SessionOptions, check_options
@@ -65,13 +66,6 @@ from .status import StatusTeller
 
 __all__ = ["RequestSession"]
 
-Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
-"""What has to be waited for before a request begins; gives the history of its conversation."""
-
-Parent: TypeAlias = tuple[str, str]
-"""The request and the call that a sub-session works for: `request_id` and `call_id`."""
-
-_DEFAULT_LIMITS = Limits()
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
 _FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed})
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
@@ -99,22 +93,21 @@ class RequestSession(SessionHandle):
         "_begun",
         "_call",
         "_clock",
-        "_earlier",
         "_error",
         "_journal",
         "_logs",
-        "_output",
-        "_prompt",
+        "_scope",
         "_status",
         "_tell_above",
+        "beginning",
         "deps",
         "depth",
         "interceptors",
+        "leaves",
         "metadata",
-        "notes",
         "options",
+        "output",
         "parent",
-        "prepare",
         "sending",
         "tools",
         "waits",
@@ -147,27 +140,13 @@ class RequestSession(SessionHandle):
         self.options = options
         self.parent = parent
         self._journal = journal
-        self.prepare = prepare
-        self.notes: Sequence[SystemMessage] = ()  # what `prepare` found for the model to know before the prompt
         if prompt is not None and not prompt.message_id:
             prompt = UserMessage(content=prompt.content, message_id=f"{request_id}_u")
-        self._prompt = prompt
-        self._output: OutputType[Any] | None = None if output is None else OutputType(output)
+        self.beginning = Beginning(prompt, parent, prepare)
+        self.output: OutputType[Any] | None = None if output is None else OutputType(output)
         providers = provider_list(provider)
-        state = TurnState(
-            request_id=request_id,
-            conversation_id=conversation_id,
-            parent_id=prompt.message_id if prompt else "",
-            metadata=self.metadata,
-            limits=get("limits") or _DEFAULT_LIMITS,
-            providers=len(providers),
-            messages=history,
-            approval=get("approval"),
-            prices=get("prices"),
-            output=self._output,
-            note_failures=get("note_failures", False),
-            max_result_chars=get("max_result_chars") or DEFAULT_RESULT_CHARS,
-        )
+        state = new_state(options, request_id, conversation_id, history, prompt)
+        state.providers, state.output = len(providers), self.output
         check_together(state, self.tools.specs)
         super().__init__(
             bus,
@@ -183,16 +162,26 @@ class RequestSession(SessionHandle):
         self._error: ToolbusError | None = None  # what broke, other than the model
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
+        self.leaves = ""  # why the request is left for another process to go on with
+        self._scope: anyio.CancelScope | None = None  # around all that it does, where it may be left
         self._logs = True  # whether lines of INFO are written, as of the beginning
         self.depth = 0  # how many requests are above this one
         self._tell_above: Callable[..., None] | None = None
         self.waits = False  # for a person, as the request above was told
-        self._earlier = 0  # how many messages `prepare` has put in front
+
+    def go_on_from(self, facts: Sequence[Event], earlier: Sequence[Message], size_bytes: int) -> None:
+        """Begin where another process has left the request: see `Beginning.go_on_from`. Before `run`."""
+        self.beginning.go_on_from(facts, earlier, self._state, self.tools)
+        self._state.journal_bytes = size_bytes
+
+    def recalled(self) -> RequestResult[Any] | None:
+        """The result, where the ending is among the facts that `go_on_from` was given."""
+        return None if self._state.ending is None else result_from(self._state, lambda _id: None, None, self.output)
 
     @property
-    def granted(self) -> dict[str, bool]:
-        """Decisions on tools to be remembered, by their definition (`core.approval`): given ones and new ones."""
-        return self._state.granted
+    def providers(self) -> Sequence[Provider]:
+        """Whom it asks, in the order in which it turns to them."""
+        return self._asker.providers
 
     @property
     def status(self) -> StatusTeller:
@@ -205,15 +194,12 @@ class RequestSession(SessionHandle):
         return self._status
 
     def _status_if_wanted(self) -> StatusTeller | None:
-        made = self._status
-        return self.status if made is None and self._bus.wants(StatusChanged, self.request_id) else made
+        is_wanted = self._status is None and self._bus.wants(StatusChanged, self.request_id)
+        return self.status if is_wanted else self._status
 
-    def take_new_messages(self) -> list[Message]:
-        """What a store does not have yet: all messages but those that `prepare` gave, and that were taken before."""
-        if not self._state.facts:
-            return []  # it never began, so there was no turn
-        taken, self._earlier = self._earlier, len(self._state.messages)
-        return self._state.messages[taken:]
+    def new_messages(self) -> list[Message]:
+        """What the request adds to its conversation: all messages but those that `prepare` gave; if it began."""
+        return self._state.messages[self.beginning.earlier :] if self._state.facts else []
 
     def child(
         self,
@@ -265,29 +251,38 @@ class RequestSession(SessionHandle):
             mailbox = self._open_mailbox()
             self._logs = logger.isEnabledFor(logging.INFO)
             self._clock = self._bus.clock  # behind the mailbox, with which a bus learns its loop
-            if self.prepare is not None:
-                await self._make_ready(self.prepare, mailbox)
-            start = await self._admitted(mailbox)
-            await self._step([start, *mailbox.drain()], self._clock())
-            if self._accepted is not None:
-                self._accepted.set()
-            while self._state.ending is None:
-                with anyio.CancelScope() as scope:
-                    await self._carry_on(mailbox, scope)
-                if scope.cancelled_caught:
-                    await self._on_fired(mailbox)
+            if self._journal is None:
+                await self._live(mailbox)
+            else:
+                with anyio.CancelScope() as self._scope:
+                    await self._live(mailbox)
         except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
             self._crash(exc)
         finally:
             try:
                 if self._state.ending is None:
-                    self._abandon()
+                    await self._abandon()
             except Exception as exc:  # however it broke: nobody may wait for ever
                 self._crash(exc)
             finally:
                 self._finish(mailbox)
         assert self._result is not None
         return self._result
+
+    async def _live(self, mailbox: Mailbox) -> None:
+        """From the beginning to the ending."""
+        state = self._state
+        if state.open_calls:  # of another process: only now somebody could answer them
+            self._bus.open_calls(mailbox, state.open_calls)
+        await self.beginning.make_ready(state, mailbox)
+        first = await self.beginning.first_input(state, self, self._asker, self._clock, mailbox)
+        await self._step([first, *mailbox.drain()], self._clock())
+        self._accept()
+        while state.ending is None:
+            with anyio.CancelScope() as scope:
+                await self._carry_on(mailbox, scope)
+            if scope.cancelled_caught:
+                await self._on_fired(mailbox)
 
     async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
         """Perform commands until the end, or until a timer fires.
@@ -319,42 +314,6 @@ class RequestSession(SessionHandle):
         elif not asked and isinstance(command := pending(self._state), AwaitCalls):
             await self._step([Elapsed()], max(now, command.deadline))
 
-    async def _make_ready(self, prepare: Prepare, mailbox: Mailbox) -> None:
-        """Wait for what has to come first, unless somebody cancels the request meanwhile."""
-        with mailbox.unless_cancelled():
-            earlier = repair(await prepare())
-            self._state.messages[:0] = earlier
-            self._earlier = len(earlier)
-
-    def _start(self, refused: ToolbusError | None = None) -> Start:
-        state = self._state
-        plan = self.tools.specs.get(UPDATE_PLAN)
-        if plan is not None and plan.control == "plan":
-            state.plan = plan_in(state.messages)
-        start = Start(self._prompt, Messages(state.messages), self.notes)
-        start.parent_request_id, start.parent_call_id = self.parent or ("", "")
-        if refused is not None:
-            self._error = refused
-            start.refused = ModelFailed(refused.code, str(refused) or "the prompt was denied")
-        return start
-
-    async def _admitted(self, mailbox: Mailbox) -> Start:
-        """The beginning, as the guardrails on the prompt allow it, in the time of the request."""
-        prompt = self._prompt
-        if prompt is None or not self.interceptors:
-            return self._start()
-        seconds = self._state.limits.timeout_seconds
-        with mailbox.unless_cancelled(self._clock.loop_time() + seconds):
-            admitted = await self._asker.admit(prompt, self)
-            if isinstance(admitted, ToolbusError):
-                return self._start(refused=admitted)
-            self._prompt = admitted
-            return self._start()
-        if mailbox.has(CancelRequested):
-            self._prompt = None  # nobody has looked at it, so it is not kept
-            return self._start()
-        return self._start(refused=ApplicationError(f"on_prompt did not return in timeout_seconds={seconds:g}"))
-
     async def _step(self, inputs: Sequence[Input], now: float) -> None:
         """One step of the machine: decide and apply; claim what is ours; write; publish."""
         facts = self._advance(inputs, now)
@@ -371,15 +330,19 @@ class RequestSession(SessionHandle):
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
         """Append to the journal. Shielded, since facts that are applied have to be told; bounded, since it is."""
+        state = self._state
         with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
-            await journal.append(self.request_id, self._state.facts - len(facts), facts)
+            size_bytes = await journal.append(self.request_id, state.facts - len(facts), facts)
+            if size_bytes is not None:
+                state.journal_bytes = size_bytes
         if scope.cancelled_caught:
-            raise ToolbusError(f"the journal did not answer in {_WRITE_SECONDS:g} s")
+            raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
     def _advance(self, inputs: Sequence[Input], now: float) -> list[Event]:
         """Decide and apply until nothing follows. Synchronous, so no result can slip in between."""
         state = self._state
-        if state.waiting:  # a person's decision is for the tools as they are now
+        if state.waiting or isinstance(inputs[0], Resume):
+            # A person's decision, and what was begun elsewhere, is for the tools as they are now.
             state.tools = self._asker.known(self.tools)
         facts: list[Event] = []
         queue: list[Input | None] = [*inputs, None]
@@ -422,6 +385,10 @@ class RequestSession(SessionHandle):
             status.tell_all(facts)
         if last is not None:
             self._bus.announce(last)
+        elif self.beginning.asked and isinstance(facts[0], RequestResumed):
+            for question in self.beginning.asked:  # by another process, and nobody has answered
+                self._arbitrate(question)
+            self._bus.announce_all(self.beginning.asked)
         if self._tell_above is not None and self.waits is not (self._state.waiting > 0):
             self.waits = not self.waits
             self._tell_above(waits=self.waits)
@@ -466,14 +433,46 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def _abandon(self) -> None:
-        """The host cancelled the task: end the request now, without awaiting anything."""
+    def leave(self, reason: str) -> bool:
+        """Stop, and leave the request unfinished in its journal, so that another process can go on with it.
+
+        Calls that run are given up here; results that have come are kept. The handle's result is `cancelled` and
+        `resumable`; no ending goes out. A request that has not begun, or that has no journal, is cancelled. False when
+        it does not run (any more).
+        """
+        if self._scope is None or self._state.phase is Phase.NEW:
+            return self.cancel(reason)
+        if self._state.ending is not None:
+            return False
+        self.leaves = reason
+        self._scope.cancel()
+        return True
+
+    async def _abandon(self) -> None:
+        """The host cancelled the task, or the request is left: end here, now. Awaits nothing but the journal."""
         inputs: list[Any] = self._mailbox.drain_what_counts() if self._mailbox else []
+        if self.leaves:
+            if results := [each for each in inputs if isinstance(each, (ToolCallCompleted, ToolCallFailed))]:
+                self._publish(await self._written(results), results)
+            if self._state.ending is None:
+                settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=False)
+                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
+            return
         if self._state.phase is Phase.NEW:
-            inputs.insert(0, self._start())
+            inputs.insert(0, self.beginning.without_guardrails(self._state, self.tools))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
+        self._publish(await self._written(inputs), [each for each in inputs[:-1] if not isinstance(each, Start)])
+
+    async def _written(self, inputs: Sequence[Input]) -> list[Event]:
+        """The facts of a last step, written if they can be: what the journal says to that, the log tells."""
         facts = self._advance(inputs, self._clock())
-        self._publish(facts, [each for each in inputs[:-1] if not isinstance(each, Start)])
+        if self._journal is not None and facts:
+            try:
+                await self._write(self._journal, facts)
+            except Exception as exc:
+                self._error = exc if isinstance(exc, ToolbusError) else None
+                logger.error("the last facts were not written", exc_info=exc, extra={"request_id": self.request_id})
+        return facts
 
     def _crash(self, exc: Exception) -> None:
         """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
@@ -481,20 +480,25 @@ class RequestSession(SessionHandle):
             logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
         state = self._state
         self._clock = self._bus.clock  # it may have broken before there was one
-        settle_broken(self._bus, state, self._mailbox, self._clock())
+        lost = isinstance(exc, LeaseLost)  # then another process tells how it ends
+        settle_broken(self._bus, state, self._mailbox, self._clock(), tells=not lost)
         self._error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
         if self._error is not exc:
             self._error.__cause__ = exc
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
+        if lost:
+            self.leaves = str(exc)
+            return
         self.status.tell(state.ending)
         self._bus.announce(state.ending)
 
     def _finish(self, mailbox: Mailbox) -> None:
         self._bus.close_mailbox(mailbox)
         mailbox.view = None  # else the result would keep the session alive
-        self._result = result_from(self._state, mailbox.cause, self._error or self._asker.error, self._output)
-        if self._accepted is not None:
-            self._accepted.set()
-        if self._done is not None:
-            self._done.set()
+        error = self._error or self.beginning.error or self._asker.error
+        self._result = result_from(self._state, mailbox.cause, error, self.output)
+        if self.leaves:
+            self._result.resumable = True
+            self._bus.close_subscriptions(self.request_id)  # no ending will
+        self._wake()

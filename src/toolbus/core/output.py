@@ -7,7 +7,7 @@ the tool, or write the JSON as its text: both are validated by pydantic in its m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 import orjson
@@ -26,7 +26,7 @@ from ..protocols import ToolSpec
 from ..schemas import explain, tidy
 from .arguments import parse_arguments
 
-__all__ = ["FINAL_ANSWER", "OutputType"]
+__all__ = ["FINAL_ANSWER", "OutputType", "json_in"]
 
 T = TypeVar("T")
 FINAL_ANSWER = "final_answer"
@@ -36,9 +36,10 @@ _OPENING = re.compile(r"```\w*$")
 class OutputType(Generic[T]):
     """What a request has to give in the end. Raises `ConfigurationError` for what pydantic has no JSON schema of."""
 
-    __slots__ = ("_adapter", "_wrapped", "spec")
+    __slots__ = ("_adapter", "_wrapped", "deliver", "spec")
 
     def __init__(self, wanted: type[T]) -> None:
+        self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None  # puts secrets in, where marked
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
             schema = self._adapter.json_schema()
@@ -58,6 +59,8 @@ class OutputType(Generic[T]):
 
     def load(self, arguments: Mapping[str, Any]) -> T:
         """The value that the arguments are. Raises `InvalidArguments`, worded for the model."""
+        if self.deliver is not None:
+            arguments = self.deliver(arguments)
         try:
             # By way of JSON, so that strict types take what JSON has for them: dates as text, tuples as arrays.
             value = self._adapter.validate_json(orjson.dumps(arguments, default=dict))
@@ -72,7 +75,7 @@ class OutputType(Generic[T]):
 
         Raises `InvalidArguments`.
         """
-        written = _json_in(text)
+        written = json_in(text)
         if not written:
             raise InvalidArguments("the answer is empty")
         if self._wrapped and not written.startswith("{"):
@@ -90,7 +93,7 @@ class OutputType(Generic[T]):
         self.load(arguments)
 
 
-def _json_in(text: str) -> str:
+def json_in(text: str) -> str:
     """The last fenced block of `text`, else all of it. In one pass, since models write anything."""
     found: str | None = None
     block: list[str] | None = None

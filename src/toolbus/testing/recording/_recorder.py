@@ -33,8 +33,7 @@ from ...events import (
     encode,
 )
 from ...logs import logger
-from ...messages import Message
-from ...protocols import Journal, Store
+from ...protocols import Journal
 from ...session import RequestSession
 from ._agreement import agreement_of, specs_of, tools_now
 from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
@@ -109,10 +108,15 @@ class Recorder:
         if kind is None and self.problem is not None:
             raise self.problem
 
-    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
         """See `toolbus.protocols.Journal`. Raises what the journal behind it raises."""
+        size_bytes: int | None = None
         if self._journal is not None and self._is_for(self._journal, request_id, facts):
-            await self._journal.append(request_id, seq, facts)
+            size_bytes = await self._journal.append(request_id, seq, facts)
+        self._record(request_id, seq, facts)
+        return size_bytes
+
+    def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         if self._file is None:
             return
         session = self._bus.view(request_id)
@@ -216,23 +220,6 @@ class Recorder:
             logger.error("%s", self.problem)
 
 
-class _RecordingStore:
-    """A store whose journal records."""
-
-    def __init__(self, store: Store, recorder: Recorder) -> None:
-        self.store = store
-        self.journal: Journal | None = recorder
-
-    async def history(self, conversation_id: str) -> Sequence[Message]:
-        return await self.store.history(conversation_id)
-
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        await self.store.remember(conversation_id, messages)
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
-
-
 @contextlib.contextmanager
 def record(
     path: str | Path,
@@ -247,15 +234,15 @@ def record(
     See `Recorder`. Of requests that still run at the end of the block, what follows is not recorded. Raises
     `ConfigurationError` while another recording of the runtime runs.
     """
-    store = runtime.store
-    if isinstance(store, _RecordingStore):
+    journal = runtime.journal
+    if isinstance(journal, Recorder):
         raise ConfigurationError("the runtime is being recorded already; one recording at a time")
-    with Recorder(path, runtime.bus, journal=store.journal, signals=signals, deltas=deltas, mask=mask) as recorder:
-        runtime.store = _RecordingStore(store, recorder)
+    with Recorder(path, runtime.bus, journal=journal, signals=signals, deltas=deltas, mask=mask) as recorder:
+        runtime.journal = recorder
         try:
             yield recorder
         finally:
-            runtime.store = store
+            runtime.journal = journal
 
 
 def _version() -> str:

@@ -134,7 +134,7 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
 
     async def prepare() -> Sequence[Message]:
         stage.publish()  # what people have asked before the request began
-        session.notes = stage.notes
+        session.beginning.notes = stage.notes
         return history if prompt is not None else []
 
     session = RequestSession(

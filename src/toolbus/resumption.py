@@ -1,0 +1,152 @@
+"""Requests that another process, or another runtime, has begun: found in the store, and brought to where they stood.
+
+Belongs to `toolbus.runtime`. What was agreed for a request as data is in the journal; what was a function or an object
+(deps, tools, a type of output) the application gives again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from .agreement import limits_in, memo_in, messages_from, options_in, provider_name
+from .errors import ResumeMismatch, ToolbusError
+from .events import RequestStarted
+from .keeping import Keeper
+from .logs import logger
+from .messages import Message, UserMessage
+from .options import RequestOptions
+from .outcome import RequestResult
+from .session import RequestSession
+from .storage import RequestRecord, Store
+
+__all__ = ["OptionsFor", "ResumeProblem", "Resumption", "Unfinished"]
+
+OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
+"""What the application gives a request again: the options of `Runtime.run`, `output` among them."""
+
+Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str], RequestSession]
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class ResumeProblem:
+    """A request that cannot go on, and why. It is left as it is, for another attempt."""
+
+    request: RequestRecord
+    error: ToolbusError
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Resumption:
+    """What `Runtime.resume` has found. Iterating gives the sessions that go on.
+
+    `held` is how many unfinished requests somebody else took meanwhile.
+    """
+
+    sessions: tuple[RequestSession, ...] = ()
+    problems: tuple[ResumeProblem, ...] = ()
+    held: int = 0
+
+    def __iter__(self) -> Iterator[RequestSession]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+
+class Unfinished:
+    """The requests of a store, as a runtime finds them. `make` makes a session of messages, output type and options."""
+
+    def __init__(self, store: Store, keeper: Keeper, make: Make, options: OptionsFor | None) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._journal = keeper.store
+        self._make = make
+        self._options = options
+
+    async def go_on(self, take_up: Callable[[RequestSession], None], limit: int) -> Resumption:
+        """Take the leases that are free, and hand each request's session to `take_up`, which may refuse it."""
+        sessions: list[RequestSession] = []
+        problems: list[ResumeProblem] = []
+        held = 0
+        for record in await self._journal.unfinished(limit=limit):
+            taken = await self._journal.take(record.request_id, self._keeper.owner, self._keeper.lease_seconds)
+            if taken is None:
+                held += 1
+                continue
+            try:
+                session = await self._session(taken)
+                self._keeper.keep(session, resumed=taken)
+                take_up(session)
+            except ToolbusError as exc:
+                logger.warning("the request cannot go on: %s", exc, extra={"request_id": taken.request_id})
+                problems.append(ResumeProblem(request=taken, error=exc))
+                await self._keeper.give_up(taken)
+            else:
+                sessions.append(session)
+        return Resumption(sessions=tuple(sessions), problems=tuple(problems), held=held)
+
+    async def recall(self, request_id: str) -> RequestResult[Any] | None:
+        """The result of a request that has ended."""
+        record = await self._journal.request(request_id)
+        if record is None or record.ending is None:
+            return None
+        session = await self._session(record)
+        result = session.recalled()
+        return None if result is None else replace(result, journaled=True)
+
+    async def _session(self, record: RequestRecord) -> RequestSession:
+        """A session that stands where the journal's facts end. Raises `ResumeMismatch`, `StoreDamaged`."""
+        agreed = record.agreed
+        facts = [each.fact for each in await self._journal.facts(record.request_id)]
+        if not facts or not isinstance(facts[0], RequestStarted):
+            raise ResumeMismatch(f"request {record.request_id} cannot go on: its first fact is not request_started")
+        stored: int = agreed.get("history_stored", 0)
+        history = await self._store.history(record.conversation_id) if stored else ()
+        options = _options_of(record, {} if self._options is None else self._options(record))
+        prompt = UserMessage(content=facts[0].prompt or "-")  # in the facts as it was
+        session = self._make(
+            [*messages_from(agreed.get("history")), prompt],
+            options.pop("output", None),
+            cast("RequestOptions", {**options, "conversation_id": record.conversation_id}),
+            record.request_id,
+        )
+        session.granted.update(agreed.get("granted") or {})
+        session.sending.memo = memo_in(agreed)
+        session.go_on_from(facts, history[:stored], record.size_bytes)
+        _compare_providers(record, session)
+        return session
+
+
+def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with which a request goes on: as agreed, but for what is `given` now. Raises `ResumeMismatch`."""
+    agreed = record.agreed
+    options = {**options_in(agreed), "limits": limits_in(agreed)}
+    if isinstance(approval := agreed.get("approval"), bool):
+        options["approval"] = approval
+    wanted = agreed.get("output")
+    if wanted and given.get("output") is None:
+        raise ResumeMismatch(
+            f"request {record.request_id} was asked for a structured output ({wanted}), whose type is not in the "
+            "journal; give it: runtime.resume(options=lambda request: {'output': ...})"
+        )
+    return {**options, **{name: value for name, value in given.items() if value is not None}}
+
+
+def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
+    """A request may go on with other models; not with one that is not there."""
+    before: list[str] = record.agreed.get("providers") or []
+    now = [provider_name(each) for each in session.providers]
+    if session.provider_place >= len(now):
+        raise ResumeMismatch(
+            f"request {record.request_id} had turned to {before[-1] if before else 'another provider'}, the one with "
+            f"number {session.provider_place + 1} of its providers, and there are {len(now)} now: give them all"
+        )
+    if before and before != now:
+        logger.warning(
+            "the request was begun with %s, and goes on with %s",
+            ", ".join(before),
+            ", ".join(now),
+            extra={"request_id": record.request_id},
+        )
