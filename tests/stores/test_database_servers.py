@@ -1,7 +1,6 @@
 """The servers under the stores' tests: they start, keep what was committed, can be halted, and outlive nobody.
 
-What the MongoDB server is good for, and not, is told at its tests below: `nx-27017` speaks MongoDB's protocol, and
-differs from it in much.
+The tests of the MongoDB server hold what of MongoDB it keeps; `support/mongo_server.py` tells what it does not.
 """
 
 from __future__ import annotations

@@ -5,10 +5,23 @@
         MongoClient(url)[name]
     server.kill(); server.start()              # a crash, and the same data again on the same port
 
-It is not MongoDB, which nobody packages for pip or npm. What it keeps of MongoDB and what not is in
-`tests/stores/test_database_servers.py`. Ask for it in a fixture of a wider scope than a test's
-(`tests/stores/conftest.py` has `mongo`): the census would count a server that starts within a test. It listens on the
-loopback interface, at a free port.
+It is not MongoDB, which nobody packages for pip or npm. nx-27017 0.8.1 keeps what `tests/stores/test_database_servers.py`
+shows: unique keys (E11000, compound ones too, in races as well), compare-and-set by update and by find_one_and_update,
+upsert with $set, $setOnInsert and $inc, ordered bulks, sort, limit, getMore, and all of it over a `kill -9`. Not, and
+without an error unless one is named:
+- `$or` beside another field may bind wrongly (seen with a comparison in it), and an update then hits another document.
+  With both inside `$and` it is right.
+- `$push` of a document stores its JSON as a string. `$addToSet`, and lists in `$set` and in inserts, keep it.
+- replacing with upsert makes up an `_id` instead of taking the filter's; so write with `$set`.
+- numbers as `_id` sort as text, and come back as text from replacements and `$group`. Strings are right.
+- null and missing: `{"x": None}` within `$or` does not find a null, `$ne: None` finds what has no x, and a unique index
+  lets many in that have no x. Unique indexes heed no partialFilterExpression (E11000 for what it leaves out).
+- a document as `_id` and an update by a pipeline are refused; a place in a list ("x.2") is not found in a filter.
+- E11000 names no keyPattern, and an error without a code comes when an index is made over duplicates.
+- transactions do not isolate; there are no change streams. A lost reply's retry is not recognised: it is written twice.
+
+Ask for it in a fixture of a wider scope than a test's (`tests/stores/conftest.py` has `mongo`): the census would count a
+server that starts within a test. It listens on the loopback interface, at a free port.
 
 Where the wheel is missing `shared` fails, and so do the tests that ask for it: none is skipped.
 """

