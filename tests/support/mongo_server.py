@@ -5,7 +5,7 @@
         MongoClient(url)[name]
     server.kill(); server.start()              # a crash, and the same data again on the same port
 
-It is not MongoDB, which nobody packages for pip or npm. nx-27017 0.8.1 keeps what `tests/stores/test_database_servers.py`
+It is not MongoDB, for which no package was found. nx-27017 0.8.1 keeps what `tests/stores/test_database_servers.py`
 shows: unique keys (E11000, compound ones too, in races as well), compare-and-set by update and by find_one_and_update,
 upsert with $set, $setOnInsert and $inc, ordered bulks, sort, limit, getMore, and all of it over a `kill -9`. Not, and
 without an error unless one is named:
@@ -20,8 +20,8 @@ without an error unless one is named:
 - E11000 names no keyPattern, and an error without a code comes when an index is made over duplicates.
 - transactions do not isolate; there are no change streams. A lost reply's retry is not recognised: it is written twice.
 
-Ask for it in a fixture of a wider scope than a test's (`tests/stores/conftest.py` has `mongo`): the census would count a
-server that starts within a test. It listens on the loopback interface, at a free port.
+Ask for it in a fixture of a wider scope than a test's (`tests/stores/conftest.py` has `mongo`): the census would count
+a server that starts within a test. It listens on the loopback interface, at a free port.
 
 Where the wheel is missing `shared` fails, and so do the tests that ask for it: none is skipped.
 """
@@ -59,7 +59,7 @@ class MongoServer:
     """A server with its data, running from the start until `close` or the end of this process, whatever ends it."""
 
     def __init__(self) -> None:
-        """Start it, empty: some 0.5 s. Writes reach the system at once, the disk only with `j=true` in the URL."""
+        """Start it, empty: some 0.3 s. Writes reach the system at once, the disk only with `j=true` in the URL."""
         for left in reversed(range(_PORTS_TRIED)):
             self.folder = Path(tempfile.mkdtemp(prefix="toolbus-mongo-"))
             """Holds the data, a file for each database; deleted at the end."""

@@ -57,7 +57,7 @@ class PostgresServer:
     """A server with its data, running from the start until `close` or the end of this process, whatever ends it."""
 
     def __init__(self, *, durable: bool = True) -> None:
-        """Make a cluster and start it: some 0.7 s. Without `durable` a commit waits for no disk, and a crash may lose data."""
+        """Make a cluster and start it, in some 0.5 s. Unless `durable`, commits wait for no disk and may be lost."""
         folder = Path(tempfile.mkdtemp(prefix="toolbus-pg-"))
         user = "nobody" if os.geteuid() == 0 else None
         programs = _programs(folder, user)
