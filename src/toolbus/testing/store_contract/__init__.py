@@ -46,7 +46,8 @@ async def check_store(
             await check_store(lambda: MyStore(next(paths)), reopen=lambda store: MyStore(store.path))
 
     `make_store` is called without arguments and gives a store over data of its own, in which there is nothing, or an
-    awaitable of one: for the first check, after a check that has failed, and for those that need an empty one.
+    awaitable of one: one that most checks share, another one after a check that has failed, and one for each of those
+    that need an empty one.
     `reopen` is given such a store, and gives another one over the same data, as another process would have it. What
     both give is closed.
 
@@ -71,7 +72,7 @@ async def check_store(
     passed: list[str] = []
     left_out: list[str] = []
     try:
-        await bench.prepare(fresh=False)
+        await bench.prepare(own=False)
         lacks = {JOURNAL: bench.store.journal is None, SHARED: reopen is None}
         for each in _CHECKS.values():
             if each.name not in chosen or each.name in without:
@@ -81,21 +82,23 @@ async def check_store(
             elif await _run(each, bench):
                 passed.append(each.name)
     finally:
-        await bench.let_go()
+        bench.name = "closing"
+        await _let_go(bench, "the store behind all checks")
     if bench.failures:
-        raise ContractBroken(bench.failures, len(passed) + len({each.check for each in bench.failures}), "store")
+        ran = {*passed, *(each.check for each in bench.failures)}
+        raise ContractBroken(bench.failures, len(ran), "store")
     return ContractReport(tuple(passed), tuple(left_out))
 
 
 async def _run(check: Check, bench: Bench) -> bool:
-    """Whether it passed. Behind one that failed, and one that has had a store of its own, there is no store."""
+    """Whether it passed. One that failed has done what it likes to the store: the next one gets another."""
     before = len(bench.failures)
     bench.name = check.name
     try:
         with anyio.move_on_after(bench.patience_seconds) as scope:
-            await bench.prepare(fresh=EMPTY in check.needs)
+            await bench.prepare(own=EMPTY in check.needs)
             await check.run(bench)
-            await bench.close_others()
+            await bench.clear()
         if scope.cancelled_caught:
             bench.fail("the check", "comes to its end", f"it did not in {bench.patience_seconds:g} s")
     except Abandoned:
@@ -104,17 +107,20 @@ async def _run(check: Check, bench: Bench) -> bool:
         if not _is_the_stores(exc):
             raise
         bench.fail("the check", "comes to its end", _words_of(exc))
-    passed = len(bench.failures) == before
-    if not passed or EMPTY in check.needs:
-        await _let_go(bench)
-    return passed and len(bench.failures) == before
+    if len(bench.failures) == before:
+        return True
+    await _let_go(bench, "the store behind the check")
+    return False
 
 
-async def _let_go(bench: Bench) -> None:
+async def _let_go(bench: Bench, what: str) -> None:
     try:
-        await bench.let_go()
+        with anyio.move_on_after(bench.patience_seconds) as scope:
+            await bench.let_go()
+        if scope.cancelled_caught:
+            bench.fail(what, "can be closed", f"it was not in {bench.patience_seconds:g} s")
     except Exception as exc:
-        bench.fail("closing the store", "works", _words_of(exc))
+        bench.fail(what, "can be closed", _words_of(exc))
 
 
 def _is_the_stores(exc: BaseException) -> bool:

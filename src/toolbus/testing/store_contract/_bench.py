@@ -172,16 +172,18 @@ class Bench:
         self.failures: list[Failure] = []
         self._make = make
         self._reopen = reopen
-        self._store: Store | None = None
+        self._common: Store | None = None
+        self._own: Store | None = None
         self._others: list[Store] = []
 
     # --------------------------------------------------------------------------------------------- stores
 
     @property
     def store(self) -> Store:
-        """The store that is checked."""
-        assert self._store is not None
-        return self._store
+        """The store that is checked: the check's own, or the one that checks share."""
+        store = self._own or self._common
+        assert store is not None
+        return store
 
     @property
     def journal(self) -> JournalStore:
@@ -195,13 +197,16 @@ class Bench:
             raise Abandoned
         return store.journal
 
-    async def prepare(self, *, fresh: bool) -> None:
-        """Have a store; a new one with `fresh`, or where there is none."""
-        if fresh:
-            await self.let_go()
-        if self._store is None:
-            made = self._make()
-            self._store = await made if inspect.isawaitable(made) else made
+    async def prepare(self, *, own: bool) -> None:
+        """Have a store: one that is empty, of the check's own, or the one that checks share."""
+        if own:
+            self._own = await self._made()
+        elif self._common is None:
+            self._common = await self._made()
+
+    async def _made(self) -> Store:
+        made = self._make()
+        return await made if inspect.isawaitable(made) else made
 
     async def another(self) -> Store:
         """One more store over the same data, as another process would have it."""
@@ -211,19 +216,22 @@ class Bench:
         self._others.append(other)
         return other
 
-    async def close_others(self) -> None:
-        """Close what the check has opened."""
+    async def clear(self) -> None:
+        """Close what the check has opened, beside the store that checks share."""
         while self._others:
             await self._others.pop().aclose()
+        if self._own is not None:
+            own, self._own = self._own, None
+            await own.aclose()
 
     async def let_go(self) -> None:
         """Close all."""
         try:
-            await self.close_others()
+            await self.clear()
         finally:
-            if self._store is not None:
-                store, self._store = self._store, None
-                await store.aclose()
+            if self._common is not None:
+                common, self._common = self._common, None
+                await common.aclose()
 
     # -------------------------------------------------------------------------------------------- helpers
 
@@ -250,6 +258,17 @@ class Bench:
     async def history(self, conversation_id: str, store: Store | None = None) -> list[Message]:
         """A conversation's history."""
         return [*await (store or self.store).history(conversation_id)]
+
+    async def expect_history(
+        self, what: str, expected: Sequence[Message], conversation_id: str, store: Store | None = None
+    ) -> None:
+        """Write down what differs, if the history is not this one: how many there are, or the first that differs."""
+        came = await self.history(conversation_id, store)
+        self.expect(f"the number of messages in {what}", len(expected), len(came))
+        for place, (wanted, given) in enumerate(zip(expected, came, strict=False)):
+            if wanted != given:
+                self.fail(f"{what}, at message {place}", wanted, given)
+                break
 
     async def tick(self) -> None:
         """Let so much time pass that any clock has moved on."""

@@ -37,7 +37,7 @@ async def endings(bench: Bench) -> None:
         bench.expect(
             "the lease that is taken after the ending", None, await journal.take(writing.request_id, "b", HOUR)
         )
-        bench.expect("the history at last", turn("asked"), await bench.history(writing.conversation_id))
+        await bench.expect_history("the history at last", turn("asked"), writing.conversation_id)
         bench.expect("the ending at last", ending, (await writing.record()).ending)
 
 
@@ -49,11 +49,11 @@ async def short_requests(bench: Bench) -> None:
     record = await writing.record()
     bench.expect("ending and owner", ("completed", ""), (record.ending, record.owner))
     bench.expect("whether it is unfinished", False, await writing.is_free())
-    bench.expect("the history", turn("asked"), await bench.history(writing.conversation_id))
+    await bench.expect_history("the history", turn("asked"), writing.conversation_id)
     await writing.expect_facts()
     silent = await bench.ended(writing.conversation_id)
     bench.expect("the ending without messages", "completed", (await silent.record()).ending)
-    bench.expect("the history behind it", turn("asked"), await bench.history(writing.conversation_id))
+    await bench.expect_history("the history behind it", turn("asked"), writing.conversation_id)
 
 
 @check("order-of-endings", JOURNAL)
@@ -66,7 +66,7 @@ async def order_of_endings(bench: Bench) -> None:
     await bench.store.remember(conversation_id, turn("remembered later"))
     await first.end(*turn("first"))
     expected = [*turn("remembered"), *turn("second"), *turn("remembered later"), *turn("first")]
-    bench.expect("the history", expected, await bench.history(conversation_id))
+    await bench.expect_history("the history", expected, conversation_id)
 
 
 @check("same-breath", JOURNAL)
@@ -128,7 +128,7 @@ async def abandoning(bench: Bench) -> None:
     await writing.expect_nothing_new("abandoning it")
     bench.expect("whether it is unfinished", False, await writing.is_free())
     bench.expect("the lease that is taken after it", None, await journal.take(writing.request_id, "c", HOUR))
-    bench.expect("the history", [], await bench.history(writing.conversation_id))
+    await bench.expect_history("the history", [], writing.conversation_id)
     ended = await bench.ended()
     bench.expect("whether one that had ended was abandoned", False, await journal.abandon(ended.request_id, 1))
     bench.expect("its ending", "completed", (await ended.record()).ending)
@@ -144,18 +144,18 @@ async def forgetting_requests(bench: Bench) -> None:
     unfinished = await bench.begun(writing.conversation_id)
     for state in ("is held", "can be taken"):
         await bench.refused(f"to forget while a request {state}", store.forget(writing.conversation_id))
-        bench.expect("the history after that", turn("first"), await bench.history(writing.conversation_id))
+        await bench.expect_history("the history after that", turn("first"), writing.conversation_id)
         await writing.expect_nothing_new("a refusal")
         await unfinished.expect_nothing_new("a refusal")
         await journal.release(unfinished.request_id, 1)
     await unfinished.end(*turn("second"))
     bench.expect("whether it was forgotten", True, await store.forget(writing.conversation_id))
-    bench.expect("the history", [], await bench.history(writing.conversation_id))
+    await bench.expect_history("the history", [], writing.conversation_id)
     for each in (writing, unfinished):
         bench.expect("what is known of its requests", None, await journal.request(each.request_id))
         bench.expect("their facts", [], [*await journal.facts(each.request_id)])
     await beside.expect_nothing_new("another one was forgotten")
-    bench.expect("another one's history", turn("beside"), await bench.history(beside.conversation_id))
+    await bench.expect_history("another one's history", turn("beside"), beside.conversation_id)
     silent = await bench.ended()
     bench.expect(
         "whether one with a request and no turn was forgotten", True, await store.forget(silent.conversation_id)
@@ -179,7 +179,7 @@ async def pruning(bench: Bench) -> None:
     bench.require("what was pruned", "some bytes", pruned, ok=pruned.size_bytes > 0)
     for each in old:
         bench.expect("the facts of an old one", [], [*await journal.facts(each.request_id)])
-        bench.expect("its history", turn("old"), await bench.history(each.conversation_id))
+        await bench.expect_history("its history", turn("old"), each.conversation_id)
     await new.expect_nothing_new("older ones were pruned")
     await unfinished.expect_nothing_new("others were pruned")
     again = await journal.prune(before=moment)
@@ -210,10 +210,10 @@ async def pruning_conversations(bench: Bench) -> None:
     bench.require("what was pruned", "some bytes", pruned, ok=pruned.size_bytes > 0)
     listed = sorted(each.conversation_id for each in await store.conversations())
     bench.expect("the conversations that stay", ["between", "grown", "newer", "unfinished"], listed)
-    bench.expect("the history of one that goes", [], await bench.history("plain"))
+    await bench.expect_history("the history of one that goes", [], "plain")
     bench.expect("the facts of its request", [], [*await journal.facts(old.request_id)])
-    bench.expect("the history of one that has grown", turn("grown") + turn("more"), await bench.history("grown"))
-    bench.expect("the history of one with a newer request", turn("newer"), await bench.history("newer"))
+    await bench.expect_history("the history of one that has grown", turn("grown") + turn("more"), "grown")
+    await bench.expect_history("the history of one with a newer request", turn("newer"), "newer")
     await unfinished.expect_nothing_new("others were pruned")
 
 

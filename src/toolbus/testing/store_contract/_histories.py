@@ -21,13 +21,13 @@ _MIB = 2**20
 async def histories(bench: Bench) -> None:
     """Turns are given back in their order, and conversations do not mix; an unknown one has no messages."""
     one, other = bench.new_id("one"), bench.new_id("other")
-    bench.expect("the history of an unknown conversation", [], await bench.history(one))
+    await bench.expect_history("the history of an unknown conversation", [], one)
     await bench.store.remember(one, turn("first"))
     await bench.store.remember(other, turn("second"))
     earlier = await bench.store.history(one)
     await bench.store.remember(one, turn("third"))
-    bench.expect("the history", turn("first") + turn("third"), await bench.history(one))
-    bench.expect("the other history", turn("second"), await bench.history(other))
+    await bench.expect_history("the history", turn("first") + turn("third"), one)
+    await bench.expect_history("the other history", turn("second"), other)
     bench.expect("a history that was read before the newest turn", turn("first"), [*earlier])
 
 
@@ -37,16 +37,10 @@ async def messages(bench: Bench) -> None:
     conversation_id = bench.new_id("kinds")
     for each in all_messages():
         await bench.store.remember(conversation_id, [each])
-    _same(bench, all_messages(), await bench.history(conversation_id))
+    await bench.expect_history("the history", all_messages(), conversation_id)
     whole = bench.new_id("whole")
     await bench.store.remember(whole, all_messages())
-    _same(bench, all_messages(), await bench.history(whole))
-
-
-def _same(bench: Bench, expected: Sequence[Message], came: Sequence[Message]) -> None:
-    bench.expect("the number of messages", len(expected), len(came))
-    for place, (wanted, given) in enumerate(zip(expected, came, strict=False)):
-        bench.expect(f"message {place}", wanted, given)
+    await bench.expect_history("the history", all_messages(), whole)
 
 
 @check("half-characters")
@@ -73,7 +67,7 @@ async def odd_ids(bench: Bench) -> None:
     bench.expect("ids that were refused", [], [each for each in refused if each in ODD_IDS])
     kept = [each for each in (*ODD_IDS, *UNUSUAL_IDS) if each not in refused]
     for each in kept:
-        bench.expect(f"the history of {each!r}", turn(f"in {each!r}"), await bench.history(each))
+        await bench.expect_history(f"the history of {each!r}", turn(f"in {each!r}"), each)
     listed = [each.conversation_id for each in await bench.store.conversations()]
     bench.expect("the ids in the list, sorted", sorted(kept), sorted(listed))
 
@@ -89,7 +83,7 @@ async def large_messages(bench: Bench) -> None:
         AssistantMessage(text="😀" * (_MIB // 4)),
     ]
     await bench.store.remember(conversation_id, large)
-    _same(bench, large, await bench.history(conversation_id))
+    await bench.expect_history("the history", large, conversation_id)
 
 
 @check("many-turns")
@@ -141,7 +135,7 @@ async def remember_cancelled(bench: Bench) -> None:
         if done or came:
             bench.expect("the turn, when it was remembered or something of it is there", messages, came)
         await bench.store.remember(conversation_id, turn("behind"))
-        bench.expect("the history, with one more turn", came + turn("behind"), await bench.history(conversation_id))
+        await bench.expect_history("the history, with one more turn", came + turn("behind"), conversation_id)
 
 
 @check("listing", EMPTY)
@@ -234,13 +228,13 @@ async def forgetting(bench: Bench) -> None:
     await store.remember(other, turn("second"))
     bench.expect("whether an unknown conversation was forgotten", False, await store.forget(bench.new_id("unknown")))
     bench.expect("whether it was forgotten", True, await store.forget(one))
-    bench.expect("its history", [], await bench.history(one))
+    await bench.expect_history("its history", [], one)
     listed = [each.conversation_id for each in await store.conversations(limit=1_000)]
     bench.require("the conversations", "the other one alone", listed, ok=one not in listed and other in listed)
     bench.expect("whether it was forgotten a second time", False, await store.forget(one))
-    bench.expect("the other history", turn("second"), await bench.history(other))
+    await bench.expect_history("the other history", turn("second"), other)
     await store.remember(one, turn("anew"))
-    bench.expect("its history, begun again", turn("anew"), await bench.history(one))
+    await bench.expect_history("its history, begun again", turn("anew"), one)
 
 
 @check("closing")
@@ -250,7 +244,7 @@ async def closing(bench: Bench) -> None:
     await bench.store.remember(conversation_id, turn("before"))
     await bench.store.aclose()
     await bench.store.aclose()
-    bench.expect("the history behind it", turn("before"), await bench.history(conversation_id))
+    await bench.expect_history("the history behind it", turn("before"), conversation_id)
     await bench.store.aclose()
     await bench.store.remember(conversation_id, turn("after"))
-    bench.expect("the history with another turn", turn("before") + turn("after"), await bench.history(conversation_id))
+    await bench.expect_history("the history with another turn", turn("before") + turn("after"), conversation_id)

@@ -23,7 +23,7 @@ async def closing_with_a_journal(bench: Bench) -> None:
     await bench.store.aclose()
     await writing.end(*turn("asked"))
     await writing.expect_nothing_new("closing")
-    bench.expect("the history", turn("asked"), await bench.history(writing.conversation_id))
+    await bench.expect_history("the history", turn("asked"), writing.conversation_id)
 
 
 @check("survival", SHARED)
@@ -35,10 +35,10 @@ async def survival(bench: Bench) -> None:
     await bench.store.forget(forgotten)
     await bench.store.aclose()
     other = await bench.another()
-    bench.expect("the history", all_messages(), await bench.history(conversation_id, other))
-    bench.expect("the history of what was forgotten", [], await bench.history(forgotten, other))
+    await bench.expect_history("the history", all_messages(), conversation_id, other)
+    await bench.expect_history("the history of what was forgotten", [], forgotten, other)
     await other.remember(conversation_id, turn("more"))
-    bench.expect("the history, to the first", all_messages() + turn("more"), await bench.history(conversation_id))
+    await bench.expect_history("the history, to the first", all_messages() + turn("more"), conversation_id)
 
 
 @check("survival-of-requests", JOURNAL, SHARED)
@@ -70,7 +70,7 @@ async def seen_at_once(bench: Bench) -> None:
     journal = bench.journal_of(other)
     writing = bench.writing()
     bench.expect("an unknown request", None, await journal.request(writing.request_id))
-    bench.expect("the history", [], await bench.history(writing.conversation_id, other))
+    await bench.expect_history("the history", [], writing.conversation_id, other)
     await writing.begin()
     for _ in range(3):
         await writing.expect_nothing_new("a step", journal)
@@ -79,11 +79,11 @@ async def seen_at_once(bench: Bench) -> None:
     bench.expect("whether it is free", True, await writing.is_free(journal))
     await writing.end(*turn("asked"))
     bench.expect("the ending", "completed", (await writing.record(journal)).ending)
-    bench.expect("the history", turn("asked"), await bench.history(writing.conversation_id, other))
+    await bench.expect_history("the history", turn("asked"), writing.conversation_id, other)
     await other.remember(writing.conversation_id, turn("there"))
-    bench.expect("the history here", turn("asked") + turn("there"), await bench.history(writing.conversation_id))
+    await bench.expect_history("the history here", turn("asked") + turn("there"), writing.conversation_id)
     bench.expect("whether it was forgotten", True, await other.forget(writing.conversation_id))
-    bench.expect("the history here, when it was forgotten there", [], await bench.history(writing.conversation_id))
+    await bench.expect_history("the history here, when it was forgotten there", [], writing.conversation_id)
 
 
 @check("closed-while-writing", JOURNAL, SHARED)
