@@ -53,7 +53,8 @@ def agreed_by(session: RequestSession, limits: Limits) -> dict[str, Any]:
         "granted": dict(session.granted),
         **{name: options.get(name) for name in _PLAIN},
     }
-    return {name: value for name, value in agreed.items() if value not in (None, [], {})}
+    agreed = {name: value for name, value in agreed.items() if value not in (None, [], {})}
+    return agreed if session.secrecy is None else session.secrecy.vault.shown_json(agreed)
 
 
 def limits_in(agreed: Mapping[str, Any]) -> Limits:

@@ -16,6 +16,7 @@ from .core.arguments import parse_arguments
 from .core.control import plan_text
 from .core.guidance import guidance_text
 from .core.reading import READ_RESULT
+from .core.secrets import Marks, find_marks
 from .core.state import Messages, Phase, TurnState
 from .core.transcript import repair
 from .core.turn import CallModel, Elapsed, Input, ModelFailed, ModelReplied
@@ -32,11 +33,13 @@ from .inputs import Instructions, is_blank, provider_list, read_instructions
 from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
 from .messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
-from .protocols import ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSource, ToolSpec
+from .protocols import Emit, ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSource, ToolSpec
+from .secrecy import Secrecy, SecretKeeper, marked_in
 from .sending import Sending
 from .tools import ToolContext
 
 if TYPE_CHECKING:
+    from .hiding import ReplyMask
     from .model_call import ModelCall
     from .options import ProviderForRound, SessionOptions
 
@@ -62,10 +65,14 @@ class Asker:
     """The model's side of one session. `error` is the exception behind the newest `ModelFailed`."""
 
     __slots__ = (
+        "_answer",
         "_asked",
         "_for_round",
         "_guidance",
         "_instructions",
+        "_looked_at",
+        "_marked",
+        "_secrecy",
         "_settings",
         "_state",
         "error",
@@ -84,6 +91,10 @@ class Asker:
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
         self.sending = Sending(state, options)
         self._asked: Provider = providers[0]  # the newest one that was chosen
+        self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were looked through for secrets
+        self._marked: Mapping[str, Marks] = {}
+        self._answer = None if state.output is None else find_marks(state.output.spec.parameters)
+        self._secrecy: Secrecy | None = None
         self.error: ToolbusError | None = None
 
     async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage | ToolbusError:
@@ -93,12 +104,12 @@ class Asker:
             for each in self.interceptors:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
         except ToolbusError as exc:
-            return exc
+            return self._masked(exc)
         except Exception as exc:
             logger.exception("on_prompt failed", extra={"request_id": view.request_id})
             error = ApplicationError(f"on_prompt raised {type(exc).__name__}: {exc}")
             error.__cause__ = exc
-            return error
+            return self._masked(error)
         if is_blank(prompt):
             return ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
@@ -106,11 +117,33 @@ class Asker:
     def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
         """The tools there are now, that of the structured output, and the one to read long results with."""
         output, specs = self._state.output, tools.specs
+        if self._secrecy is not None:
+            specs = self._secrecy.guarded(specs)
         readable = self.sending.has_shortened and READ_RESULT.name not in specs
         if output is None and not readable:
             return specs
         own = [*([READ_RESULT] if readable else []), *([] if output is None else [output.spec])]
         return {**specs, **{each.name: each for each in own}}
+
+    def _look_for_secrets(self, tools: ToolSource, view: RequestView) -> None:
+        """Find the marks of the tools that there are now; from the first ones on, the request keeps secrets."""
+        keeper = cast("SecretKeeper", view)
+        if tools.specs is not self._looked_at:
+            self._looked_at, self._marked = tools.specs, marked_in(tools)
+        if self._marked or self._answer is not None:
+            secrecy = keeper.keep_secrets()
+            secrecy.marked, secrecy.answer = self._marked, self._answer
+            secrecy.open_output()
+        self._secrecy = keeper.secrecy
+
+    def _masked(self, exc: ToolbusError) -> ToolbusError:
+        return exc if self._secrecy is None else self._secrecy.words(exc)
+
+    def _reply_mask(self, call: ModelCall) -> ReplyMask | None:
+        """What takes the secrets out of a reply; None where there are none."""
+        if self._secrecy is None:
+            return None
+        return self._secrecy.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
 
     def _offered(self, specs: Mapping[str, ToolSpec], command: CallModel) -> tuple[ToolSpec, ...]:
         """What the model may call now. In the last answer after a limit, only what gives the structured output."""
@@ -125,6 +158,7 @@ class Asker:
         state = self._state
         try:
             self._asked = self._provider(command)
+            self._look_for_secrets(tools, view)
             self.sending.look(tools.specs)
             state.tools = specs = self.known(tools)
             system = await self._system(specs, view)
@@ -154,15 +188,21 @@ class Asker:
         if self._state.phase is not Phase.MODEL:
             return Elapsed()  # what a summary has cost has ended the request
         spent: list[Usage] = []
+        mask = self._reply_mask(call)
         try:
             if not self.interceptors:
-                reply = await self._asked.respond(request, call.emit)
+                reply = await self._asked.respond(request, call.emit if mask is None else mask.emit)
                 if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                     return _no_reply(reply)
                 self.sending.answered(reply.usage)
-                return ModelReplied(reply)
-            reply = await self._through(self._innermost(call, spent, request), request, view)
-            return await self._screened(reply, view) if isinstance(reply, ModelReply) else _no_reply(reply)  # pyright: ignore[reportUnnecessaryIsInstance]
+                return ModelReplied(reply if mask is None else mask.whole(reply))
+            reply = await self._through(self._innermost(call, spent, request, mask), request, view)
+            if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance]
+                return _no_reply(reply)
+            replied = await self._screened(reply, view)
+            if mask is not None:  # once more: an interceptor may have put anything there
+                replied.reply = mask.whole(replied.reply)
+            return replied
         except ContextOverflow as exc:
             self.error = exc
             self.sending.refused(exc, self._asked, request)
@@ -181,6 +221,7 @@ class Asker:
             logger.error("the model could not be asked", exc_info=exc, extra={"request_id": self._state.request_id})
             self.error = ApplicationError(f"{type(exc).__name__}: {exc}")
             self.error.__cause__ = exc
+        self._masked(self.error)
         return ModelFailed(self.error.code, str(self.error), usage=spent)
 
     def _provider(self, command: CallModel) -> Provider:
@@ -204,11 +245,15 @@ class Asker:
         if state.plan:
             parts.append(plan_text(state.plan))
         text = "\n\n".join(part for part in parts if part)
+        if self._secrecy is not None:
+            text = self._secrecy.vault.shown(text)
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
-    def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest) -> Ask:
+    def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest, mask: ReplyMask | None) -> Ask:
         """The provider itself; what its replies have used goes into `spent`, whatever becomes of them."""
-        emit = call.feed if edits_replies(self.interceptors) else call.emit
+        emit: Emit = call.emit if mask is None else mask.emit
+        if edits_replies(self.interceptors):
+            emit = call.feed
         messages, tools = original.messages, original.tools
 
         async def ask(request: ModelRequest) -> ModelReply:
@@ -220,6 +265,8 @@ class Asker:
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 spent.append(reply.usage)
                 self.sending.answered(reply.usage)
+                if mask is not None:
+                    reply = mask.whole(reply)
             return reply
 
         return ask

@@ -125,11 +125,13 @@ class EventBus:
                 f"{event.type} was not published: receivers answer events with events, {self._depth} deep with "
                 f"{len(self._queue)} waiting; one of them goes round in a circle"
             )
+        mailbox = self._mailboxes.get(event.request_id)
+        if mailbox is not None and mailbox.told is not None:
+            event = mailbox.told(event)
         if kind in _TERMINAL:
             if not self._settle(cast("_Terminal", event), cause):
                 return False
         elif kind in _ADDRESSED:
-            mailbox = self._mailboxes.get(event.request_id)
             if mailbox is None:
                 self._dead_letter(event, "no such request runs here")
                 return False
@@ -362,8 +364,7 @@ class EventBus:
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
             self._settled.pop(self._settled_order.popleft(), None)
-        settled = self._watched.pop(key, None)
-        if settled is not None:
+        if (settled := self._watched.pop(key, None)) is not None:
             try:
                 settled()
             except Exception:  # an executor's fault must not lose the result that its call was settled with
@@ -427,10 +428,9 @@ class EventBus:
 
         `kinds` are the types wanted (all, when none is given), `request_id` restricts it to one request, which makes
         it free for all others, or with `sub_requests` to that one and those that its tools make; `where` filters
-        further and must be quick; after an event for which `until` is true
-        (of those types, or with `request_id` of any type) it ends. `capacity` is in events. `overflow` says what a full
-        buffer does with signals: facts are never dropped, and a buffer full of facts ends the subscription with
-        `SubscriptionOverflow`.
+        further and must be quick; after an event for which `until` is true (of those types, or with `request_id` of
+        any type) it ends. `capacity` is in events. `overflow` says what a full buffer does with signals: facts are
+        never dropped, and a buffer full of facts ends the subscription with `SubscriptionOverflow`.
         """
         wanted = expand_kinds(kinds or (Event,))
 

@@ -16,6 +16,7 @@ import orjson
 from .reports import as_sent
 from .results import Rendered
 from .scheduling import Flight
+from .secrecy import vault_of
 
 if TYPE_CHECKING:
     from .execution import Failure
@@ -51,7 +52,8 @@ class _Kept:
 class ResultCache:
     """The results of one dispatcher's tools with `cache_seconds`, at most 1,000; the one unused for longest goes first.
 
-    Two calls are equal when their tool is the same object and their arguments are the same JSON. A result is kept for
+    Two calls are equal when their tool is the same object and their arguments are the same JSON; of a tool that takes
+    secrets, in the same conversation. A result is kept for
     the tool's `cache_seconds` on `clock`; a failure is shared with the calls that wait for it, and not kept. `hits`
     counts the calls that were answered with another one's result. Nothing here suspends; each step costs O(1), and
     the end of a call O(calls that wait for it).
@@ -75,6 +77,8 @@ class ResultCache:
             arguments = orjson.dumps(job.request.arguments, option=orjson.OPT_SORT_KEYS)
         except TypeError:  # an integer beyond 64 bits, say: for the handler to refuse
             return True
+        if job.tool.secrets is not None and (vault := vault_of(job.view)) is not None:
+            arguments = vault.digest(arguments)  # a reference is a value in its own conversation alone
         key = (weakref.ref(job.tool), arguments)
         now = self._clock()
         kept = self._results.get(key)

@@ -41,6 +41,7 @@ from .reports import Reports, as_sent
 from .results import Rendered, render
 from .retries import retry_delay
 from .scheduling import Job, Schedule
+from .secrecy import delivered
 from .tools import Tool, ToolContext, ToolRegistry
 from .workers import Worker, WorkerPool
 
@@ -286,11 +287,13 @@ class ToolDispatcher:
 
     async def _attempt(self, job: Job) -> Any:
         """Run the handler once, with arguments of its own, and return its value; from a process what it rendered."""
-        tool = job.tool
+        tool, arguments = job.tool, job.request.arguments
+        if tool.secrets is not None:
+            arguments = delivered(arguments, tool.secrets, job.view)
         if tool.isolation == "process":
             self._workers.on_wait()
-            return await run_in_process(tool, job.request.arguments)
-        call = tool.prepare(job.request.arguments, self._tool_context(job) if tool.wants_context else None)
+            return await run_in_process(tool, arguments)
+        call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None)
         running = call() if tool.is_async else self._in_thread(job, call)
         return await in_context(job.context, running, self._workers.on_wait)
 

@@ -14,7 +14,7 @@ from .buffers import Overflow
 from .bus import EventBus
 from .core.limits import Limits
 from .core.state import Messages, TurnState
-from .errors import StoreError
+from .errors import StoreError, ToolbusError
 from .events import (
     CancelRequested,
     Event,
@@ -31,8 +31,10 @@ from .mailbox import Mailbox
 from .messages import Message
 from .outcome import RequestResult
 from .protocols import LateResults, RequestView
+from .secrecy import Secrecy
 from .subscriptions import Subscription
 from .text_stream import TextStream
+from .vault import NamedSecret, Vault
 
 __all__ = ["SessionHandle"]
 
@@ -57,6 +59,7 @@ class SessionHandle:
         "_state",
         "conversation_id",
         "request_id",
+        "secrecy",
     )
 
     def __init__(
@@ -67,6 +70,7 @@ class SessionHandle:
         raise_on_failure: bool,
         late_results: LateResults = "event",
         parent_id: str = "",
+        secrets: Sequence[NamedSecret] | None = None,
     ) -> None:
         self.request_id = state.request_id
         self.conversation_id = state.conversation_id
@@ -80,6 +84,29 @@ class SessionHandle:
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
+        self.secrecy: Secrecy | None = None  # until there is a secret to keep
+        if secrets:
+            self.share_vault(Vault(secrets))
+
+    def keep_secrets(self) -> Secrecy:
+        """How the request keeps its secrets, from now on."""
+        if self.secrecy is None:
+            self.secrecy = Secrecy(self._state)
+            if self._mailbox is not None:
+                self._mailbox.told = self.secrecy.told
+        return self.secrecy
+
+    def share_vault(self, vault: Vault | None) -> None:
+        """Keep secrets in `vault`, with others of the conversation: before the request begins."""
+        if vault is not None:
+            self.keep_secrets().share(vault)
+
+    def _as_told(self, exc: Exception) -> ToolbusError:
+        """What broke the request, as an error of toolbus's, without secrets in its words."""
+        error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
+        if error is not exc:
+            error.__cause__ = exc
+        return error if self.secrecy is None else self.secrecy.words(error)
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -216,4 +243,5 @@ class SessionHandle:
             view = cast("RequestView", self)  # every handle is an actor's
             self._mailbox = self._bus.open_mailbox(self.request_id, view, parent_id=self._parent_id)
             self._mailbox.late = self._late
+            self._mailbox.told = None if self.secrecy is None else self.secrecy.told
         return self._mailbox

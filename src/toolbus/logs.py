@@ -26,7 +26,14 @@ __all__ = ["LEVELS", "LOGGERS", "WARNINGS", "ShownInLog", "hide_in_logs", "log_f
 
 logger = logging.getLogger("toolbus.session")
 
-LOGGERS = ("toolbus.bus", "toolbus.dispatcher", "toolbus.narrator", "toolbus.runtime", "toolbus.session")
+LOGGERS = (
+    "toolbus.bus",
+    "toolbus.dispatcher",
+    "toolbus.narrator",
+    "toolbus.runtime",
+    "toolbus.session",
+    "toolbus.store",
+)
 """The loggers that toolbus writes to. A filter holds for the logger that it is on, and for none below."""
 
 ShownInLog: TypeAlias = Callable[[str, str], str | None]
@@ -82,7 +89,7 @@ def hide_in_logs(shown: ShownInLog) -> None:
 
 
 class _SecretFilter(logging.Filter):
-    """Lets every record pass, without secrets. An exception would bring its own words along, so its text stays alone."""
+    """Lets every record pass, without secrets. An exception would bring its own words along, so its text stays."""
 
     def __init__(self, shown: ShownInLog) -> None:
         super().__init__()

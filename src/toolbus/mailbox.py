@@ -21,10 +21,11 @@ class Mailbox:
 
     Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
     each event that comes in, at once and in the publisher's stack: it must only wake its session. `open_calls` is how
-    many calls wait for their terminal event; the bus counts them. `late` says what becomes of second results.
+    many calls wait for their terminal event; the bus counts them. `late` says what becomes of second results. `told`
+    gives an event that is published for the request without its secrets; None for a request that has none.
     """
 
-    __slots__ = ("_causes", "_items", "_woken", "late", "on_put", "open_calls", "request_id", "view")
+    __slots__ = ("_causes", "_items", "_woken", "late", "on_put", "open_calls", "request_id", "told", "view")
 
     def __init__(self, request_id: str, view: RequestView | None) -> None:
         self.request_id = request_id
@@ -32,6 +33,7 @@ class Mailbox:
         self.open_calls = 0
         self.late: LateResults = "event"
         self.on_put: Callable[[Event], object] | None = None
+        self.told: Callable[[Event], Event] | None = None
         self._items: deque[Any] = deque()
         self._woken: anyio.Event | None = None
         self._causes: dict[str, BaseException] = {}

@@ -88,11 +88,15 @@ class ModelCall:
         if self._bus.wants(kind, state.request_id):
             fields.update(state.envelope(self._clock()), message_id=self.command.message_id, round=self.command.round)
             self._bus.announce(kind(**fields))
+        self.hear(kind)
+
+    def hear(self, kind: type[Event]) -> None:
+        """Take note that a piece of this kind has come, told or not: for the status."""
         if kind not in self.heard:
             self.heard += (kind,)
             status = self._status()
             if status is not None:
-                status.hear(kind, state.request_id)
+                status.hear(kind, self._state.request_id)
 
     def on_put(self, event: Event) -> None:
         """Give the call up when somebody cancels the request. For `Mailbox.on_put`."""

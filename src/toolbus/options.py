@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
+from pydantic import SecretStr
+
 from .core.approval import ApprovalPolicy
 from .core.compression import Compression
 from .core.limits import Limits
 from .core.prices import Price
+from .core.secrets import SHORTEST
 from .core.shorten import MIN_CHARS
 from .errors import ConfigurationError
 from .inputs import Instructions, MessagesLike, shown
@@ -16,8 +19,17 @@ from .interceptors import Interceptor
 from .protocols import LateResults, ModelSettings, Provider
 from .tool_checks import takes
 from .tools import Toolish, ToolRegistry
+from .vault import NamedSecret
 
-__all__ = ["OnBusy", "ProviderForRound", "RequestOptions", "SessionOptions", "check_options", "check_word"]
+__all__ = [
+    "OnBusy",
+    "ProviderForRound",
+    "RequestOptions",
+    "SessionOptions",
+    "check_options",
+    "check_word",
+    "merged_options",
+]
 
 ProviderForRound: TypeAlias = Callable[[int], Provider | str | None]
 """The model to ask in a round, by its number from 0; None for the usual one."""
@@ -59,6 +71,9 @@ class SessionOptions(TypedDict, total=False):
     include_data: bool
     """Whether the model gets the data of tools' results (the default) or their message alone, where a tool does not say
     so itself. Text is no data. Listeners, and the request's result, always have all of it."""
+    secrets: Sequence[NamedSecret] | None
+    """Values that are never told: in events, logs and what the model is sent, references stand in their place. With
+    those of a runtime. At least 4 characters each; texts, or `pydantic.SecretStr`."""
     late_results: LateResults
     """What becomes of a result that comes after its call was given up. "event" (the default): `ToolCallLate` tells
     of it. "drop": nothing does. "next_turn": a runtime also puts it in front of the conversation's next turn."""
@@ -86,6 +101,39 @@ class RequestOptions(SessionOptions, total=False):
     """While an earlier turn of the conversation runs: "queue" behind it, or "refuse" with `ConversationBusy`."""
 
 
+def merged_options(
+    defaults: SessionOptions, given: RequestOptions, resolve: Callable[[Provider | str], Provider]
+) -> SessionOptions:
+    """The options of one session: those that the request was given, over `defaults`. Metadata and secrets add up.
+
+    `resolve` makes providers of the names that a `provider_for_round` gives.
+    """
+    merged: dict[str, Any] = dict(defaults)
+    options: dict[str, Any] = dict(given)
+    for name, value in options.items():
+        if value is None or name not in _SESSION_OPTIONS:
+            continue
+        if name == "metadata":
+            merged[name] = {**(merged.get(name) or {}), **value}
+        else:
+            merged[name] = [*(merged.get(name) or ()), *value] if name == "secrets" else value
+    for_round: ProviderForRound | None = merged.get("provider_for_round")
+    if for_round is not None:
+        merged["provider_for_round"] = _resolving(for_round, resolve)
+    return SessionOptions(**merged)
+
+
+def _resolving(for_round: ProviderForRound, resolve: Callable[[Provider | str], Provider]) -> ProviderForRound:
+    def chosen(number: int) -> Provider | None:
+        named = for_round(number)
+        return None if named is None else resolve(named)
+
+    return chosen
+
+
+_SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
+
+
 def check_options(options: Mapping[str, Any], known: type[Any], what: str) -> None:
     """Refuse an option that `known`, a TypedDict, does not have, and one of the wrong kind.
 
@@ -100,7 +148,8 @@ def check_options(options: Mapping[str, Any], known: type[Any], what: str) -> No
     for name, value in options.items():
         check = _CHECKS.get(name)
         if check is not None and value is not None and not check[0](value):
-            raise ConfigurationError(f"{name} is {shown(value)}; {check[1]}")
+            told = "secrets is something else" if name == "secrets" else f"{name} is {shown(value)}"
+            raise ConfigurationError(f"{told}; {check[1]}")
 
 
 def check_word(name: str, given: object, words: tuple[str, ...]) -> None:
@@ -130,6 +179,13 @@ def _are_prices(given: Any) -> bool:
     )
 
 
+def _are_secrets(given: Any) -> bool:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        return False
+    values = [each.get_secret_value() if isinstance(each, SecretStr) else each for each in cast("Sequence[Any]", given)]
+    return all(isinstance(each, str) and len(each) >= SHORTEST for each in values)
+
+
 def _is_size(given: Any) -> bool:
     return isinstance(given, int) and not isinstance(given, bool) and given >= MIN_CHARS
 
@@ -149,6 +205,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "prices": (_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
     "note_failures": (_is(bool), "say True or False"),
     "compression": (_is(Compression), "give Compression(max_context_tokens=100_000), say"),
+    "secrets": (_are_secrets, f"give a list of texts or SecretStr, each of at least {SHORTEST} characters"),
     "max_result_chars": (_is_size, f"give a whole number of at least {MIN_CHARS}"),
     "repair_history": (_is(bool), "say True or False"),
     "raise_on_failure": (_is(bool), "say True or False"),

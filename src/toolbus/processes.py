@@ -140,6 +140,7 @@ def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> dic
         "affected": rendered.affected,
         "parts": [asdict(each) for each in rendered.parts],
         "message": rendered.message,
+        "secrets": rendered.secrets,  # in clear, like the arguments, and for this process's parent alone
     }
 
 

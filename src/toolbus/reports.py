@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .events import (
+    Event,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallProgress,
@@ -17,6 +18,7 @@ from .events import (
     ToolCallStarted,
 )
 from .results import Rendered, clean, with_summary, without_data
+from .secrecy import secrecy_of, with_references
 
 if TYPE_CHECKING:
     from .bus import EventBus
@@ -78,37 +80,36 @@ class Reports:
 
     def completed(self, job: Job, rendered: Rendered) -> None:
         """Answer the call with a result."""
-        now = self._leave(job)
-        self._bus.publish(
-            ToolCallCompleted(
-                **_envelope(job.request, now),
-                content=rendered.content,
-                parts=rendered.parts,
-                data=rendered.data,
-                artifacts=rendered.artifacts,
-                affected=rendered.affected,
-                duration_seconds=now - job.started_at if job.started_at else 0.0,
-                spent=job.spent,
-            )
+        late, now = job.settled, self._leave(job)
+        if rendered.secrets:
+            rendered = with_references(rendered, job.view)
+        event = ToolCallCompleted(
+            **_envelope(job.request, now),
+            content=rendered.content,
+            parts=rendered.parts,
+            data=rendered.data,
+            artifacts=rendered.artifacts,
+            affected=rendered.affected,
+            duration_seconds=now - job.started_at if job.started_at else 0.0,
+            spent=job.spent,
         )
+        self._bus.publish(_told_late(job, event) if late else event)
 
     def failed(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
         """Answer the call with a failure. A `cause` whose words are not for the model goes to the log."""
         if cause is not None and not failure.shown:
             logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=ids_of(job.request))
-        now = self._leave(job)
-        self._bus.publish(
-            ToolCallFailed(
-                **_envelope(job.request, now),
-                reason=failure.reason,
-                error=failure.error,
-                retryable=failure.retryable,
-                outcome_unknown=failure.unknown,
-                duration_seconds=now - job.started_at if job.started_at else 0.0,
-                spent=job.spent,
-            ),
-            cause=cause,
+        late, now = job.settled, self._leave(job)
+        event = ToolCallFailed(
+            **_envelope(job.request, now),
+            reason=failure.reason,
+            error=failure.error,
+            retryable=failure.retryable,
+            outcome_unknown=failure.unknown,
+            duration_seconds=now - job.started_at if job.started_at else 0.0,
+            spent=job.spent,
         )
+        self._bus.publish(_told_late(job, event) if late else event, cause=cause)
 
     def refused(self, request: ToolCallRequested, failure: Failure) -> None:
         """Answer a call that nobody here has taken on."""
@@ -128,12 +129,22 @@ class Reports:
         return self._bus.clock()
 
 
+def _told_late(job: Job, event: Event) -> Event:
+    """What comes after its request, whose mailbox would have seen to secrets, may be gone."""
+    secrecy = secrecy_of(job.view)
+    return event if secrecy is None else secrecy.told(event)
+
+
 def as_sent(job: Job, rendered: Rendered) -> Rendered:
     """The result with the content that the tool or the request asks for, where that is not the whole.
+
+    Secrets in it are references from here on.
 
     A `summarize` that fails is logged and leaves the whole: the tool has done its work, and a failure would deny it.
     """
     tool, view = job.tool, job.view
+    if rendered.secrets:
+        rendered = with_references(rendered, view)
     if tool.summarize is not None:
         try:
             return with_summary(rendered, tool.summarize)

@@ -102,7 +102,8 @@ def _render_result(result: ToolResult) -> Rendered:
     found = _Secrets()
     message = found.text(result.message)
     alone = isinstance(result.affected, (str, *_SECRETS))
-    affected = tuple([found.text(each) for each in ((result.affected,) if alone else result.affected)])
+    names: Sequence[Any] = (result.affected,) if alone else result.affected
+    affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])  # of paths, too
     parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
     content, written = _to_json(_envelope(message, affected, result.data), found)
     return Rendered(
@@ -139,8 +140,8 @@ class _Secrets(list["str | float"]):
         return _MARK.format(len(self) - 1)
 
     def text(self, given: Any) -> str:
-        """A text, or the mark of one; paths are natural here."""
-        return self.mark(given) if isinstance(given, _SECRETS) else clean(str(given))
+        """A text, or the mark of one."""
+        return self.mark(given) if isinstance(given, _SECRETS) else clean(given)
 
 
 _MARK = "\ue000secret {}\ue001"  # of the private use area, so that no text holds one by chance

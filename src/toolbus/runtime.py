@@ -28,7 +28,7 @@ from .keeping import Keeper, OnStoreFailure
 from .late import LateShelf
 from .messages import Message, PromptLike
 from .narrator import Narrator
-from .options import OnBusy, ProviderForRound, RequestOptions, SessionOptions, check_options, check_word
+from .options import OnBusy, RequestOptions, SessionOptions, check_options, check_word, merged_options
 from .protocols import Journal, Provider, Store
 from .providers import missing_provider_message, resolve
 from .resumption import OptionsFor, Resumption, Unfinished
@@ -37,6 +37,7 @@ from .shelf import Shelf
 from .stores.memory import MemoryStore
 from .subrequest import subrequest_tool
 from .tools import Tool, Toolish, ToolRegistry
+from .vault import Vault
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -50,7 +51,6 @@ _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a stor
 
 
 OutputT = TypeVar("OutputT")
-_SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
 _MOST_CONVERSATIONS = 10_000  # of which approvals, and what was left out of them, are kept in mind
 
 
@@ -133,6 +133,7 @@ class Runtime:
         self._late = LateShelf()
         self._granted = Shelf[dict[str, bool]](_MOST_CONVERSATIONS)
         self._left_out = Shelf[Memo](_MOST_CONVERSATIONS)
+        self._vaults = Shelf[Vault](_MOST_CONVERSATIONS)
         self._calibration = Calibration()
         self._admission = Admission(max_sessions, max_queued)
         if not 0 <= drain_seconds < math.inf:
@@ -355,6 +356,7 @@ class Runtime:
 
         async def prepare() -> Sequence[Message]:
             await ticket.ready()
+            session.share_vault(self._vaults.get(session.conversation_id))
             return ()
 
         session.beginning.prepare = prepare
@@ -417,22 +419,7 @@ class Runtime:
 
     def _merged(self, options: RequestOptions) -> SessionOptions:
         """The options of one session: those that the request was given, over the runtime's own."""
-        merged: dict[str, Any] = dict(self._defaults)
-        given: dict[str, Any] = dict(options)
-        for name, value in given.items():
-            if value is not None and name in _SESSION_OPTIONS:
-                merged[name] = {**(merged.get(name) or {}), **value} if name == "metadata" else value
-        for_round: ProviderForRound | None = merged.get("provider_for_round")
-        if for_round is not None:
-            merged["provider_for_round"] = self._resolving(for_round)
-        return SessionOptions(**merged)
-
-    def _resolving(self, for_round: ProviderForRound) -> ProviderForRound:
-        def chosen(number: int) -> Provider | None:
-            named = for_round(number)
-            return None if named is None else self._resolve(named)
-
-        return chosen
+        return merged_options(self._defaults, options, self._resolve)
 
     async def _earlier(self, session: RequestSession, *, begins: bool) -> Sequence[Message]:
         """The conversation so far; what else it remembers goes to the session."""
@@ -444,6 +431,7 @@ class Runtime:
             )
         session.beginning.notes = self._late.take(conversation_id, earlier)
         session.granted.update(self._granted.get(conversation_id) or {})
+        session.share_vault(self._vaults.get(conversation_id))
         session.sending.memo = self._left_out.get(conversation_id) if earlier else None
         return earlier
 
@@ -462,6 +450,8 @@ class Runtime:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
         if session.granted:
             self._granted.put(session.conversation_id, session.granted)
+        if session.secrecy is not None and session.secrecy.vault.given:
+            self._vaults.put(session.conversation_id, session.secrecy.vault)
         if not session.sending.is_plain:
             self._left_out.put(session.conversation_id, session.sending.conversation_memo())
         if self._keeper is not None and await self._keeper.let_go(session):

@@ -154,6 +154,7 @@ class RequestSession(SessionHandle):
             raise_on_failure=raise_on_failure,
             late_results=get("late_results", "event"),
             parent_id=parent[0] if parent else "",
+            secrets=get("secrets"),
         )
         self._asker = Asker(state, providers, options)
         self.interceptors: Sequence[Interceptor] = self._asker.interceptors
@@ -230,6 +231,7 @@ class RequestSession(SessionHandle):
         )
         child.sending.calibration = self.sending.calibration
         child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation
+        child.share_vault(self.keep_secrets().vault)
         child.depth = self.depth + 1
         if (call := state.open_calls.get(call_id)) is not None:
             call.sub_requests += (child,)
@@ -349,6 +351,8 @@ class RequestSession(SessionHandle):
         for happened in queue:
             made = decide(state, happened, now)
             while made:
+                if self.secrecy is not None:
+                    made = self.secrecy.facts(made, happened)
                 apply_all(state, made)
                 for fact in made:
                     kind = type(fact)
@@ -482,9 +486,7 @@ class RequestSession(SessionHandle):
         self._clock = self._bus.clock  # it may have broken before there was one
         lost = isinstance(exc, LeaseLost)  # then another process tells how it ends
         settle_broken(self._bus, state, self._mailbox, self._clock(), tells=not lost)
-        self._error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
-        if self._error is not exc:
-            self._error.__cause__ = exc
+        self._error = self._as_told(exc)
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
         if lost:
@@ -495,7 +497,7 @@ class RequestSession(SessionHandle):
 
     def _finish(self, mailbox: Mailbox) -> None:
         self._bus.close_mailbox(mailbox)
-        mailbox.view = None  # else the result would keep the session alive
+        mailbox.view = mailbox.told = None  # else the result would keep the session alive
         error = self._error or self.beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error, self.output)
         if self.leaves:

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
+from .core.secrets import Marks, find_marks
 from .errors import ConfigurationError, InvalidArguments, NotRunning
 from .messages import Message, PromptLike, UserMessage, user_text
 from .protocols import ToolSpec
@@ -145,6 +146,7 @@ class Tool(Generic[P, R]):
         "max_concurrency",
         "retries",
         "retry_on",
+        "secrets",
         "spec",
         "summarize",
     )
@@ -189,6 +191,7 @@ class Tool(Generic[P, R]):
         self.summarize = options.get("summarize")
         self._bind = bind
         self._context = binder.context
+        self.secrets = find_marks(binder.parameters)  # which of its fields are, if any
         self.spec = ToolSpec(
             name=name,
             description=description,
@@ -342,9 +345,10 @@ class ToolRegistry:
     `unknown_tool`. Not thread-safe: change it on the loop's thread.
     """
 
-    __slots__ = ("_specs", "_tools")
+    __slots__ = ("_marked", "_specs", "_tools")
 
     def __init__(self, tools: Iterable[Toolish] = ()) -> None:
+        self._marked: Mapping[str, Marks] = {}
         self._tools: dict[str, Tool[..., Any]] = {}
         self._specs: Mapping[str, ToolSpec] | None = None
         for each in tools:
@@ -378,7 +382,13 @@ class ToolRegistry:
         """What models see, by name: a snapshot, made anew after a change."""
         if self._specs is None:
             self._specs = types.MappingProxyType({name: each.spec for name, each in self._tools.items()})
+            self._marked = {name: marks for name, each in self._tools.items() if (marks := each.secrets) is not None}
         return self._specs
+
+    @property
+    def marked(self) -> Mapping[str, Marks]:
+        """Where the arguments of the tools are secret, of those where any is: of the newest snapshot."""
+        return self._marked if self.specs else {}
 
     def _set(self, tool: Tool[..., Any]) -> None:
         self._tools[tool.name] = tool
