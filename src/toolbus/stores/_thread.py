@@ -1,0 +1,359 @@
+"""A thread that owns one connection to a database, and the queue in front of it.
+
+Drivers that block work on every event loop alike, in a thread; and one thread is where the appends of many sessions
+meet: all that wait when a transaction begins go into it. Knows `Database`, and neither SQL nor what is written.
+
+A thread is started by its first job and is a daemon: a program that forgets to close its store ends all the same, and
+what is queued then is written first (`atexit`). A forked child starts with an empty queue and a connection of its own;
+its parent's connections are neither used nor closed there, since closing would end them for the parent as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+import anyio.lowlevel
+
+from ..errors import StoreError, StoreUnavailable
+from ._database import Database
+
+__all__ = ["ANSWER_SECONDS", "DatabaseThread"]
+
+ANSWER_SECONDS = 4.0
+"""Within which a job is done or fails: less than the 5 s of G21, so that whoever waits hears of it in time."""
+
+_GROUP = 1_024  # appends in one transaction: more of them gain nothing, and hold the others up
+_EXIT_SECONDS = 5.0  # that an exiting interpreter waits for what is queued
+_D = TypeVar("_D", bound=Database)
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+
+_running: weakref.WeakSet[DatabaseThread[Any, Any]] = weakref.WeakSet()
+_left_to_the_parent: list[object] = []
+
+
+class _Job:
+    """One thing to do, and who waits for it. `item` is a function of the database, or with `is_append` an entry."""
+
+    __slots__ = ("error", "event", "is_append", "is_taken", "is_withdrawn", "item", "result", "since", "token")
+
+    def __init__(self, item: Any, *, is_append: bool) -> None:
+        self.item = item
+        self.is_append = is_append
+        self.event = anyio.Event()
+        self.token = anyio.lowlevel.current_token().native_token
+        self.since = monotonic()
+        self.is_taken = False
+        self.is_withdrawn = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class _End:
+    """Stands in the queue where the thread is to close its connection and end, and who waits for that."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self, waiter: _Job | None = None) -> None:
+        self.waiter = waiter
+
+
+class _Queue:
+    """The jobs in front of a thread."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job | _End] = SimpleQueue()
+        self._lock = threading.Lock()
+        self.put = self._jobs.put
+
+    def __len__(self) -> int:
+        return self._jobs.qsize()
+
+    def take(self) -> tuple[list[_Job], _End | None]:
+        """Wait for jobs, and take all that are there; and the end, where it stands behind them."""
+        get = self._jobs.get
+        taken = [get()]
+        taken += [get() for _ in range(min(self._jobs.qsize(), _GROUP - 1))]
+        last = taken[-1]
+        end = last if isinstance(last, _End) else None
+        jobs: list[_Job] = []
+        with self._lock:
+            for each in taken:
+                if isinstance(each, _Job) and not each.is_withdrawn:
+                    each.is_taken = True
+                    jobs.append(each)
+        return jobs, end
+
+    def withdraw(self, job: _Job) -> bool:
+        """Have a job not be done. False when it has been begun."""
+        with self._lock:
+            job.is_withdrawn = not job.is_taken
+            return job.is_withdrawn
+
+
+class DatabaseThread(Generic[_D, _A]):
+    """Runs functions of a connection one after the other, and appends in groups.
+
+    `connect` makes the connection, at the first job and again after it broke; it has to be ready by the moment that it
+    is given, on the clock `time.monotonic`. `append` writes a group of entries in one transaction and says of each what
+    became of it; what it raises is what became of all of them.
+
+    A job whose waiter is cancelled is not done, or if it is being done just then, cancellation waits for its end (not
+    where there is no `append`, in a thread that only reads): so what comes next finds all of it or nothing. A job that fails since the connection broke is done again, once, on a
+    new one, unless it broke in a commit. May be used from several event loops and threads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[float], _D],
+        append: Callable[[_D, Sequence[_A]], Sequence[int | StoreError]] | None = None,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._name = name
+        self._connect = connect
+        self._append = append
+        self._answer_seconds = answer_seconds
+        self._lock = threading.Lock()
+        self._queue: _Queue | None = None
+        self._thread: threading.Thread | None = None
+        self.appends = 0
+        self.commits = 0
+        self.queue_peak = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread, and in it perhaps a connection."""
+        return self._thread is not None
+
+    async def run(self, function: Callable[[_D], _T]) -> _T:
+        """What `function` returns, called with the connection. Raises what it raises, as `StoreError`."""
+        return cast("_T", await self._done(_Job(function, is_append=False)))
+
+    async def append(self, entry: _A) -> int:
+        """What the group's writing says of this entry. Durable when this returns."""
+        return cast("int", await self._done(_Job(entry, is_append=True)))
+
+    async def _done(self, job: _Job) -> Any:
+        with self._lock:
+            if self._queue is None:
+                self._start()
+            assert self._queue is not None
+            queue = self._queue
+            queue.put(job)
+        try:
+            await job.event.wait()
+        except BaseException:
+            if not queue.withdraw(job) and self._append is not None:
+                with anyio.CancelScope(shield=True):  # bounded: each job has its time
+                    await job.event.wait()
+            raise
+        if job.error is not None:
+            try:
+                raise job.error
+            finally:
+                job.error = None  # an error that holds the frame which holds it would wait for the garbage collector
+        return job.result
+
+    async def aclose(self) -> None:
+        """End the thread behind what is queued. What is called afterwards starts another."""
+        with self._lock:
+            queue, thread, self._queue, self._thread = self._queue, self._thread, None, None
+        if queue is None or thread is None:
+            return
+        last = _Job(_nothing, is_append=False)
+        queue.put(_End(last))
+        with anyio.CancelScope(shield=True):  # bounded: each job has its time
+            await last.event.wait()
+        thread.join()
+
+    def finish(self, seconds: float) -> None:
+        """As `aclose`, outside of any event loop."""
+        with self._lock:
+            queue, thread, self._queue, self._thread = self._queue, self._thread, None, None
+        if queue is not None and thread is not None:
+            queue.put(_End())
+            thread.join(seconds)
+
+    def _start(self) -> None:
+        queue = self._queue = _Queue()
+        me = weakref.ref(self)
+        worker = _Worker(queue, self._connect, self._append, self._answer_seconds, me)
+        # A store that is dropped without being closed takes its thread along.
+        weakref.finalize(self, queue.put, _End()).atexit = False
+        self._thread = threading.Thread(target=worker.serve, name=self._name, daemon=True)
+        self._thread.start()
+        _running.add(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: the thread is the parent's, and the connection."""
+        _left_to_the_parent.append((self._queue, self._thread))
+        self._lock = threading.Lock()
+        self._queue = self._thread = None
+
+
+class _Worker(Generic[_D, _A]):
+    """What goes on in the thread. Holds nothing of its `DatabaseThread`, so that one can be collected."""
+
+    def __init__(
+        self,
+        queue: _Queue,
+        connect: Callable[[float], _D],
+        append: Callable[[_D, Sequence[_A]], Sequence[int | StoreError]] | None,
+        answer_seconds: float,
+        owner: Callable[[], DatabaseThread[_D, _A] | None],
+    ) -> None:
+        self._queue = queue
+        self._connect = connect
+        self._append = append
+        self._answer_seconds = answer_seconds
+        self._owner = owner
+        self._database: _D | None = None
+
+    def serve(self) -> None:
+        """Do what is queued, until the end stands in the queue."""
+        end: _End | None = None
+        while end is None:
+            jobs, end = self._queue.take()
+            group: list[_Job] = []
+            for job in jobs:
+                if job.is_append:
+                    group.append(job)
+                    continue
+                self._write(group)
+                group = []
+                self._call(job)
+            self._write(group)
+            del jobs, group
+        self._close()
+        if end.waiter is not None:
+            _wake([end.waiter])
+
+    # ------------------------------------------------------------------------------------------------- jobs
+
+    def _call(self, job: _Job) -> None:
+        try:
+            job.result = self._attempt(job.item, job.since)
+        except BaseException as exc:
+            job.error = exc
+        _wake([job])
+
+    def _write(self, jobs: list[_Job]) -> None:
+        if not jobs:
+            return
+        append = self._append
+        assert append is not None
+        entries = [job.item for job in jobs]
+        try:
+            outcomes = self._attempt(lambda database: append(database, entries), jobs[0].since)
+        except BaseException as exc:
+            _fail_all(jobs, exc)
+        else:
+            done = 0
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                if isinstance(outcome, StoreError):
+                    job.error = outcome
+                else:
+                    job.result = outcome
+                    done += 1
+            self._count(done, len(jobs))
+        _wake(jobs)
+
+    def _count(self, done: int, waited: int) -> None:
+        owner = self._owner()
+        if owner is not None:
+            owner.appends += done
+            owner.commits += done > 0
+            owner.queue_peak = max(owner.queue_peak, waited + len(self._queue))
+
+    def _attempt(self, function: Callable[[_D], _T], since: float) -> _T:
+        """What `function` returns, in what is left of the job's time."""
+        deadline = since + self._answer_seconds
+        for is_second in (False, True):
+            if monotonic() >= deadline:
+                raise StoreUnavailable(f"the database did not answer in {self._answer_seconds:g} s")
+            try:
+                if self._database is None:
+                    self._database = self._connect(deadline)
+                self._database.deadline = deadline
+                return function(self._database)
+            except Exception as exc:
+                error = self._understood(exc)
+                if is_second or error is not None:
+                    raise error or exc from (None if error is exc else exc)
+        raise AssertionError
+
+    def _understood(self, exc: Exception) -> Exception | None:
+        """The error that `exc` is for whoever waits. None where another attempt may do; lets go of what is broken."""
+        database = self._database
+        if database is None:
+            return exc  # it could not be opened, and says why
+        error = database.translated(exc)
+        again = database.may_try_again(exc)
+        if database.is_broken(exc):
+            self._close()
+        return None if again else error
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+
+def _fail_all(jobs: Sequence[_Job], exc: BaseException) -> None:
+    """An error of its own for each who waits: one that is raised in many tasks gathers all their tracebacks."""
+    for job in jobs:
+        job.error = exc
+        if isinstance(exc, StoreError):
+            copy = exc.__class__.__new__(exc.__class__, *exc.args)
+            copy.args = exc.args
+            copy.__dict__.update(exc.__dict__)
+            copy.__cause__ = exc.__cause__
+            job.error = copy
+
+
+def _wake(jobs: Sequence[_Job]) -> None:
+    """Wake those who wait, with one call into each event loop."""
+    by_loop: dict[Any, list[anyio.Event]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.token, []).append(job.event)
+    for token, events in by_loop.items():
+        call = getattr(token, "call_soon_threadsafe", None) or token.run_sync_soon
+        try:
+            call(_set_all, events)
+        except RuntimeError:  # the loop is closed (trio.RunFinishedError is one too): nobody waits any more
+            continue
+
+
+def _set_all(events: Sequence[anyio.Event]) -> None:
+    for event in events:
+        event.set()
+
+
+def _nothing(_database: Database) -> None:
+    """The job behind the end, which is never done."""
+
+
+def _finish_all() -> None:
+    for each in list(_running):
+        each.finish(_EXIT_SECONDS)
+
+
+def _after_fork() -> None:
+    for each in list(_running):
+        each.after_fork()
+    _running.clear()
+
+
+atexit.register(_finish_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,330 @@
+"""A store in one SQLite file: the journal and the conversations of one machine's processes, by the standard library.
+
+Knows the driver `sqlite3`, files and their modes. All else is in the engine that it shares with PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from time import monotonic
+from typing import Literal, TypeAlias
+
+from ..clock import wall_time
+from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
+from ._database import Database, Row
+from ._schema import FORMAT, bring_up_to_date
+from ._sql_store import DatabaseStore
+from ._thread import ANSWER_SECONDS
+
+__all__ = ["Durability", "SqliteStore"]
+
+Durability: TypeAlias = Literal["power", "process"]
+"""What a commit survives: the loss of power, or the death of the process."""
+
+APPLICATION_ID = 0x54426A6C
+"""In the file's header, so that a database of another program is told apart: "TBjl"."""
+
+_logger = logging.getLogger("toolbus.store")
+_OLDEST = (3, 24, 0)  # has ON CONFLICT DO NOTHING
+_TYPES = {"blob": "BLOB", "whole": "INTEGER", "real": "REAL", "text": "TEXT"}
+_WAL_BYTES = 64 * 1024 * 1024  # to which the log's file is cut when it begins anew
+_LOOK_EVERY = 10_000  # steps of SQLite's machine between two looks at the clock: well under a millisecond
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_OWN_FAULTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, ValueError, TypeError, OverflowError)
+_has_warned: list[bool] = []
+
+
+class SqliteStore(DatabaseStore):
+    """A store in the file `path`: see `Store` and `JournalStore`.
+
+    The file is made when the store is opened, readable and writable for its owner alone (0600), and so are the two that
+    SQLite keeps beside it (`-wal`, `-shm`). Its folder has to be there. The modes of a file that is there stay as they
+    are. Several processes of one machine may use the file at once; it has to lie on a disk of that machine, since
+    SQLite's log cannot be shared over a network (https://sqlite.org/wal.html, 1.).
+
+    `durability` says what a commit survives. With "power" each is synced to the disk before it counts: it survives a
+    loss of power, on disks that do not lie about syncing (`synchronous=FULL` in WAL mode). With "process" it is handed
+    to the operating system alone (`synchronous=NORMAL`): it survives the end of the process, however that comes; a loss
+    of power or a crash of the operating system may take the newest commits back, and never damages the file
+    (https://sqlite.org/pragma.html#pragma_synchronous).
+
+    Leases go by this machine's clock. Faults: `StoreUnavailable` while another process holds the file's lock for more
+    than four seconds, `StoreError` for a full disk and the like, `StoreDamaged`. A disk that hangs without an error
+    cannot be interrupted: then a call lasts as long as that.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability = "power",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        if durability not in ("power", "process"):
+            raise ConfigurationError(f"durability is {durability!r}; it is 'power' or 'process'")
+        name = os.fspath(path)
+        if not name or name.startswith((":memory:", "file:")):
+            raise ConfigurationError(
+                f"{name!r} is no path of a file; give one, such as 'toolbus.db', or use MemoryStore"
+            )
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version} here; SqliteStore needs 3.24 or newer")
+        self.path = Path(name)
+        self.durability = durability
+        full = self.path.absolute()
+        super().__init__(
+            f"toolbus {self.path.name}",
+            lambda deadline, reads: _Sqlite(full, durability, deadline, reads=reads),
+            answer_seconds=answer_seconds,
+        )
+
+    async def renew(self, owner: str, seconds: float) -> int:
+        """See `JournalStore.renew`."""
+        renewed = await super().renew(owner, seconds)
+        if not _has_warned and has_reset_race(sqlite3.sqlite_version_info):
+            await self._writer.run(_warn_of_reset_race)
+        return renewed
+
+
+def has_reset_race(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite may damage a file that several connections write at once, in rare moments.
+
+    "The WAL-reset bug" of 3.7.0 to 3.51.2, mended in 3.51.3, 3.50.7 and 3.44.6 (https://sqlite.org/wal.html, 11.).
+    """
+    if version[:2] in ((3, 44), (3, 50)):
+        return version < ((3, 44, 6) if version[1] == 44 else (3, 50, 7))
+    return version < (3, 51, 3)
+
+
+def _warn_of_reset_race(database: Database) -> None:
+    """Once, where another process is seen to write: within one process only one connection does."""
+    assert isinstance(database, _Sqlite)
+    if database.has_company() and not _has_warned:
+        _has_warned.append(True)
+        _logger.warning(
+            "several processes write %s, and SQLite %s has a bug that in rare moments damages such a file (the "
+            "WAL-reset bug, https://sqlite.org/wal.html); use SQLite 3.51.3 or newer, 3.50.7 or 3.44.6, or one process",
+            database.path,
+            sqlite3.sqlite_version,
+        )
+
+
+@cache
+def _in_dialect(statement: str) -> str:
+    return statement.replace("{now}", "toolbus_now()").replace("{find}", _FIND)
+
+
+_FIND = "instr(lower(coalesce(m.text, CAST(b.data AS TEXT))), ?) > 0"  # its lower() knows ASCII alone
+
+
+class _Sqlite(Database):
+    """A connection to the file. One that reads cannot write."""
+
+    def __init__(self, path: Path, durability: Durability, deadline: float, *, reads: bool) -> None:
+        super().__init__()
+        self.path = path
+        self.deadline = deadline
+        _make_file(path)
+        try:
+            self._connection = sqlite3.connect(
+                path, timeout=self.seconds_left, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as exc:
+            raise self.translated(exc) from exc
+        self._waits = 0
+        self._now = 0.0  # of the transaction: one moment for all that it writes
+        try:
+            self._prepare(durability, reads=reads)
+        except sqlite3.Error as exc:
+            self.close()
+            raise self.translated(exc) from exc
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, durability: Durability, *, reads: bool) -> None:
+        run = self._connection.execute
+        self._wait_for_locks()
+        self._connection.create_function("toolbus_now", 0, lambda: self._now)
+        found = self._format()
+        [mode] = run("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreError(
+                f"{self.path} cannot have a write-ahead log (its journal mode stays {mode}): is it on a network?"
+            )
+        run(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
+        if durability == "power":  # macOS syncs to the disk's own cache otherwise; elsewhere it does nothing
+            run("PRAGMA fullfsync = ON")
+            run("PRAGMA checkpoint_fullfsync = ON")
+        run(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        if found < FORMAT:
+            with self.transaction():
+                bring_up_to_date(self, _TYPES, self._format(), str(self.path))
+                run(f"PRAGMA application_id = {APPLICATION_ID}")
+                run(f"PRAGMA user_version = {FORMAT}")
+        if reads:
+            run("PRAGMA query_only = ON")
+        self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
+        [self._version] = run("PRAGMA data_version").fetchone()
+
+    def _format(self) -> int:
+        """The format of the file; 0 for an empty one. Raises `StoreError` for a file of another program."""
+        run = self._connection.execute
+        [application], [found] = run("PRAGMA application_id").fetchone(), run("PRAGMA user_version").fetchone()
+        if application == APPLICATION_ID:
+            if found > FORMAT:
+                bring_up_to_date(self, _TYPES, found, str(self.path))
+            return found
+        [tables] = run("SELECT count(*) FROM sqlite_master").fetchone()
+        if application or found or tables:
+            raise StoreError(
+                f"{self.path} is a database of another program (application id {application}, {tables} tables and "
+                "indexes); give the path of a file that toolbus has made, or of none"
+            )
+        return 0
+
+    def has_company(self) -> bool:
+        """Whether another connection has written since this was asked last."""
+        before = self._version
+        [self._version] = self._connection.execute("PRAGMA data_version").fetchone()
+        return self._version != before
+
+    def _is_late(self) -> bool:
+        return monotonic() > self.deadline
+
+    def _wait_for_locks(self) -> None:
+        """Have SQLite wait for locks as long as there is time."""
+        wait = int(self.seconds_left * 1_000)
+        if abs(wait - self._waits) > 100:
+            self._connection.execute(f"PRAGMA busy_timeout = {wait}")
+            self._waits = wait
+
+    # --------------------------------------------------------------------------------------------- statements
+
+    def lock_blobs(self, *, alone: bool) -> None:
+        """See `Database`. There is one writer at a time."""
+
+    def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
+        """See `Database`."""
+        return self._connection.execute(_in_dialect(statement), values).fetchall()
+
+    def run(self, statement: str, values: Row = ()) -> int:
+        """See `Database`."""
+        return self._connection.execute(_in_dialect(statement), values).rowcount
+
+    def run_many(self, statement: str, values: Sequence[Row]) -> int:
+        """See `Database`."""
+        return self._connection.executemany(_in_dialect(statement), values).rowcount
+
+    def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
+        """See `Database`."""
+        return self._connection.execute(_in_dialect(statement), values)
+
+    def begin(self, *, reading: bool = False) -> None:
+        """See `Database`."""
+        self._wait_for_locks()
+        self._connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
+        self._now = wall_time()
+
+    def commit(self) -> None:
+        """See `Database`."""
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """See `Database`. A full disk or a broken one has undone it already."""
+        with contextlib.suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """See `Database`."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    # ------------------------------------------------------------------------------------------------- errors
+
+    def translated(self, exc: Exception) -> Exception:
+        """See `Database`."""
+        if not isinstance(exc, sqlite3.Error):
+            return StoreError(f"{self.path} cannot take a value: {exc}") if isinstance(exc, UnicodeError) else exc
+        code = _code(exc)
+        if code in _BUSY:
+            return StoreUnavailable(f"{self.path} is locked by another process, or did not answer in time: {exc}")
+        if code == sqlite3.SQLITE_NOTADB:
+            return StoreDamaged(f"{self.path} is no SQLite database, or its beginning is damaged; give another path")
+        if code == sqlite3.SQLITE_CORRUPT:
+            return StoreDamaged(f"{self.path} is damaged: {exc}")
+        if code == sqlite3.SQLITE_FULL:
+            return StoreError(f"there is no room for {self.path}: {exc}; make room on its disk")
+        if code == sqlite3.SQLITE_READONLY:
+            return StoreError(f"{self.path} cannot be written: {exc}; look at the rights of the file and its folder")
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return StoreError(
+                f"{self.path} cannot be opened: {exc}; look whether it and its folder are there and whose they are"
+            )
+        return StoreError(f"{self.path}: {exc}")
+
+    def is_broken(self, exc: Exception) -> bool:
+        """See `Database`. Where the disk failed, what SQLite remembers of the file may not be so any more."""
+        return isinstance(exc, sqlite3.Error) and _code(exc) in (
+            *_DAMAGED,
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_CANTOPEN,
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_PROTOCOL,
+        )
+
+    def is_own_fault(self, exc: Exception) -> bool:
+        """See `Database`."""
+        return isinstance(exc, _OWN_FAULTS)
+
+
+def _code(exc: sqlite3.Error) -> int:
+    """SQLite's primary result code: https://sqlite.org/rescode.html."""
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF
+
+
+def _make_file(path: Path) -> None:
+    """Make the file, if there is none, for its owner alone: SQLite gives the two beside it the same mode.
+
+    One that is there is not opened here: closing it again would drop the locks of this process's other connections
+    (https://sqlite.org/howtocorrupt.html, 2.2).
+    """
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; give the path of a file in it")
+    if path.exists():
+        for needed, word in ((os.R_OK, "read"), (os.W_OK, "written")):
+            if not os.access(path, needed):
+                raise StoreError(f"{path} cannot be {word} by this user; look at the rights of the file")
+        return
+    if not path.parent.is_dir():
+        raise StoreError(f"{path} cannot be made: there is no folder {path.parent}; make it first")
+    try:
+        made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:  # another process was faster
+        return
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be made: {exc.strerror or exc}; look at the rights of {path.parent}") from exc
+    try:
+        if hasattr(os, "fchmod"):
+            os.fchmod(made, 0o600)  # whatever the umask takes away
+    finally:
+        os.close(made)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new file's name survive a loss of power. Not all systems can, and none needs it to work."""
+    with contextlib.suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
