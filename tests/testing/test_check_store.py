@@ -1,0 +1,264 @@
+"""The contract of stores: its checks bite: who is wrong in one way fails that one. Right ones are in tests/stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import wrong_stores as wrong
+
+from toolbus.clock import wall_time_from
+from toolbus.errors import ConfigurationError, StoreError
+from toolbus.events import FACT_TYPES, decode, encode
+from toolbus.messages import Message
+from toolbus.storage import JournalStore
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ContractBroken, ContractReport, check_store, store_checks
+from toolbus.testing.store_contract._samples import facts_of_all_types
+
+
+class Clock:
+    """The stores' clock, which moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_750_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def let_pass(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    with wall_time_from(clock):
+        yield clock
+
+
+async def run(kind: type[wrong.Right], clock: Clock, **options: Any) -> ContractReport:
+    options = {"patience_seconds": 1.0, "let_pass": clock.let_pass, **options}
+    return await check_store(kind, reopen=lambda store: store.reopened(), **options)
+
+
+WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
+    "histories": (wrong.GivesItsOwnList,),
+    "messages": (wrong.ForgetsVendorData,),
+    "half-characters": (wrong.RefusesHalfCharacters,),
+    "odd-ids": (wrong.StripsIds,),
+    "large-messages": (wrong.RefusesLargeTurns,),
+    "many-turns": (wrong.RemembersInPieces,),
+    "remember-cancelled": (wrong.RemembersHalfWhenCancelled, wrong.RemembersLateWhenCancelled),
+    "listing": (wrong.ListsByBeginning, wrong.TitlesAreWholePrompts),
+    "search": (wrong.HasWildCards, wrong.FoldsAllLetters),
+    "forgetting": (wrong.AlwaysForgets,),
+    "closing": (wrong.RemembersNothingWhenClosed,),
+    "appends": (wrong.StartsAtSteps,),
+    "requests": (wrong.ForgetsWhatWasAgreed, wrong.CountsMilliseconds),
+    "facts-of-all-types": (wrong.ForgetsMetadata,),
+    "half-characters-of-facts": (wrong.RefusesHalfCharactersInFacts,),
+    "large-facts": (wrong.CutsLargeFacts,),
+    "sizes": (wrong.TellsTheStepsSize,),
+    "many-sessions": (wrong.ShowsHalfSteps,),
+    "begun-twice": (wrong.BeginsAgain,),
+    "places": (wrong.LeavesNoGaps, wrong.SaysNotWhy),
+    "two-writers": (wrong.LooksBeforeItWrites,),
+    "begin-cancelled": (wrong.BeginsInPart,),
+    "append-cancelled": (wrong.WritesInPart, wrong.WritesLate),
+    "ending-cancelled": (wrong.EndsInPart,),
+    "endings": (wrong.KeepsLeasesOfTheEnded,),
+    "short-requests": (wrong.NeverEndsAtOnce,),
+    "order-of-endings": (wrong.PutsTurnsInFront,),
+    "same-breath": (wrong.EndsBeforeItRemembers,),
+    "many-endings": (wrong.EndsInPieces,),
+    "abandoning": (wrong.AbandonsForAnybody, wrong.AbandonsWhatHasEnded),
+    "forgetting-requests": (wrong.ForgetsWhatCanBeTaken,),
+    "pruning": (wrong.PrunesTheMomentToo, wrong.PrunesTheUnfinished),
+    "pruning-conversations": (wrong.PrunesBusyConversations,),
+    "statistics": (wrong.CountsNoConversations, wrong.LeavesBytes),
+    "unfinished": (wrong.ListsTheNewestFirst, wrong.BoundsBeforeItLooks),
+    "taking": (wrong.TakesFromItself,),
+    "lease-lengths": (wrong.TakesForMilliseconds,),
+    "running-out": (wrong.LosesWhatHasRunOut, wrong.NeverRenewsTheLate),
+    "renewing": (wrong.RenewsForAll,),
+    "giving-back": (wrong.ReleasesForAnybody,),
+    "one-taker": (wrong.LooksBeforeItTakes,),
+    "one-taker-of-two-stores": (wrong.LocksInItsProcess,),
+    "fencing": (wrong.NamesTheNewestLease,),
+    "fencing-of-two-stores": (wrong.KeepsEpochsInMind,),
+    "closing-with-a-journal": (wrong.AppendsNothingWhenClosed,),
+    "survival": (wrong.ForgetsForItselfAlone,),
+    "survival-of-requests": (wrong.GivesLeasesBackWhenClosed,),
+    "seen-at-once": (wrong.KeepsHistoriesInMind,),
+    "closed-while-writing": (wrong.DropsItsQueue,),
+}
+"""By check, the stores that fail it."""
+
+ALSO: dict[type[wrong.Right], set[str]] = {
+    wrong.ForgetsVendorData: {"survival"},
+    wrong.RemembersNothingWhenClosed: {"survival"},
+    wrong.CountsMilliseconds: {
+        "endings",
+        "pruning",
+        "pruning-conversations",
+        "unfinished",
+        "taking",
+        "lease-lengths",
+        "renewing",
+    },
+    wrong.ForgetsMetadata: {"survival-of-requests"},
+    wrong.SaysNotWhy: {"two-writers"},
+    wrong.KeepsLeasesOfTheEnded: {"short-requests"},
+    wrong.AbandonsForAnybody: {"fencing", "fencing-of-two-stores"},
+    wrong.PrunesTheMomentToo: {"pruning-conversations"},
+    wrong.BoundsBeforeItLooks: {"seen-at-once", "survival-of-requests", "fencing-of-two-stores"},
+    wrong.LosesWhatHasRunOut: {"forgetting-requests", "fencing", "fencing-of-two-stores", "seen-at-once"},
+    wrong.ReleasesForAnybody: {"fencing", "fencing-of-two-stores"},
+    wrong.LooksBeforeItTakes: {"one-taker-of-two-stores"},
+    wrong.NamesTheNewestLease: {"fencing-of-two-stores"},
+}
+"""What a store that fails one check cannot but fail too."""
+COSTLY = {name for name in WRONG if name.startswith("large-") or name.endswith("-cancelled")}
+"""Looked at only where they are what has to fail."""
+KINDS = [pytest.param(check, kind, id=kind.__name__) for check, kinds in WRONG.items() for kind in kinds]
+
+
+async def test_a_right_store_keeps_the_contract(clock: Clock) -> None:
+    report = await run(wrong.Right, clock)
+    assert report == ContractReport(tuple(store_checks()), ())
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("check", "kind"), KINDS)
+async def test_a_store_that_is_wrong_in_one_way_fails_the_check_for_it_and_no_other(
+    check: str, kind: type[wrong.Right], anyio_backend: str, clock: Clock
+) -> None:
+    with pytest.raises(ContractBroken) as caught:
+        await run(kind, clock, without=COSTLY - {check})
+    assert {*caught.value.checks} - ALSO.get(kind, set()) == {check}, str(caught.value)
+
+
+def test_each_check_has_a_store_that_fails_it() -> None:
+    assert list(WRONG) == list(store_checks())
+
+
+# ------------------------------------------------------------------------------------------------- the report
+
+
+async def test_a_report_names_each_check_with_what_was_expected_and_what_came(clock: Clock) -> None:
+    class Wrong(wrong.AlwaysForgets):
+        async def history(self, conversation_id: str) -> Sequence[Message]:
+            return (await super().history(conversation_id))[-2:]
+
+    with pytest.raises(ContractBroken) as caught:
+        await run(Wrong, clock, only=["histories", "forgetting", "sizes"])
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the store breaks its contract in 2 of 3 checks"
+    assert lines[2:5] == ["histories: the number of messages in the history", "    expected: 4", "    came:     2"]
+    assert lines[6] == "histories: the history, at message 0"
+    assert "content='first'" in lines[7]
+    assert "content='third'" in lines[8]
+    assert caught.value.checks == ("histories", "forgetting")
+
+
+async def test_a_store_that_raises_or_hangs_is_told_and_the_other_checks_go_on(clock: Clock) -> None:
+    class Breaks(wrong.Right):
+        async def forget(self, conversation_id: str) -> bool:
+            raise ZeroDivisionError("a bug of mine")
+
+        async def renew(self, owner: str, seconds: float) -> int:
+            await anyio.sleep_forever()
+            return 0
+
+        async def aclose(self) -> None:
+            raise StoreError("will not close")
+
+    with pytest.raises(ContractBroken) as caught:
+        checks = ["histories", "forgetting", "sizes", "renewing", "giving-back"]
+        await run(Breaks, clock, only=checks, patience_seconds=0.05)
+    assert caught.value.checks == ("forgetting", "renewing", "closing")
+    assert [(each.what, each.came) for each in caught.value.failures] == [
+        ("the check", "ZeroDivisionError: a bug of mine"),
+        ("the store behind the check", "StoreError: will not close"),
+        ("the check", "it did not in 0.05 s"),
+        ("the store behind the check", "StoreError: will not close"),
+        ("the store behind all checks", "StoreError: will not close"),
+    ]
+
+
+async def test_what_is_raised_around_a_check_is_not_the_stores(clock: Clock) -> None:
+    class Interrupts(wrong.Right):
+        async def forget(self, conversation_id: str) -> bool:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await run(Interrupts, clock, only=["forgetting"])
+    with anyio.move_on_after(0) as scope:
+        await run(wrong.Right, clock)
+    assert scope.cancelled_caught
+
+
+async def test_without_a_journal_or_a_second_store_the_checks_about_these_are_left_out(clock: Clock) -> None:
+    report = await check_store(MemoryStore, let_pass=clock.let_pass)
+    assert "messages" in report.passed
+    assert {"appends", "fencing", "survival", "two-writers"} < {*report.left_out}
+    assert {*report.passed} | {*report.left_out} == {*store_checks()}
+
+
+async def test_stores_may_be_made_by_coroutines(clock: Clock) -> None:
+    made: list[wrong.Right] = []
+
+    async def make() -> wrong.Right:
+        made.append(wrong.Right())
+        return made[-1]
+
+    async def reopen(store: wrong.Right) -> wrong.Right:
+        return store.reopened()
+
+    checks = ["listing", "survival", "search", "seen-at-once"]
+    report = await check_store(make, reopen=reopen, only=checks, let_pass=clock.let_pass)
+    assert report.passed == ("listing", "search", "survival", "seen-at-once")
+    assert len(made) == 3  # one that checks share, and two for those that need an empty one
+
+
+async def test_a_journal_that_is_gone_ends_the_check(clock: Clock) -> None:
+    class Loses(wrong.Right):
+        is_open = True
+
+        @property
+        def journal(self) -> JournalStore | None:
+            return self if self.is_open else None
+
+        async def aclose(self) -> None:
+            self.is_open = False
+
+    with pytest.raises(ContractBroken, match="the journal of a store that had one") as caught:
+        await run(Loses, clock, only=["closing", "places"])
+    assert caught.value.checks == ("places",)
+
+
+async def test_checks_can_be_chosen_and_left_out(clock: Clock) -> None:
+    report = await run(wrong.Right, clock, only=["histories", "messages"], without=["messages"])
+    assert report == ContractReport(("histories",), ())
+    with pytest.raises(ConfigurationError, match="there are no checks hsitories"):
+        await run(wrong.Right, clock, only=["hsitories"])
+
+
+def test_the_facts_of_the_suite_are_of_all_types_and_can_be_read_back() -> None:
+    facts = facts_of_all_types(request_id="r", conversation_id="c")
+    assert {type(each) for each in facts} == {*FACT_TYPES}
+    assert [decode(encode(each)) for each in facts] == facts
+
+
+def test_every_check_says_what_it_holds() -> None:
+    assert all(holds.endswith(".") and len(holds) > 30 for holds in store_checks().values())
+
+
+def test_the_how_to_page_lists_the_checks() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-store.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{name}` | {holds} |" for name, holds in store_checks().items()]
