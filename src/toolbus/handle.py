@@ -47,6 +47,7 @@ class SessionHandle:
     # With slots: more attributes than an instance's dictionary shares with the others cost 1.2 KiB each.
     __slots__ = (
         "__weakref__",
+        "_above",
         "_accepted",
         "_bus",
         "_done",
@@ -84,6 +85,7 @@ class SessionHandle:
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
+        self._above: SessionHandle | None = None  # the request whose vault is this one's too
         self.secrecy: Secrecy | None = None  # until there is a secret to keep
         if secrets:
             self.share_vault(Vault(secrets))
@@ -91,7 +93,8 @@ class SessionHandle:
     def keep_secrets(self) -> Secrecy:
         """How the request keeps its secrets, from now on."""
         if self.secrecy is None:
-            self.secrecy = Secrecy(self._state)
+            above = self._above
+            self.secrecy = Secrecy(self._state, None if above is None else above.keep_secrets().vault)
             if self._mailbox is not None:
                 self._mailbox.told = self.secrecy.told
         return self.secrecy
@@ -100,6 +103,12 @@ class SessionHandle:
         """Keep secrets in `vault`, with others of the conversation: before the request begins."""
         if vault is not None:
             self.keep_secrets().share(vault)
+
+    def share_secrets_of(self, above: SessionHandle) -> None:
+        """Keep secrets in the vault of the request that this one works for, once either of them has any."""
+        self._above = above
+        if self.secrecy is not None or above.secrecy is not None:
+            self.share_vault(above.keep_secrets().vault)
 
     def _as_told(self, exc: Exception) -> ToolbusError:
         """What broke the request, as an error of toolbus's, without secrets in its words."""

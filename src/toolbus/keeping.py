@@ -8,20 +8,21 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import anyio
 
 from .agreement import agreed_by, fields_of, messages_to_json, provider_name
-from .errors import LeaseLost, StoreError, StoreUnavailable
+from .errors import LeaseLost, StoreError, StoreUnavailable, ToolbusError
 from .events import Event, RequestCancelled, RequestCompleted, RequestFailed, new_id
 from .session import RequestSession
 from .storage import Ending, Entry, JournalStore, RequestRecord
 
 __all__ = ["Keeper", "OnStoreFailure"]
 
+T = TypeVar("T")
 OnStoreFailure: TypeAlias = Literal["stop", "warn"]
 
 _logger = logging.getLogger("toolbus.store")
@@ -129,7 +130,7 @@ class Keeper:
                 return 0
         kept.is_unsure = True
         with anyio.move_on_after(_ANSWER_SECONDS) as scope:
-            size_bytes = await self.store.append(entry)
+            size_bytes = await _asked(self.store.append(entry))
             kept.is_unsure, kept.unwritten = False, None
             kept.written = entry.seq + len(entry.facts)
             kept.has_ended = entry.ending is not None
@@ -140,7 +141,7 @@ class Keeper:
     async def _without_what_is_there(self, kept: _Kept, entry: Entry) -> Entry:
         """The store may have taken what it did not answer to."""
         with anyio.move_on_after(_ANSWER_SECONDS):
-            record = await self.store.request(entry.request_id)
+            record = await _asked(self.store.request(entry.request_id))
             kept.is_unsure = False
             if record is None or record.epoch != kept.epoch or record.facts <= entry.seq:
                 return entry
@@ -221,17 +222,27 @@ class Keeper:
             await self.store.abandon(kept.session.request_id, kept.epoch)
         return True
 
-    async def _guarded(self, what: Any) -> bool:
+    async def _guarded(self, what: Awaitable[object]) -> bool:
         """Await `what`, and log that it failed. What is another process's by now needs no more care."""
         try:
             with anyio.move_on_after(_ANSWER_SECONDS):
-                await what
+                await _asked(what)
                 return True
         except LeaseLost:
             return True
         except StoreError as exc:
             _logger.warning("the store failed: %s", exc)
         return False
+
+
+async def _asked(what: Awaitable[T]) -> T:
+    """What a store gives; of what one raises that is none of toolbus's errors, a `StoreError`."""
+    try:
+        return await what
+    except ToolbusError:
+        raise
+    except Exception as exc:
+        raise StoreError(f"{type(exc).__name__}: {exc}") from exc
 
 
 def _joined(before: Entry, after: Entry) -> Entry:

@@ -231,7 +231,7 @@ class RequestSession(SessionHandle):
         )
         child.sending.calibration = self.sending.calibration
         child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation
-        child.share_vault(self.keep_secrets().vault)
+        child.share_secrets_of(self)
         child.depth = self.depth + 1
         if (call := state.open_calls.get(call_id)) is not None:
             call.sub_requests += (child,)

@@ -18,11 +18,12 @@ import pytest
 
 from endings.ended_well import assert_ended_well, assert_goes_on, assert_kept, assert_left_idle, assert_valid, listen
 from endings.stepping import Moment, Place, stepped
+from support.journaled import JournaledStore
 from toolbus import RequestResult, RequestSession, Runtime, tool
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallStarted
 from toolbus.messages import user_text
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.stores.memory import MemoryStore
+from toolbus.storage import Entry
 from toolbus.testing import ScriptedProvider, advance, calls, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -151,15 +152,8 @@ class Model:
         return await self._script.respond(request, emit)
 
 
-class Journaling(MemoryStore):
-    """A store with a journal, which takes a while for each append."""
-
-    @property
-    def journal(self) -> Any:
-        return self
-
-    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
-        await anyio.sleep(0.01)
+async def slowly(_entry: Entry) -> None:
+    await anyio.sleep(0.01)
 
 
 # ------------------------------------------------------------------------------------------------- how it is cancelled
@@ -214,7 +208,7 @@ def stepping(monkeypatch: pytest.MonkeyPatch) -> None:
 async def play(stage: Stage, how: str) -> None:
     """One request, cancelled at its place in one way, with all that has to hold afterwards."""
     STAGES[:] = [stage]
-    store = Journaling() if stage.journal else None
+    store = JournaledStore(slowly) if stage.journal else None
     async with Runtime(Model(), tools=TOOLS, grace_seconds=GRACE_SECONDS, store=store) as runtime:
         heard = listen(runtime.bus)
         await HOW[how](runtime, stage, conversation_id="c", metadata={"stepped": True})

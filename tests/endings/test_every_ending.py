@@ -20,6 +20,7 @@ from endings.ended_well import (
     assert_valid,
     listen,
 )
+from support.journaled import JournaledStore
 from toolbus import (
     Denied,
     Interceptor,
@@ -45,6 +46,7 @@ from toolbus.messages import Message, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.results import Rendered
+from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, settle, text, virtual_backends
 from toolbus.toolsets.control import give_up, task_complete
@@ -471,20 +473,16 @@ async def run_and_cancel(
 # ------------------------------------------------------------------------------------------------- stores
 
 
-class Faulty(MemoryStore):
+class Faulty(JournaledStore):
     """A store whose journal fails at one append of the newest request."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.at_an_append)
         self.appends = 0
         self.fails_at = -1
         self.hangs = False
 
-    @property
-    def journal(self) -> Any:
-        return self
-
-    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+    async def at_an_append(self, _entry: Entry) -> None:
         place, self.appends = self.appends, self.appends + 1
         await anyio.lowlevel.checkpoint()
         if place == self.fails_at:
@@ -513,7 +511,8 @@ async def test_a_journal_that_fails_ends_the_request_and_not_the_conversation(
         failed = store.appends == place + 1
         store.fails_at = -1
         assert failed or (result.outcome, store.appends) == ("completed", APPENDS)
-        case = Case("journal", "failed" if failed else "completed", "error" if failed else "", completed=-1)
+        reason = ("store_unavailable" if store.hangs else "store_error") if failed else ""
+        case = Case("journal", "failed" if failed else "completed", reason, completed=-1)
         case.completed = sum(call.ok for call in result.tool_calls)
         await check(runtime, result, heard, history, case)
     await assert_left_idle(runtime)

@@ -1,0 +1,28 @@
+"""A store in memory with a journal, and a place in front of each append where a test can do what it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from toolbus.storage import Entry
+from toolbus.stores.memory import MemoryStore
+
+
+class JournaledStore(MemoryStore):
+    """`before(entry)` is awaited before an append; what it raises, the append does."""
+
+    def __init__(self, before: Callable[[Entry], Awaitable[object]] | None = None) -> None:
+        super().__init__(journal=True)
+        self.before = before
+        self.entries: list[Entry] = []
+        journal: Any = self.journal
+        append = journal.append
+
+        async def after(entry: Entry) -> int:
+            if self.before is not None:
+                await self.before(entry)
+            self.entries.append(entry)
+            return await append(entry)
+
+        journal.append = after
