@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
 import pytest
 
 from toolbus.clock import wall_time_from
 from toolbus.stores.memory import MemoryStore
+from toolbus.stores.sqlite import Durability, SqliteStore
 from toolbus.testing import check_store, store_checks
 
 
@@ -22,19 +27,46 @@ class Clock:
         self.now += seconds
 
 
-async def test_the_memory_store_keeps_the_contract() -> None:
+@pytest.fixture
+def clock() -> Iterator[Clock]:
     clock = Clock()
     with wall_time_from(clock):
-        report = await check_store(MemoryStore, reopen=lambda store: store, let_pass=clock.let_pass)
+        yield clock
+
+
+async def test_the_memory_store_keeps_the_contract(clock: Clock) -> None:
+    report = await check_store(MemoryStore, reopen=lambda store: store, let_pass=clock.let_pass)
     assert report.passed[:2] == ("histories", "messages")
     assert {"appends", "fencing", "statistics"} < {*report.left_out}
 
 
 @pytest.mark.guarantee("G20")
-async def test_the_memory_store_keeps_the_contract_with_a_journal() -> None:
-    clock = Clock()
-    with wall_time_from(clock):
-        report = await check_store(
-            lambda: MemoryStore(journal=True), reopen=lambda store: store, let_pass=clock.let_pass
-        )
+async def test_the_memory_store_keeps_the_contract_with_a_journal(clock: Clock) -> None:
+    report = await check_store(lambda: MemoryStore(journal=True), reopen=lambda store: store, let_pass=clock.let_pass)
     assert report.passed == tuple(store_checks())
+
+
+async def check_sqlite(folder: Path, clock: Clock, durability: Durability) -> None:
+    numbers = count()
+
+    def opened(path: Path) -> SqliteStore:
+        return SqliteStore(path, durability=durability)
+
+    report = await check_store(
+        lambda: opened(folder / f"{next(numbers)}.db"),
+        reopen=lambda store: opened(store.path),
+        let_pass=clock.let_pass,
+    )
+    assert report.passed == tuple(store_checks())
+
+
+@pytest.mark.guarantee("G11", "G20")
+async def test_the_sqlite_store_keeps_the_contract(tmp_path: Path, clock: Clock) -> None:
+    await check_sqlite(tmp_path, clock, "process")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_sqlite_store_keeps_the_contract_when_it_waits_for_the_disk(
+    tmp_path: Path, clock: Clock, anyio_backend: str
+) -> None:
+    await check_sqlite(tmp_path, clock, "power")

@@ -53,6 +53,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "large-messages": (wrong.RefusesLargeTurns,),
     "many-turns": (wrong.RemembersInPieces,),
     "remember-cancelled": (wrong.RemembersHalfWhenCancelled, wrong.RemembersLateWhenCancelled),
+    "reads-cancelled": (wrong.BreaksWhenAReadingIsCancelled,),
     "listing": (wrong.ListsByBeginning, wrong.TitlesAreWholePrompts),
     "search": (wrong.HasWildCards, wrong.FoldsAllLetters),
     "forgetting": (wrong.AlwaysForgets,),
@@ -69,10 +70,12 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "two-writers": (wrong.LooksBeforeItWrites,),
     "begin-cancelled": (wrong.BeginsInPart,),
     "append-cancelled": (wrong.WritesInPart, wrong.WritesLate),
+    "reading-facts-cancelled": (wrong.BreaksWhenAReadingOfFactsIsCancelled,),
     "ending-cancelled": (wrong.EndsInPart,),
     "endings": (wrong.KeepsLeasesOfTheEnded,),
     "short-requests": (wrong.NeverEndsAtOnce,),
     "order-of-endings": (wrong.PutsTurnsInFront,),
+    "listing-of-turns": (wrong.ListsTheRememberedAlone,),
     "same-breath": (wrong.EndsBeforeItRemembers,),
     "many-endings": (wrong.EndsInPieces,),
     "abandoning": (wrong.AbandonsForAnybody, wrong.AbandonsWhatHasEnded),
@@ -90,6 +93,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "one-taker-of-two-stores": (wrong.LocksInItsProcess,),
     "fencing": (wrong.NamesTheNewestLease,),
     "fencing-of-two-stores": (wrong.KeepsEpochsInMind,),
+    "fencing-in-flight": (wrong.LooksAtItsLeaseFirst,),
     "closing-with-a-journal": (wrong.AppendsNothingWhenClosed,),
     "survival": (wrong.ForgetsForItselfAlone,),
     "survival-of-requests": (wrong.GivesLeasesBackWhenClosed,),
@@ -100,6 +104,11 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
 
 ALSO: dict[type[wrong.Right], set[str]] = {
     wrong.ForgetsVendorData: {"survival"},
+    wrong.BreaksWhenAReadingIsCancelled: {"many-turns"},
+    wrong.ListsByBeginning: {"listing-of-turns"},
+    wrong.ForgetsWhatWasAgreed: {"half-characters-of-facts"},
+    wrong.BeginsAgain: {"two-writers"},
+    wrong.BreaksWhenAReadingOfFactsIsCancelled: {"many-sessions"},
     wrong.RemembersNothingWhenClosed: {"survival"},
     wrong.CountsMilliseconds: {
         "endings",
@@ -113,6 +122,9 @@ ALSO: dict[type[wrong.Right], set[str]] = {
     wrong.ForgetsMetadata: {"survival-of-requests"},
     wrong.SaysNotWhy: {"two-writers"},
     wrong.KeepsLeasesOfTheEnded: {"short-requests"},
+    wrong.PutsTurnsInFront: {"listing-of-turns"},
+    wrong.ListsTheRememberedAlone: {"pruning-conversations"},
+    wrong.KeepsEpochsInMind: {"fencing-in-flight"},
     wrong.AbandonsForAnybody: {"fencing", "fencing-of-two-stores"},
     wrong.PrunesTheMomentToo: {"pruning-conversations"},
     wrong.BoundsBeforeItLooks: {"seen-at-once", "survival-of-requests", "fencing-of-two-stores"},
@@ -122,7 +134,7 @@ ALSO: dict[type[wrong.Right], set[str]] = {
     wrong.NamesTheNewestLease: {"fencing-of-two-stores"},
 }
 """What a store that fails one check cannot but fail too."""
-COSTLY = {name for name in WRONG if name.startswith("large-") or name.endswith("-cancelled")}
+COSTLY = {name for name in WRONG if name.startswith("large-") or "cancelled" in name}
 """Looked at only where they are what has to fail."""
 KINDS = [pytest.param(check, kind, id=kind.__name__) for check, kinds in WRONG.items() for kind in kinds]
 

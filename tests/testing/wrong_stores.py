@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -26,6 +26,7 @@ from toolbus.storage import (
 from toolbus.stores.memory import MemoryStore
 
 MIB = 2**20
+T = TypeVar("T")
 
 
 class Right:
@@ -179,6 +180,26 @@ class RemembersLateWhenCancelled(Right):
         while self.late:
             await super().remember(*self.late.pop())
         await super().remember(conversation_id, messages)
+
+
+class BreaksWhenAReadingIsCancelled(Right):
+    """Its connection is left in the middle of an answer."""
+
+    is_broken = False
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        return await self.read(super().history(conversation_id))
+
+    async def read(self, reading: Awaitable[T]) -> T:
+        found = await reading
+        if self.is_broken:
+            raise StoreError("another answer is being read")
+        try:
+            await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class():
+            self.is_broken = True
+            raise
+        return found
 
 
 class ListsByBeginning(Right):
@@ -356,6 +377,14 @@ class LooksBeforeItWrites(Right):
         return await super().append(replace(entry, seq=(await self.known(entry.request_id)).facts))
 
 
+class BreaksWhenAReadingOfFactsIsCancelled(BreaksWhenAReadingIsCancelled):
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        return await Right.history(self, conversation_id)
+
+    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
+        return await self.read(super().facts(request_id, start=start))
+
+
 class _WhenCancelled(Right):
     """Does something wrong when an append is cancelled."""
 
@@ -430,6 +459,20 @@ class PutsTurnsInFront(Right):
             messages = kept._conversations._conversations[entry.conversation_id].messages
             messages[:] = [*entry.turn, *messages[: -len(entry.turn)]]
         return size
+
+
+class ListsTheRememberedAlone(Right):
+    def __init__(self, data: MemoryStore | None = None) -> None:
+        super().__init__(data)
+        self.remembered: set[str] = set()
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        self.remembered.add(conversation_id)
+        await super().remember(conversation_id, messages)
+
+    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+        found = await super().conversations(search=search, limit=limit)
+        return [each for each in found if each.conversation_id in self.remembered]
 
 
 class EndsBeforeItRemembers(Right):
@@ -639,6 +682,17 @@ class KeepsEpochsInMind(Right):
         elif self.mine.get(entry.request_id) == entry.epoch:
             entry = replace(entry, epoch=(await self.known(entry.request_id)).epoch)
         return await super().append(entry)
+
+
+class LooksAtItsLeaseFirst(Right):
+    """Somebody else may have taken it meanwhile."""
+
+    async def append(self, entry: Entry) -> int:
+        record = await super().request(entry.request_id)
+        if record is None or record.epoch != entry.epoch:
+            return await super().append(entry)
+        await anyio.lowlevel.checkpoint()
+        return await super().append(replace(entry, epoch=(await self.known(entry.request_id)).epoch))
 
 
 # ------------------------------------------------------------------------------------------------- outliving

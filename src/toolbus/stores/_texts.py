@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from string import ascii_uppercase
 
 from ..core.plain_text import clip
 from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
@@ -11,7 +10,6 @@ from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, Us
 __all__ = ["folded", "message_text", "title_of"]
 
 _TITLE_CHARS = 80
-_SMALL = {ord(each): each.lower() for each in ascii_uppercase}
 
 
 def message_text(message: Message) -> str:
@@ -34,4 +32,6 @@ def title_of(messages: Iterable[Message]) -> str:
 
 def folded(text: str) -> str:
     """The text with its ASCII capitals as small letters: what two texts are compared by, the same in each database."""
-    return text.translate(_SMALL)
+    if text.isascii():
+        return text.lower()
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # bytes know ASCII alone

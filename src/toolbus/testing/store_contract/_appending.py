@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import anyio
 
-from ...errors import LeaseLost
-from ...events import Event, MessageAppended, RequestCompleted, ToolCallCompleted
+from ...errors import LeaseLost, StoreError
+from ...events import MessageAppended, RequestCompleted, ToolCallCompleted
 from ...messages import UserMessage
-from ._bench import HOUR, JOURNAL, MOMENTS, SHARED, Bench, Writing, check, interrupted, turn
-from ._samples import HALVES, facts_of_all_types
+from ...storage import JournalStore
+from .._contract import Abandoned
+from ._bench import EMPTY, HOUR, JOURNAL, MOMENTS, SHARED, Bench, Writing, check, interrupted, turn
+from ._samples import HALVES, ODD_TEXT, facts_of_all_types
 
 __all__: list[str] = []
 
@@ -39,7 +39,7 @@ async def requests(bench: Bench) -> None:
     """What is known of a request: whose it is, what was agreed, its times in seconds since the epoch, its facts."""
     writing = bench.writing()
     bench.expect("an unknown request", None, await bench.journal.request(writing.request_id))
-    agreed = {"model": "stub 😀", "limits": {"max_rounds": 8, "cost": None}, "tools": ["a", "b"], "n": 0.1}
+    agreed = {"model": "stub 😀", "limits": {"max_rounds": 8, "cost": None}, "tools": ["a", "b"], "text": ODD_TEXT}
     size = await writing.begin(owner="worker 1", seconds=HOUR, agreed=agreed)
     record = await writing.record()
     bench.expect("the id", writing.request_id, record.request_id)
@@ -73,16 +73,19 @@ async def facts_of_each_type(bench: Bench) -> None:
 
 @check("half-characters-of-facts", JOURNAL)
 async def half_characters_of_facts(bench: Bench) -> None:
-    """A fact with half of a surrogate pair is kept, with the half as it is or as a question mark."""
+    """Half of a surrogate pair in a fact, or in what was agreed, is kept as it is or as a question mark."""
+    asked = HALVES.encode("utf-8", "replace").decode()
     writing = bench.writing()
-    await writing.begin()
+    await writing.begin(agreed={"instructions": HALVES})
+    agreed = dict((await writing.record()).agreed)
+    bench.require("what was agreed", asked, agreed, ok=agreed in ({"instructions": asked}, {"instructions": HALVES}))
     fact = MessageAppended(request_id=writing.request_id, message=UserMessage(content=HALVES))
     [behind] = writing.made(1)
     await writing.step(fact, behind)
     came = [each.fact for each in await bench.journal.facts(writing.request_id, start=1)]
     mended = MessageAppended(
         request_id=writing.request_id,
-        message=UserMessage(content=HALVES.encode("utf-8", "replace").decode()),
+        message=UserMessage(content=asked),
         event_id=fact.event_id,
         at=fact.at,
     )
@@ -90,7 +93,7 @@ async def half_characters_of_facts(bench: Bench) -> None:
     bench.expect("the fact behind it", [behind], came[1:])
 
 
-@check("large-facts", JOURNAL)
+@check("large-facts", JOURNAL, EMPTY)
 async def large_facts(bench: Bench) -> None:
     """A result of 5 MiB, between small facts, comes back whole; and so do several texts of 1 MiB in one step."""
     writing = bench.writing()
@@ -186,32 +189,37 @@ async def places(bench: Bench) -> None:
 
 @check("two-writers", JOURNAL, SHARED)
 async def two_writers(bench: Bench) -> None:
-    """Of two stores that write at one place at once, one does, and the other is refused with `LeaseLost`."""
+    """Of two stores that write at one place at once, one does, and the other is refused: with `LeaseLost` behind 0."""
     other = bench.journal_of(await bench.another())
+    for _ in range(3):
+        beginning = bench.writing()
+        await _one_of_two(bench, beginning, other, StoreError)
+        await beginning.expect_nothing_new("two beginnings at once")
+        bench.expect("the owner", "worker", (await beginning.record()).owner)
     for _ in range(5):
         writing = await bench.begun()
-        steps = [writing.made(2), writing.made(2)]
-        refused: list[int] = []
+        await _one_of_two(bench, writing, other, LeaseLost)
+        await writing.expect_nothing_new("two appends at once")
 
-        async def write(
-            number: int,
-            writing: Writing = writing,
-            steps: Sequence[Sequence[Event]] = steps,
-            refused: list[int] = refused,
-        ) -> None:
-            journal = (bench.journal, other)[number]
-            try:
-                await journal.append(writing.entry(steps[number], seq=1))
-            except LeaseLost:
-                refused.append(number)
 
-        async with anyio.create_task_group() as writers:
-            writers.start_soon(write, 0)
-            writers.start_soon(write, 1)
-        bench.expect("how many of two were refused", 1, len(refused))
-        if len(refused) == 1:
-            writing.steps.append(steps[1 - refused[0]])
-            await writing.expect_nothing_new("two appends at once")
+async def _one_of_two(bench: Bench, writing: Writing, other: JournalStore, kind: type[StoreError]) -> None:
+    """Have both write the next step at once, which is added to what was written."""
+    steps = [writing.made(2), writing.made(2)]
+    refused: list[int] = []
+
+    async def write(number: int, journal: JournalStore) -> None:
+        try:
+            await journal.append(writing.entry(steps[number], owner="worker", lease_seconds=HOUR))
+        except kind:
+            refused.append(number)
+
+    async with anyio.create_task_group() as writers:
+        writers.start_soon(write, 0, bench.journal)
+        writers.start_soon(write, 1, other)
+    bench.expect("how many of two were refused", 1, len(refused))
+    if len(refused) != 1:
+        raise Abandoned
+    writing.steps.append(steps[1 - refused[0]])
 
 
 @check("begin-cancelled", JOURNAL)
@@ -245,6 +253,21 @@ async def append_cancelled(bench: Bench) -> None:
         await writing.expect_nothing_new(f"a step that {'was done' if done else 'was cancelled'}")
         await writing.step()
         await writing.expect_nothing_new("the step behind it")
+
+
+@check("reading-facts-cancelled", JOURNAL)
+async def reading_facts_cancelled(bench: Bench) -> None:
+    """A reading of facts that is cancelled leaves the journal as it was: the next reading and step are as ever."""
+    writing = await bench.begun()
+    for moment in MOMENTS:
+        await writing.step(*writing.made(20))
+        for act in (
+            lambda: bench.journal.facts(writing.request_id),
+            lambda: bench.journal.request(writing.request_id),
+            bench.journal.unfinished,
+        ):
+            await interrupted(act, moment)
+    await writing.expect_nothing_new("readings that were cancelled")
 
 
 @check("ending-cancelled", JOURNAL)

@@ -47,7 +47,7 @@ LetPass: TypeAlias = Callable[[float], Awaitable[object]]
 JOURNAL: Final = "journal"
 SHARED: Final = "shared"
 EMPTY: Final = "empty"
-"""What a check needs: a journal; two stores over the same data; a store in which nobody else has written."""
+"""What a check needs: a journal; two stores over the same data; a store of its own, in which there is nothing yet."""
 
 HOUR: Final = 3_600.0
 MOMENTS: Final[tuple[float, ...]] = (0, 1, 2, 3, 5, 8, 0.0003, 0.001, 0.003)

@@ -69,6 +69,28 @@ async def order_of_endings(bench: Bench) -> None:
     await bench.expect_history("the history", expected, conversation_id)
 
 
+@check("listing-of-turns", JOURNAL, EMPTY)
+async def listing_of_turns(bench: Bench) -> None:
+    """Conversations whose turns come from requests are listed and found as others; those without a turn are not."""
+    store = bench.store
+    await bench.ended("a", *turn("What is the weather like?"))
+    await bench.tick()
+    await store.remember("b", turn("second"))
+    await bench.tick()
+    later = await bench.begun("a")
+    await bench.begun("none yet")
+    bench.expect("the ids", ["b", "a"], [each.conversation_id for each in await store.conversations()])
+    await later.end(*turn("And tomorrow?"))
+    found = [*await store.conversations()]
+    listed = [(each.conversation_id, each.title, each.messages) for each in found]
+    bench.expect("what is listed", [("a", "What is the weather like?", 4), ("b", "second", 2)], listed)
+    for text, ids in (("TOMORROW", ["a"]), ("answer to", ["a", "b"]), ("fact", [])):
+        came = [each.conversation_id for each in await store.conversations(search=text)]
+        bench.expect(f"the conversations with {text!r}", ids, came)
+    [first, *_] = found
+    bench.require("its times", "of the first turn and of the newest", first, ok=first.begun_at < first.changed_at)
+
+
 @check("same-breath", JOURNAL)
 async def same_breath(bench: Bench) -> None:
     """A request's ending and its turn in the history are seen together, whoever reads when."""

@@ -47,12 +47,14 @@ async def messages(bench: Bench) -> None:
 async def half_characters(bench: Bench) -> None:
     """Half of a surrogate pair is kept as it is or as a question mark, and the text around it is kept."""
     conversation_id = bench.new_id("halves")
-    await bench.store.remember(conversation_id, [UserMessage(content=HALVES), *turn("behind")])
+    await bench.store.remember(conversation_id, [UserMessage(content=HALVES), *turn(f"behind {conversation_id}")])
     [first, *rest] = await bench.history(conversation_id)
     text = first.content if isinstance(first, UserMessage) else None
     asked = HALVES.encode("utf-8", "replace").decode()
     bench.require("the text", f"{asked!r}, or half characters in place of the marks", text, ok=text in {asked, HALVES})
-    bench.expect("the messages behind it", turn("behind"), rest)
+    bench.expect("the messages behind it", turn(f"behind {conversation_id}"), rest)
+    found = [each.conversation_id for each in await bench.store.conversations(search=f"behind {conversation_id}")]
+    bench.expect("the conversations with that text", [conversation_id], found)
 
 
 @check("odd-ids", EMPTY)
@@ -72,14 +74,14 @@ async def odd_ids(bench: Bench) -> None:
     bench.expect("the ids in the list, sorted", sorted(kept), sorted(listed))
 
 
-@check("large-messages")
+@check("large-messages", EMPTY)
 async def large_messages(bench: Bench) -> None:
-    """A turn of texts of 1 MiB and a result of 5 MiB comes back whole."""
+    """A turn of texts of 1 MiB and results of 5 MiB, 18 MiB in all, comes back whole."""
     conversation_id = bench.new_id("large")
     large: list[Message] = [
         UserMessage(content="ü" * (_MIB // 2)),
         AssistantMessage(text="x" * _MIB),
-        ToolMessage(call_id="r_0_0", name="read", content="line of a log 0123456789\n" * (5 * _MIB // 25)),
+        *(ToolMessage(call_id=f"r_0_{n}", name="read", content=f"line {n} of a log\n" * (_MIB // 3)) for n in range(3)),
         AssistantMessage(text="😀" * (_MIB // 4)),
     ]
     await bench.store.remember(conversation_id, large)
@@ -136,6 +138,21 @@ async def remember_cancelled(bench: Bench) -> None:
             bench.expect("the turn, when it was remembered or something of it is there", messages, came)
         await bench.store.remember(conversation_id, turn("behind"))
         await bench.expect_history("the history, with one more turn", came + turn("behind"), conversation_id)
+
+
+@check("reads-cancelled")
+async def reads_cancelled(bench: Bench) -> None:
+    """A reading that is cancelled leaves the store as it was: the next one, and the next turn, are as ever."""
+    conversation_id = bench.new_id("read")
+    for moment in MOMENTS:
+        await bench.store.remember(conversation_id, turn(f"at {moment}") * 50)
+        for act in (
+            lambda: bench.store.history(conversation_id),
+            lambda: bench.store.conversations(search=conversation_id),
+        ):
+            await interrupted(act, moment)
+    expected = [message for moment in MOMENTS for message in turn(f"at {moment}") * 50]
+    await bench.expect_history("the history", expected, conversation_id)
 
 
 @check("listing", EMPTY)

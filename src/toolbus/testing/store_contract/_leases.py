@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import anyio
 
 from ...errors import LeaseLost
 from ...storage import JournalStore, RequestRecord
-from ._bench import EMPTY, HOUR, JOURNAL, SHARED, Bench, check, turn
+from ._bench import EMPTY, HOUR, JOURNAL, SHARED, Bench, Writing, check, turn
 
 __all__: list[str] = []
 
@@ -197,6 +198,35 @@ async def fencing(bench: Bench) -> None:
 async def fencing_of_two_stores(bench: Bench) -> None:
     """Who has lost a lease to another process cannot write, release, renew or abandon; the other one can."""
     await _fenced(bench, bench.journal_of(await bench.another()))
+
+
+@check("fencing-in-flight", JOURNAL, SHARED)
+async def fencing_in_flight(bench: Bench) -> None:
+    """A step under way while another process takes the lease is among what that one is told of, or is refused."""
+    other = bench.journal_of(await bench.another())
+    writings = [await bench.begun(seconds=0) for _ in range(12)]
+    await bench.until(writings[-1].is_free)
+    taken: dict[str, int] = {}
+
+    async def write(writing: Writing) -> None:
+        with contextlib.suppress(LeaseLost):
+            await writing.step(*writing.made(2))
+
+    async def take(request_id: str) -> None:
+        record = await other.take(request_id, "b", HOUR)
+        taken[request_id] = record.facts if record else 0
+
+    async with anyio.create_task_group() as tasks:
+        for writing in writings[::2]:
+            tasks.start_soon(write, writing)
+        for writing in writings:
+            tasks.start_soon(take, writing.request_id)
+        for writing in writings[1::2]:
+            tasks.start_soon(write, writing)
+    for writing in writings:
+        told = taken[writing.request_id]
+        bench.expect("the number of facts that the taker was told of", len(writing.facts), told)
+        await writing.expect_nothing_new("the lease was taken", other)
 
 
 async def _fenced(bench: Bench, other: JournalStore) -> None:
