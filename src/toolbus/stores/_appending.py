@@ -8,27 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..errors import LeaseLost, StoreError
-from ._database import Database, Row
+from ._database import Database, Row, Rows
 from ._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
 
 __all__ = ["append_all", "head_of", "remember"]
 
-_BEGIN = """INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq,
- size_bytes, hash) VALUES (?, ?, ?, ?, {now} + ?, {now}, 0, 0, ?)"""
-_AGREE = "INSERT INTO agreements (request_id, data) VALUES (?, ?)"
-_MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
- WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
+_BEGIN = Rows(
+    "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq, size_bytes,"
+    " hash) VALUES ",
+    "(?, ?, ?, ?, {now} + ?, {now}, 0, 0, ?)",
+)
+_AGREE = Rows("INSERT INTO agreements (request_id, data) VALUES ", "(?, ?)")
 _END = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?, ending = ?, ended_at = {now}, owner = '',
  lease_until = 0 WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
-_FACTS = "INSERT INTO facts (request_id, seq, step_end, type, data, hash) VALUES (?, ?, ?, ?, ?, ?)"
-_BLOBS = "INSERT INTO blobs (digest, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
-_USES = "INSERT INTO blob_uses (owner, digest) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_FACTS = Rows("INSERT INTO facts (request_id, seq, step_end, type, data, hash) VALUES ", "(?, ?, ?, ?, ?, ?)")
+_BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", " ON CONFLICT DO NOTHING")
+_USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", " ON CONFLICT DO NOTHING")
 _HEAD = "SELECT epoch, next_seq, size_bytes, hash, ending FROM requests WHERE request_id = ?"
-_CONVERSATION = """INSERT INTO conversations (conversation_id, title, begun_at, changed_at, messages, size_bytes, hash)
- VALUES (?, '', {now}, {now}, 0, 0, ?) ON CONFLICT DO NOTHING"""
+_CONVERSATION = Rows(
+    "INSERT INTO conversations (conversation_id, title, begun_at, changed_at, messages, size_bytes, hash) VALUES ",
+    "(?, '', {now}, {now}, 0, 0, ?)",
+    " ON CONFLICT DO NOTHING",
+)
 _TAIL = "SELECT messages, size_bytes, hash FROM conversations WHERE conversation_id = ?"
-_MESSAGES = """INSERT INTO messages (conversation_id, position, request_id, data, hash, text, text_blob)
- VALUES (?, ?, ?, ?, ?, ?, ?)"""
+_MESSAGES = Rows(
+    "INSERT INTO messages (conversation_id, position, request_id, data, hash, text, text_blob) VALUES ",
+    "(?, ?, ?, ?, ?, ?, ?)",
+)
 _GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, changed_at = {now},
  title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
 
@@ -189,13 +195,14 @@ class _Group:
             self._uses += [(f"conversation {turn.conversation_id}", digest) for digest in turn.blobs]
         _write_blobs(database, self._blobs, self._uses)
         if self._begun:
-            database.run_many(_BEGIN, self._begun)
-            database.run_many(_AGREE, self._agreed)
-        for statement, rows in ((_MOVE, self._moved), (_END, self._ended)):
-            if rows and database.run_many(statement, rows) != len(rows):
-                raise _Refused
+            database.insert(_BEGIN, self._begun)
+            database.insert(_AGREE, self._agreed)
+        if self._moved and database.move(self._moved) != len(self._moved):
+            raise _Refused
+        if self._ended and database.run_many(_END, self._ended) != len(self._ended):
+            raise _Refused
         if self._facts:
-            database.run_many(_FACTS, self._facts)
+            database.insert(_FACTS, self._facts)
         if self._turns:
             _write_turns(database, self._turns)
 
@@ -210,14 +217,14 @@ def remember(database: Database, turn: Turn) -> None:
 def _write_blobs(database: Database, blobs: dict[bytes, bytes], uses: Iterable[tuple[str, bytes]]) -> None:
     if blobs:
         database.lock_blobs(alone=False)
-        database.run_many(_BLOBS, sorted(blobs.items()))
-        database.run_many(_USES, sorted(uses))
+        database.insert(_BLOBS, sorted(blobs.items()))
+        database.insert(_USES, sorted(uses))
 
 
 def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
     """Add turns behind their conversations, in their order."""
     ids = sorted({turn.conversation_id for turn in turns})
-    database.run_many(_CONVERSATION, [(each, conversation_start(each)) for each in ids])
+    database.insert(_CONVERSATION, [(each, conversation_start(each)) for each in ids])
     tails: dict[str, tuple[int, int, bytes, str]] = {}
     for conversation_id in ids:
         found = database.one(_TAIL + database.for_update, (conversation_id,))
@@ -232,5 +239,5 @@ def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
             position += 1
         tails[turn.conversation_id] = (position, size_bytes + turn.size_bytes, last, title or turn.title)
     if rows:
-        database.run_many(_MESSAGES, rows)
+        database.insert(_MESSAGES, rows)
     database.run_many(_GROW, [(*tails[each], each) for each in ids])

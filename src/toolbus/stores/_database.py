@@ -9,15 +9,30 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from ._encoding import Head
 
-__all__ = ["Database", "Row"]
+__all__ = ["MOVE", "Database", "Row", "Rows"]
 
 Row = Sequence[Any]
+MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
+ WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
 _HEADS = 10_000  # of running requests; one that is dropped costs a look-up at its next step
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A statement with a row of values in it, such as `(?, ?)`, which can be repeated with commas in between."""
+
+    head: str
+    row: str
+    tail: str = ""
+
+    def __str__(self) -> str:
+        return self.head + self.row + self.tail
 
 
 class Database(ABC):
@@ -63,6 +78,14 @@ class Database(ABC):
     @abstractmethod
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         """Run a statement for each row of values; how many rows were changed in all."""
+
+    def insert(self, statement: Rows, values: Sequence[Row]) -> int:
+        """As `run_many`, for a statement that may have many rows of values."""
+        return self.run_many(str(statement), values)
+
+    def move(self, values: Sequence[Row]) -> int:
+        """Move the ends of journals: `MOVE` for each row of values; how many have moved."""
+        return self.run_many(MOVE, values)
 
     @abstractmethod
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:

@@ -3,7 +3,7 @@
 A value is stored as its JSON. Where that is large, each long text in it (the content of a result, an artifact, a file)
 is stored once, as a blob named by its SHA-256, however many facts and messages have it; what is stored of the value is
 
-    @[[["message","content"],"<digest>"], ...]
+    @[[["message","content"],"<digest>"], ...]<TAB>
     {"type": "message_appended", "message": {"content": null, ...}, ...}
 
 with the path of each text that was taken out. JSON never begins with `@`, and paths point from the outside, so nothing
@@ -209,7 +209,7 @@ def split(data: bytes, blobs: dict[bytes, bytes]) -> bytes:
         return value
 
     rest = without(orjson.loads(data), [])
-    return _REFERENCES + orjson.dumps(taken) + b"\n" + orjson.dumps(rest) if taken else data
+    return _REFERENCES + orjson.dumps(taken) + b"\t" + orjson.dumps(rest) if taken else data
 
 
 # ----------------------------------------------------------------------------------------------- from bytes
@@ -219,7 +219,7 @@ def whole(data: bytes, fetch: Fetch) -> bytes:
     """The JSON that was stored as `data`. Raises `KeyError` for a blob, `ValueError` for data of no such form."""
     if not data.startswith(_REFERENCES):
         return data
-    references, _, rest = data[1:].partition(b"\n")
+    references, _, rest = data[1:].partition(b"\t")
     value: Any = orjson.loads(rest)
     for path, digest in orjson.loads(references):
         text = fetch(bytes.fromhex(digest)).decode()
@@ -237,7 +237,7 @@ def digests_in(data: bytes) -> Sequence[bytes]:
     """The blobs that a stored value refers to. Raises `ValueError` for data of no such form."""
     if not data.startswith(_REFERENCES):
         return ()
-    return [bytes.fromhex(digest) for _, digest in orjson.loads(data[1:].partition(b"\n")[0])]
+    return [bytes.fromhex(digest) for _, digest in orjson.loads(data[1:].partition(b"\t")[0])]
 
 
 def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
