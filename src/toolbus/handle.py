@@ -29,9 +29,10 @@ from .events import (
 )
 from .mailbox import Mailbox
 from .messages import Message
-from .outcome import RequestResult
+from .outcome import RequestResult, result_from
 from .protocols import LateResults, RequestView
 from .secrecy import Secrecy
+from .storage import FactReader
 from .subscriptions import Subscription
 from .text_stream import TextStream
 from .vault import NamedSecret, Vault
@@ -55,6 +56,7 @@ class SessionHandle:
         "_late",
         "_mailbox",
         "_parent_id",
+        "_past",
         "_raise",
         "_result",
         "_state",
@@ -85,6 +87,7 @@ class SessionHandle:
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
+        self._past: FactReader | None = None
         self._above: SessionHandle | None = None  # the request whose vault is this one's too
         self.secrecy: Secrecy | None = None  # until there is a secret to keep
         if secrets:
@@ -162,6 +165,11 @@ class SessionHandle:
             self._result.raise_for_outcome()
         return self._result
 
+    def recalled(self) -> RequestResult[Any] | None:
+        """The result of a request that another process has ended, and that does not run here; None of any other."""
+        state = self._state
+        return None if state.ending is None else result_from(state, lambda _call_id: None, None, state.output)
+
     async def accepted(self) -> None:
         """Return once the request has begun and, with a journal, is durable. Also after it has ended.
 
@@ -210,11 +218,14 @@ class SessionHandle:
     def events(self, *kinds: type[Event], capacity: int = 1_000, sub_requests: bool = False) -> Subscription:
         """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
 
+        Of a request with a journal the facts so far come first, read from there at the first `anext`: also of one that
+        has ended, or that another process has begun. What the journal raises, that `anext` raises.
+
         With `sub_requests`, those of the requests that its tools make as well: each has a `request_id` of its own, and
         its `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription is made here, not at the
         first `anext`; it is let go by itself when the request ends.
         """
-        return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests)
+        return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests, replays=True)
 
     def text(self, *, final_only: bool = False) -> TextStream:
         """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
@@ -226,13 +237,20 @@ class SessionHandle:
         return TextStream(subscription, final_only=final_only)
 
     def _listen(
-        self, kinds: tuple[type[Event], ...], capacity: int, overflow: Overflow, *, sub_requests: bool = False
+        self,
+        kinds: tuple[type[Event], ...],
+        capacity: int,
+        overflow: Overflow,
+        *,
+        sub_requests: bool = False,
+        replays: bool = False,
     ) -> Subscription:
         request_id = self.request_id
 
         def is_over(event: Event) -> bool:
             return isinstance(event, _ENDINGS) and event.request_id == request_id
 
+        count, journal = self._state.facts, self._past
         subscription = self._bus.subscribe(
             *kinds,
             request_id=request_id,
@@ -242,6 +260,12 @@ class SessionHandle:
             overflow=overflow,
             name=request_id,
         )
+        if count and journal is not None and replays:
+
+            async def past() -> Sequence[Event]:
+                return (await journal.facts_of(request_id))[:count]
+
+            subscription.preceded_by(past)
         if self.ended:
             subscription.close()  # there is nothing to hear any more, and a reader must not wait for it
             return subscription

@@ -94,6 +94,10 @@ class Keeper:
         self._watch_size(kept, size_bytes)
         return size_bytes
 
+    async def facts_of(self, request_id: str) -> Sequence[Event]:
+        """See `FactReader`."""
+        return [each.fact for each in await self.store.facts(request_id)]
+
     def _entry(self, kept: _Kept, seq: int, facts: Sequence[Event]) -> Entry:
         session = kept.session
         entry = Entry(

@@ -73,8 +73,9 @@ class Runtime:
     effect; with `on_store_failure="warn"` it goes on, the log tells, and a crash would forget what it did since.
 
     Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled, or with
-    a journal left for `resume`. An exception does so at once. The store is closed then, given or not; a provider only if it was made from a name. May
-    be entered again afterwards; conversations are kept, by a store that stands being closed.
+    a journal left for `resume`. An exception does so at once. The store is closed then, given or not; a provider only
+    if it was made from a name. May be entered again afterwards; conversations are kept, by a store that stands being
+    closed.
     """
 
     def __init__(
@@ -235,9 +236,9 @@ class Runtime:
     def start(self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]) -> RequestSession:
         """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
 
-        `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` when places and queue are full, `ConversationBusy` where that is asked for, `NotRunning`
-        outside the `async with` block and while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was
-        started then.
+        `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` when places and
+        queue are full, `ConversationBusy` where that is asked for, `NotRunning` outside the `async with` block and
+        while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
         """
         session, ticket = self._prepare(prompt, output, options)
         assert self._group is not None

@@ -63,6 +63,7 @@ from .outcome import RequestResult, result_from
 from .protocols import Journal, Provider, ToolSource
 from .sending import Sending
 from .status import StatusTeller
+from .storage import FactReader
 
 __all__ = ["RequestSession"]
 
@@ -108,6 +109,7 @@ class RequestSession(SessionHandle):
         "options",
         "output",
         "parent",
+        "providers",
         "sending",
         "tools",
         "waits",
@@ -144,9 +146,9 @@ class RequestSession(SessionHandle):
             prompt = UserMessage(content=prompt.content, message_id=f"{request_id}_u")
         self.beginning = Beginning(prompt, parent, prepare)
         self.output: OutputType[Any] | None = None if output is None else OutputType(output)
-        providers = provider_list(provider)
+        self.providers = provider_list(provider)
         state = new_state(options, request_id, conversation_id, history, prompt)
-        state.providers, state.output = len(providers), self.output
+        state.providers, state.output = len(self.providers), self.output
         check_together(state, self.tools.specs)
         super().__init__(
             bus,
@@ -156,7 +158,8 @@ class RequestSession(SessionHandle):
             parent_id=parent[0] if parent else "",
             secrets=get("secrets"),
         )
-        self._asker = Asker(state, providers, options)
+        self._past = journal if isinstance(journal, FactReader) else None
+        self._asker = Asker(state, self.providers, options)
         self.interceptors: Sequence[Interceptor] = self._asker.interceptors
         self.sending: Sending = self._asker.sending
         self._status: StatusTeller | None = None  # until somebody wants to hear it
@@ -174,15 +177,6 @@ class RequestSession(SessionHandle):
         """Begin where another process has left the request: see `Beginning.go_on_from`. Before `run`."""
         self.beginning.go_on_from(facts, earlier, self._state, self.tools)
         self._state.journal_bytes = size_bytes
-
-    def recalled(self) -> RequestResult[Any] | None:
-        """The result, where the ending is among the facts that `go_on_from` was given."""
-        return None if self._state.ending is None else result_from(self._state, lambda _id: None, None, self.output)
-
-    @property
-    def providers(self) -> Sequence[Provider]:
-        """Whom it asks, in the order in which it turns to them."""
-        return self._asker.providers
 
     @property
     def status(self) -> StatusTeller:
@@ -222,7 +216,7 @@ class RequestSession(SessionHandle):
         spent = state.tool_calls >= state.limits.max_tool_calls
         child = RequestSession(
             self._bus,
-            provider or self._asker.providers,
+            provider or self.providers,
             [read_prompt(prompt)],
             tools=() if spent else tools,
             parent=(self.request_id, call_id),

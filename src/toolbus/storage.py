@@ -18,6 +18,7 @@ __all__ = [
     "ConversationRecord",
     "Ending",
     "Entry",
+    "FactReader",
     "Journal",
     "JournalStore",
     "Pruned",
@@ -39,6 +40,15 @@ class Journal(Protocol):
         request's journal takes now, where that is counted. Raises `LeaseLost` when the request is another process's
         by now, and `StoreError`.
         """
+        ...
+
+
+@runtime_checkable
+class FactReader(Protocol):
+    """A journal that can be read as well, by those who come late to a request that runs."""
+
+    async def facts_of(self, request_id: str) -> Sequence[Event]:
+        """The request's facts that are durable, in order. Raises `StoreError`."""
         ...
 
 

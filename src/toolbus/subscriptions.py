@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, MutableSet
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableSet, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
+Past: TypeAlias = "Callable[[], Awaitable[Sequence[Event]]]"
 
 _BATCH = 64
 """Events delivered without giving way to other tasks. A memory stream gives way at each, for ten times the price."""
@@ -170,11 +172,14 @@ class Subscription:
     __slots__ = (
         "_batch",
         "_buffer",
+        "_early",
         "_error",
         "_on_close",
         "_on_error",
         "_on_open",
+        "_past",
         "_state",
+        "_told",
         "_types",
         "_until",
         "_wake",
@@ -205,7 +210,17 @@ class Subscription:
         self._error: BaseException | None = None
         self._state: Literal["new", "open", "ended"] = "new"
         self._batch = 0
+        self._past: Past | None = None
+        self._early: deque[Event] = deque()
+        self._told: set[str] = set()  # what is in the past and may come a second time
         self.name = name
+
+    def preceded_by(self, past: Past) -> None:
+        """Deliver the events of `past` first, which is awaited by the first reading, and what is among them once.
+
+        What `past` raises, that reading raises, and the next one asks again.
+        """
+        self._past = past
 
     @property
     def position(self) -> int:
@@ -256,9 +271,18 @@ class Subscription:
 
         Raises what iterating raises, once all that is inside was read.
         """
-        event = self._buffer.take()
+        if self._early:
+            return self._early.popleft()
+        event = self._take()
         if event is None:
             self._raise_failure()
+        return event
+
+    def _take(self) -> Event | None:
+        event = self._buffer.take()
+        while self._told and event is not None and event.event_id in self._told:
+            self._told.remove(event.event_id)
+            event = self._buffer.take()
         return event
 
     async def __aenter__(self) -> Subscription:
@@ -279,8 +303,14 @@ class Subscription:
         if self._batch >= _BATCH:
             self._batch = 0
             await anyio.lowlevel.checkpoint()
+        if self._past is not None:
+            told = await self._past()
+            self._past, self._told = None, {event.event_id for event in told}
+            self._early.extend(event for event in told if type(event) in self._types)
+        if self._early:
+            return self._early.popleft()
         while True:
-            event = self._buffer.take()
+            event = self._take()
             if event is not None:
                 return event
             self._raise_failure()

@@ -35,6 +35,7 @@ from ...events import (
 from ...logs import logger
 from ...protocols import Journal
 from ...session import RequestSession
+from ...storage import FactReader
 from ._agreement import agreement_of, specs_of, tools_now
 from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
 from ._masking import Mask, hide
@@ -115,6 +116,10 @@ class Recorder:
             size_bytes = await self._journal.append(request_id, seq, facts)
         self._record(request_id, seq, facts)
         return size_bytes
+
+    async def facts_of(self, request_id: str) -> Sequence[Event]:
+        """Those of the journal behind this one. See `toolbus.storage.FactReader`."""
+        return await self._journal.facts_of(request_id) if isinstance(self._journal, FactReader) else ()
 
     def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         if self._file is None:

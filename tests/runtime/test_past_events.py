@@ -1,0 +1,93 @@
+"""Who comes late to a request with a journal hears its facts from the beginning, each once."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolbus import Runtime, tool
+from toolbus.errors import StoreUnavailable
+from toolbus.events import FACT_TYPES, Event, RequestCompleted, ToolCallCompleted
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, calls, text
+
+GATE: list[anyio.Event] = []
+
+
+@tool
+async def wait() -> str:
+    await GATE[-1].wait()
+    return "waited"
+
+
+def runtime_with(store: MemoryStore) -> Runtime:
+    GATE.append(anyio.Event())
+    return Runtime(ScriptedProvider([calls(("wait", {})), text("Done.")]), tools=[wait], store=store)
+
+
+async def facts_of(store: MemoryStore, request_id: str) -> list[Event]:
+    assert store.journal is not None
+    return [each.fact for each in await store.journal.facts(request_id)]
+
+
+@pytest.mark.guarantee("G01")
+async def test_a_late_listener_hears_what_was_so_far_and_then_what_comes() -> None:
+    store = MemoryStore(journal=True)
+    async with runtime_with(store) as runtime:
+        session = runtime.start("hi")
+        await session.accepted()
+        await anyio.wait_all_tasks_blocked()
+        late = session.events()
+        GATE[-1].set()
+        heard = [event async for event in late if event.is_fact]
+        assert heard == await facts_of(store, session.request_id)
+        assert isinstance(heard[-1], RequestCompleted)
+
+
+async def test_what_comes_between_subscribing_and_reading_is_heard_once_and_in_its_place() -> None:
+    store = MemoryStore(journal=True)
+    async with runtime_with(store) as runtime:
+        session = runtime.start("hi")
+        await session.accepted()
+        await anyio.wait_all_tasks_blocked()
+        late = session.events(*FACT_TYPES)
+        GATE[-1].set()
+        await session.result()
+        assert [event async for event in late] == await facts_of(store, session.request_id)
+
+
+async def test_a_request_that_has_ended_is_heard_whole_and_in_the_kinds_that_were_asked_for() -> None:
+    store = MemoryStore(journal=True)
+    async with runtime_with(store) as runtime:
+        GATE[-1].set()
+        session = runtime.start("hi")
+        await session.result()
+        assert [event async for event in session.events()] == await facts_of(store, session.request_id)
+        assert [type(event) async for event in session.events(ToolCallCompleted)] == [ToolCallCompleted]
+
+
+async def test_without_a_journal_events_are_heard_from_the_call_on() -> None:
+    store = MemoryStore()
+    async with runtime_with(store) as runtime:
+        GATE[-1].set()
+        session = runtime.start("hi")
+        await session.result()
+        assert [event async for event in session.events()] == []
+
+
+async def test_a_store_that_fails_is_told_to_the_reader_who_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(journal=True)
+    async with runtime_with(store) as runtime:
+        GATE[-1].set()
+        session = runtime.start("hi")
+        await session.result()
+        late = session.events()
+
+        async def fails(*_arguments: object, **_options: object) -> list[Event]:
+            raise StoreUnavailable("locked")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store.journal, "facts", fails)
+            with pytest.raises(StoreUnavailable):
+                await anext(late)
+        assert [event async for event in late] == await facts_of(store, session.request_id)
