@@ -1,0 +1,286 @@
+"""A store in PostgreSQL: the journal and the conversations of many machines' processes. Needs the extra `postgres`.
+
+Knows the driver psycopg (version 3), which is imported when the first connection is made. All else is in the engine
+that it shares with SQLite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Generator, Iterable, Sequence
+from functools import cache
+from hashlib import sha256
+from time import monotonic
+from types import ModuleType
+from typing import Any, cast
+
+from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
+from ._database import Database, Row
+from ._schema import FORMAT, bring_up_to_date
+from ._sql_store import DatabaseStore
+from ._thread import ANSWER_SECONDS
+from .sqlite import Durability
+
+__all__ = ["SqlStore"]
+
+_TYPES = {"blob": "bytea", "whole": "bigint", "real": "double precision", "text": 'text COLLATE "C"'}
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_FIND = """strpos(lower(coalesce(m.text, convert_from(b.data, 'UTF8') COLLATE "C")), ?) > 0"""  # ASCII alone, by "C"
+# Classes of SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_OWN_FAULTS = ("22", "23")  # data exceptions, integrity constraint violations
+_AGAIN = ("40001", "40P01")  # serialization failure, deadlock
+_UNAVAILABLE = ("08", "40", "53300", "55P03", "57")  # connection, rollback, too many clients, lock timeout, shut down
+_DAMAGED = ("XX001", "XX002")
+
+
+class SqlStore(DatabaseStore):
+    """A store in the PostgreSQL database at `conninfo`: see `Store` and `JournalStore`.
+
+    `conninfo` is a URL (`postgresql://user@host/database`) or a string of options, as libpq takes them. The tables lie
+    in `schema`, which is made when it is not there; its name is of small letters, digits and underscores. PostgreSQL 12
+    or newer. The connection must be one to the server itself, or of a pooler that keeps sessions apart; per store it
+    is one to write, and one to read when that is first done.
+
+    `durability` says what a commit survives. With "power" the server syncs each to its disk before it counts
+    (`synchronous_commit=on`, and as many replicas as the server is set up for). With "process" it does not wait for the
+    disk (`synchronous_commit=off`): a crash of the server, not of this process, may take the commits of its last
+    moments back, by the server's default at most 0.6 s of them, and never damages what is there
+    (https://www.postgresql.org/docs/current/wal-async-commit.html).
+
+    Leases go by the server's clock. Faults: `StoreUnavailable` for a server that is out of reach, restarts or does not
+    answer within four seconds, `StoreError` for what it refuses, `StoreDamaged`. A connection that broke is made again
+    by the next call; where it broke before its commit was sent, by the same one. Raises `MissingExtra` when opened
+    without psycopg.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        schema: str = "toolbus",
+        durability: Durability = "power",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        if durability not in ("power", "process"):
+            raise ConfigurationError(f"durability is {durability!r}; it is 'power' or 'process'")
+        if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
+            raise ConfigurationError(
+                f"schema is {schema!r}; give small letters, digits and underscores, not beginning with pg_"
+            )
+        self.conninfo = conninfo
+        self.schema = schema
+        self.durability = durability
+        super().__init__(
+            "toolbus PostgreSQL",
+            lambda deadline, reads: _Postgres(conninfo, schema, durability, deadline, reads=reads),
+            answer_seconds=answer_seconds,
+        )
+
+
+@cache
+def _in_dialect(statement: str) -> str:
+    now = "extract(epoch from transaction_timestamp())::double precision"
+    return statement.replace("{now}", now).replace("{find}", _FIND).replace("?", "%s")
+
+
+def _psycopg() -> ModuleType:
+    try:
+        import psycopg  # noqa: PLC0415 -- an extra
+    except ImportError as exc:
+        raise MissingExtra("postgres", "psycopg") from exc
+    return psycopg
+
+
+@cache
+def _connection_class() -> type[Any]:
+    """A connection that gives up on a server which does not answer: `statement_timeout` is the server's own affair."""
+    base: type[Any] = _psycopg().Connection
+
+    class Connection(base):
+        deadline = float("inf")
+
+        def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
+            parent: Any = super()
+            return parent.wait(_until(gen, self), *args, **options)
+
+    return Connection
+
+
+def _until(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
+    """What `gen` does, until the connection's deadline. The driver asks it at least ten times in a second."""
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            state = gen.send(ready)
+            if monotonic() > connection.deadline:
+                connection.pgconn.finish()
+                raise _psycopg().OperationalError("the server did not answer in time")
+    except StopIteration as end:
+        return end.value
+
+
+class _Postgres(Database):
+    """A connection to the server."""
+
+    for_update = " FOR UPDATE"
+
+    def __init__(self, conninfo: str, schema: str, durability: Durability, deadline: float, *, reads: bool) -> None:
+        super().__init__()
+        self._psycopg = _psycopg()
+        self._schema = schema
+        self._connection: Any = None
+        self.deadline = deadline
+        try:
+            # libpq takes whole seconds, and two at least.
+            seconds = max(2, int(self.seconds_left))
+            self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=seconds)
+            self._prepare(durability, reads=reads)
+        except self._psycopg.Error as exc:
+            self.close()
+            raise self.translated(exc) from exc
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def deadline(self) -> float:
+        """See `Database`."""
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, moment: float) -> None:
+        self._deadline = moment
+        if getattr(self, "_connection", None) is not None:
+            self._connection.deadline = moment
+
+    def _prepare(self, durability: Durability, *, reads: bool) -> None:
+        self._connection.deadline = self._deadline
+        run = self._connection.execute
+        wait = int(self.seconds_left * 1_000)
+        run(
+            "SELECT set_config('search_path', %s, false), set_config('synchronous_commit', %s, false), "
+            "set_config('statement_timeout', %s, false), set_config('client_min_messages', 'warning', false), "
+            "set_config('idle_in_transaction_session_timeout', %s, false)",
+            (self._schema, "on" if durability == "power" else "off", f"{wait}ms", f"{wait}ms"),
+        )
+        if self._format() < FORMAT:
+            with self.transaction():
+                run("SELECT pg_advisory_xact_lock(%s)", (_lock_key("tables", self._schema),))
+                self._make_tables()
+        if reads:
+            run("SET default_transaction_read_only = on")
+
+    def _format(self) -> int:
+        """The format of the tables; 0 where there are none."""
+        if not self.one("SELECT 1 WHERE to_regclass(?) IS NOT NULL", (f"{self._schema}.format",)):
+            return 0
+        row = self.one("SELECT number FROM format")
+        if row is not None and row[0] > FORMAT:
+            bring_up_to_date(self, _TYPES, row[0], self._where())
+        return 0 if row is None else row[0]
+
+    def _make_tables(self) -> None:
+        found = self._format()
+        if found == 0:
+            tables = "SELECT count(*) FROM information_schema.tables WHERE table_schema = ?"
+            if self.rows(tables, (self._schema,))[0][0]:
+                raise StoreError(f"{self._where()} has tables of another program; give another schema=")
+            if not self.rows("SELECT 1 FROM pg_namespace WHERE nspname = ?", (self._schema,)):
+                self.run(f"CREATE SCHEMA {self._schema}")
+            self.run("CREATE TABLE format (number bigint NOT NULL)")
+            self.run("INSERT INTO format (number) VALUES (0)")
+        self.run("UPDATE format SET number = ?", (bring_up_to_date(self, _TYPES, found, self._where()),))
+
+    def _where(self) -> str:
+        return f"schema {self._schema} of database {self._connection.info.dbname}"
+
+    # --------------------------------------------------------------------------------------------- statements
+
+    def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
+        """See `Database`."""
+        return cast("Sequence[Row]", self._connection.execute(_in_dialect(statement), values).fetchall())
+
+    def run(self, statement: str, values: Row = ()) -> int:
+        """See `Database`."""
+        return self._connection.execute(_in_dialect(statement), values).rowcount
+
+    def run_many(self, statement: str, values: Sequence[Row]) -> int:
+        """See `Database`. In pipeline mode: one way to the server and back for all rows."""
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_in_dialect(statement), values)
+            return cursor.rowcount
+
+    def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
+        """See `Database`."""
+        return self.rows(statement, values)
+
+    def lock_blobs(self, *, alone: bool) -> None:
+        """See `Database`."""
+        name = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
+        self.rows(f"SELECT {name}(?)", (_lock_key("blobs", self._schema),))
+
+    def begin(self, *, reading: bool = False) -> None:
+        """See `Database`."""
+        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reading else "BEGIN")
+
+    def commit(self) -> None:
+        """See `Database`."""
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """See `Database`."""
+        with contextlib.suppress(self._psycopg.Error):
+            if not self._connection.closed and self._connection.info.transaction_status:
+                self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """See `Database`."""
+        if self._connection is not None:
+            with contextlib.suppress(self._psycopg.Error):
+                self._connection.close()
+
+    # ------------------------------------------------------------------------------------------------- errors
+
+    def translated(self, exc: Exception) -> Exception:
+        """See `Database`."""
+        if not isinstance(exc, self._psycopg.Error):
+            return StoreError(f"PostgreSQL cannot take a value: {exc}") if isinstance(exc, UnicodeError) else exc
+        state, text = _state(exc), f"PostgreSQL: {_line(exc)}"
+        if state.startswith(_DAMAGED):
+            return StoreDamaged(text)
+        # without a state there was no answer; of connecting, that may as well be a wrong password
+        if state.startswith(_UNAVAILABLE) or (not state and isinstance(exc, self._psycopg.OperationalError)):
+            return StoreUnavailable(text)
+        return StoreError(text)
+
+    def is_broken(self, exc: Exception) -> bool:
+        """See `Database`."""
+        return bool(self._connection.closed) or bool(exc and self._connection.broken)
+
+    def is_own_fault(self, exc: Exception) -> bool:
+        """See `Database`. What the driver refuses before it is sent has no state."""
+        if isinstance(exc, self._psycopg.Error):
+            state = _state(exc)
+            return state.startswith(_OWN_FAULTS) or (not state and isinstance(exc, self._psycopg.DataError))
+        return isinstance(exc, (ValueError, TypeError, OverflowError))
+
+    def may_try_again(self, exc: Exception) -> bool:
+        """See `Database`."""
+        if self.in_doubt or not isinstance(exc, self._psycopg.Error):
+            return False
+        return _state(exc) in _AGAIN or self.is_broken(exc)
+
+
+def _lock_key(what: str, schema: str) -> int:
+    """The key of an advisory lock, which is for a whole database."""
+    return int.from_bytes(sha256(f"toolbus {what} {schema}".encode()).digest()[:8], signed=True)
+
+
+def _state(exc: Exception) -> str:
+    return str(getattr(exc, "sqlstate", None) or "")
+
+
+def _line(exc: Exception) -> str:
+    return " ".join(str(exc).split())
