@@ -544,6 +544,26 @@ class CountsNoConversations(Right):
         return replace(await super().statistics(), conversations=0, messages=0)
 
 
+class DeletesSharedTexts(Right):
+    """With the first of those that have them."""
+
+    def __init__(self, data: MemoryStore | None = None) -> None:
+        super().__init__(data)
+        self.deleted: set[str] = set()
+
+    async def forget(self, conversation_id: str) -> bool:
+        for each in await super().history(conversation_id):
+            if isinstance(each, AssistantMessage) and len(each.text) > 100_000:
+                self.deleted.add(each.text)
+        return await super().forget(conversation_id)
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        return [
+            replace(each, text="") if isinstance(each, AssistantMessage) and each.text in self.deleted else each
+            for each in await super().history(conversation_id)
+        ]
+
+
 class LeavesBytes(Right):
     """What large values take is not given back."""
 

@@ -6,6 +6,7 @@ from typing import get_args
 
 import anyio
 
+from ...events import ToolCallCompleted
 from ...storage import Ending, StoreStatistics
 from ._bench import EMPTY, HOUR, JOURNAL, Bench, Writing, check, turn
 
@@ -266,6 +267,31 @@ async def statistics(bench: Bench) -> None:
     forgotten = await journal.statistics()
     _held(bench, "a store in which all is forgotten", (0, 0, 0, 0, 0), forgotten)
     bench.expect("its size", 0, forgotten.size_bytes)
+
+
+@check("shared-texts", JOURNAL, EMPTY)
+async def shared_texts(bench: Bench) -> None:
+    """A large text that facts and messages have in common stays until the last of them is forgotten or pruned."""
+    store, journal = bench.store, bench.journal
+    text = "one of many lines\n" * 10_000
+    for each in "ab":
+        writing = await bench.begun(each)
+        await writing.step(ToolCallCompleted(request_id=writing.request_id, call_id="c", name="read", content=text))
+        await writing.end(*turn(text))
+    unfinished = await bench.begun("c")
+    await unfinished.step(ToolCallCompleted(request_id=unfinished.request_id, call_id="c", name="read", content=text))
+    await store.forget("a")
+    await bench.expect_history("the history when another one was forgotten", turn(text), "b")
+    await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
+    await bench.expect_history("the history when its request was pruned", turn(text), "b")
+    await store.forget("b")
+    await unfinished.expect_nothing_new("all others were forgotten")
+    await unfinished.end(*turn(text))
+    await journal.prune(before=(await unfinished.record()).begun_at + HOUR, conversations=True)
+    left = await journal.statistics()
+    bench.expect(
+        "facts, messages and bytes when all is pruned", (0, 0, 0), (left.facts, left.messages, left.size_bytes)
+    )
 
 
 def _held(bench: Bench, what: str, expected: tuple[int, ...], told: StoreStatistics) -> None:
