@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import pytest
@@ -209,6 +210,15 @@ def test_merged_histories_over_the_wire_are_mended_without_a_result_lost(talks: 
     assert results(repair(merged)) == given_ones
 
 
+def spoken(history: Sequence[Message]) -> list[bool]:
+    """The replies that say or ask something, and whether they ask; what only their vendor can read, others drop."""
+    return [
+        bool(each.tool_calls)
+        for each in history
+        if isinstance(each, AssistantMessage) and (each.text.strip() or each.tool_calls)
+    ]
+
+
 @given(histories)
 @ANY
 def test_what_was_repaired_can_be_kept_as_dictionaries_and_taken_again(history: list[Message]) -> None:
@@ -217,6 +227,4 @@ def test_what_was_repaired_can_be_kept_as_dictionaries_and_taken_again(history: 
         check_wires(repair(again))
     back = from_openai(to_openai(kept))
     check_openai(to_openai(back))
-    assert [each.role for each in repair(back) if isinstance(each, AssistantMessage)] == [
-        each.role for each in kept if isinstance(each, AssistantMessage)
-    ]
+    assert spoken(repair(back)) == spoken(kept)
