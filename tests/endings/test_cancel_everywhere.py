@@ -28,6 +28,8 @@ from toolbus.testing import ScriptedProvider, advance, calls, text, virtual_back
 
 anyio_backend = virtual_backends()
 
+pytestmark = pytest.mark.repeats("the same request, ended at each of its places")
+
 GRACE_SECONDS = 5.0
 
 

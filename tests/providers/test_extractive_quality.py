@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
+import pytest
 from extractive_loop import conversation_over
 
 QUESTIONS = [
@@ -22,9 +23,9 @@ QUESTIONS = [
 ENOUGH = 8  # all ten are right with the library of Python 3.11; others move lines about
 
 
-async def test_it_quotes_the_right_lines_of_the_standard_library(anyio_backend_name: str) -> None:
-    if anyio_backend_name != "asyncio":
-        return  # the same pure code; once is enough for what takes seconds
+@pytest.mark.repeats("ten questions to a large tree")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the same pure code; once is enough for what takes seconds
+async def test_it_quotes_the_right_lines_of_the_standard_library(anyio_backend: str) -> None:
     missed: list[str] = []
     for question, file, pattern in QUESTIONS:
         talk = conversation_over(Path(sysconfig.get_path("stdlib")))

@@ -432,12 +432,13 @@ async def test_the_caller_s_context_variables_reach_the_tool() -> None:
     assert found == {"ada": "ada", "bob": "bob", "eve": "eve"}
 
 
+@pytest.mark.repeats("ten thousand times")
 @pytest.mark.guarantee("G04")
-async def test_ten_thousand_sessions_wait_at_once_and_each_ends_by_its_own_event(anyio_backend_name: str) -> None:
+async def test_ten_thousand_sessions_wait_at_once_and_each_ends_by_its_own_event(anyio_backend: str) -> None:
     bus = EventBus()
     waiting: list[ToolCallRequested] = []
     all_wait = anyio.Event()
-    total = 10_000 if anyio_backend_name == "asyncio" else 2_000
+    total = 10_000 if anyio_backend == "asyncio" else 2_000
 
     def collect(event: ToolCallRequested) -> None:
         waiting.append(event)

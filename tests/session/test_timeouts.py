@@ -664,6 +664,7 @@ async def test_a_request_of_an_hour_runs_in_milliseconds():
 
 
 @pytest.mark.guarantee("G10")
+@pytest.mark.repeats("a thousand times")
 async def test_a_thousand_requests_time_out_each_at_its_own_moment():
     ended: dict[float, float] = {}
     async with (

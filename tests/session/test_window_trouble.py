@@ -470,6 +470,7 @@ async def test_late_results_are_read_though_all_older_turns_have_left() -> None:
 # ------------------------------------------------------------------------------------------------- calibration
 
 
+@pytest.mark.repeats("each turn does what the one before it did")
 @pytest.mark.parametrize("factor", [0.3, 1.0, 3.9])
 @pytest.mark.parametrize("overhead", [0, 700])
 async def test_the_window_is_kept_by_the_model_s_own_count_after_the_first_reports(

@@ -22,6 +22,7 @@ def found(most: int = MOST_SEEDS) -> SimulationFailed | None:
     return None
 
 
+@pytest.mark.repeats("up to thousands of worlds")
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(
     name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]

@@ -99,6 +99,7 @@ async def test_what_is_recorded_now_replays_now(name: str, tmp_path: Path):
 # ------------------------------------------------------------------------------------------------- differences
 
 
+@pytest.mark.repeats("once for each line")
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 async def test_a_line_that_is_dropped_is_missed(path: Path, tmp_path: Path):
     lines = lines_of(path)
@@ -118,6 +119,7 @@ async def test_a_line_that_is_dropped_is_missed(path: Path, tmp_path: Path):
             await replay(changed(tmp_path, path, without))
 
 
+@pytest.mark.repeats("once for each fact")
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 async def test_own_facts_that_are_swapped_are_noticed(path: Path, tmp_path: Path):
     request = read_recording(path).requests[0]

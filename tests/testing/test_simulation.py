@@ -1,4 +1,4 @@
-"""The seeded simulation: five thousand worlds hold, each seed is the same each time, and failures tell how to see them."""
+"""The seeded simulation: two thousand worlds hold, each seed is the same each time, and failures tell how to see them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ def without_coverage(**more: str) -> dict[str, str]:
 
 @pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07", "G08", "G09")
 @pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G26", "G28")
-def test_five_thousand_worlds_hold() -> None:
+def test_two_thousand_worlds_hold() -> None:
     done = subprocess.run(
-        [*SIMULATE, "--seeds", "5000", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
+        [*SIMULATE, "--seeds", "2000", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     report = orjson.loads(done.stdout)
-    assert report["seeds"] == 5000
+    assert report["seeds"] == 2000
     assert {"completed", "stopped", "failed", "cancelled", "refused"} <= report["outcomes"].keys()
-    assert report["requests"] > 10_000
+    assert report["requests"] > 4_000
     assert set(SEEN) <= report["checks"].keys()
-    assert min(report["checks"][each] for each in SEEN) > 2_000
-    assert min(report["faults"].values()) > 100
+    assert min(report["checks"][each] for each in SEEN) > 800
+    assert min(report["faults"].values()) > 40
 
 
+@pytest.mark.repeats("forty worlds, twice")
 def test_a_seed_is_the_same_each_time_and_in_each_process() -> None:
     seeds = range(40)
     here = [run_seed(seed).digest for seed in seeds]
@@ -58,6 +59,7 @@ def test_a_seed_is_the_same_each_time_and_in_each_process() -> None:
         assert done.stdout.split() == here
 
 
+@pytest.mark.repeats("the same worlds again")
 def test_many_seeds_are_counted_together_on_one_process_or_several() -> None:
     told: list[int] = []
     alone = simulate(60, first=100, on_seed=lambda one: told.append(one.seed))
