@@ -239,9 +239,11 @@ class Bench:
         """An id that nobody else has."""
         return f"{self.name}-{word}-{next(_numbers)}"
 
-    def writing(self, conversation_id: str = "", *, journal: JournalStore | None = None) -> Writing:
+    def writing(
+        self, conversation_id: str = "", *, journal: JournalStore | None = None, request_id: str = ""
+    ) -> Writing:
         """A request that is about to be written."""
-        return Writing(self, journal or self.journal, conversation_id)
+        return Writing(self, journal or self.journal, conversation_id, request_id)
 
     async def begun(self, conversation_id: str = "", *, seconds: float = HOUR, owner: str = "worker") -> Writing:
         """A request that was begun."""

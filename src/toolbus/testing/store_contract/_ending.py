@@ -7,6 +7,7 @@ from typing import get_args
 import anyio
 
 from ...events import ToolCallCompleted
+from ...messages import UserMessage
 from ...storage import Ending, StoreStatistics
 from ._bench import EMPTY, HOUR, JOURNAL, Bench, Writing, check, turn
 
@@ -122,7 +123,7 @@ async def same_breath(bench: Bench) -> None:
 
 @check("many-endings", JOURNAL)
 async def many_endings(bench: Bench) -> None:
-    """Of requests of one conversation that end at once each brings its turn, once and in one piece."""
+    """Of requests of one conversation that end at once each brings its turn, whole; its first one gives the title."""
     conversation_id = bench.new_id("crowded")
     writings = [await bench.begun(conversation_id) for _ in range(12)]
     async with anyio.create_task_group() as tasks:
@@ -132,6 +133,9 @@ async def many_endings(bench: Bench) -> None:
     pieces = sorted(repr(kept[n : n + 2]) for n in range(0, len(kept), 2))
     expected = sorted(repr(turn(each.request_id)) for each in writings)
     bench.require("the history", "12 whole turns, in any order", kept, ok=pieces == expected)
+    titles = [each.title for each in await bench.store.conversations(search=writings[0].request_id)]
+    first = [each.content for each in kept[:1] if isinstance(each, UserMessage)]
+    bench.expect("the title, which is the first prompt", first, titles)
 
 
 @check("abandoning", JOURNAL)
@@ -179,6 +183,10 @@ async def forgetting_requests(bench: Bench) -> None:
         bench.expect("their facts", [], [*await journal.facts(each.request_id)])
     await beside.expect_nothing_new("another one was forgotten")
     await bench.expect_history("another one's history", turn("beside"), beside.conversation_id)
+    again = bench.writing(writing.conversation_id, request_id=writing.request_id)
+    await again.begin(agreed={"begun": "anew"})
+    await again.expect_nothing_new("it was forgotten, and begun anew")
+    bench.expect("what was agreed then", {"begun": "anew"}, dict((await again.record()).agreed))
     silent = await bench.ended()
     bench.expect(
         "whether one with a request and no turn was forgotten", True, await store.forget(silent.conversation_id)
@@ -223,16 +231,19 @@ async def pruning_conversations(bench: Bench) -> None:
     unfinished = await bench.begun("unfinished", seconds=0)
     newer = await bench.begun("newer")
     await bench.tick()
-    between = await bench.ended("between", *turn("between"))
-    moment = (await between.record()).begun_at
+    between = await bench.begun("between")
+    await store.remember("edge", turn("edge"))
+    [edge] = await store.conversations(search="edge")
+    moment = edge.changed_at
     await bench.tick()
+    await between.end(*turn("between"))
     await newer.end()
     await store.remember("grown", turn("more"))
     pruned = await journal.prune(before=moment, conversations=True)
     bench.expect("requests and conversations that were pruned", (1, 2), (pruned.requests, pruned.conversations))
     bench.require("what was pruned", "some bytes", pruned, ok=pruned.size_bytes > 0)
     listed = sorted(each.conversation_id for each in await store.conversations())
-    bench.expect("the conversations that stay", ["between", "grown", "newer", "unfinished"], listed)
+    bench.expect("the conversations that stay", ["between", "edge", "grown", "newer", "unfinished"], listed)
     await bench.expect_history("the history of one that goes", [], "plain")
     bench.expect("the facts of its request", [], [*await journal.facts(old.request_id)])
     await bench.expect_history("the history of one that has grown", turn("grown") + turn("more"), "grown")
@@ -275,15 +286,17 @@ async def shared_texts(bench: Bench) -> None:
     store, journal = bench.store, bench.journal
     text = "one of many lines\n" * 10_000
     for each in "ab":
+        await store.remember(each, turn(f"{each}, alone: {text}"))
         writing = await bench.begun(each)
         await writing.step(ToolCallCompleted(request_id=writing.request_id, call_id="c", name="read", content=text))
         await writing.end(*turn(text))
     unfinished = await bench.begun("c")
     await unfinished.step(ToolCallCompleted(request_id=unfinished.request_id, call_id="c", name="read", content=text))
     await store.forget("a")
-    await bench.expect_history("the history when another one was forgotten", turn(text), "b")
+    kept = [*turn(f"b, alone: {text}"), *turn(text)]
+    await bench.expect_history("the history when another one was forgotten", kept, "b")
     await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
-    await bench.expect_history("the history when its request was pruned", turn(text), "b")
+    await bench.expect_history("the history when its request was pruned", kept, "b")
     await store.forget("b")
     await unfinished.expect_nothing_new("all others were forgotten")
     await unfinished.end(*turn(text))

@@ -136,6 +136,8 @@ async def renewing(bench: Bench) -> None:
     bench.expect("the end of another's", until, (await others.record()).lease_until)
     bench.expect("whether one that was given back is free", True, await released.is_free())
     bench.expect("how many of somebody unknown were renewed", 0, await journal.renew(bench.new_id("nobody"), HOUR))
+    bench.expect("how many of nobody were renewed", 0, await journal.renew("", HOUR))
+    bench.expect("whether one that was given back is still free", True, await released.is_free())
     await journal.renew(mine, 0)
     for each in held:
         bench.expect("whether a lease renewed for 0 seconds is free", True, await bench.until(each.is_free))
@@ -200,6 +202,26 @@ async def fencing_of_two_stores(bench: Bench) -> None:
     await _fenced(bench, bench.journal_of(await bench.another()))
 
 
+@check("ended-elsewhere", JOURNAL, SHARED)
+async def ended_elsewhere(bench: Bench) -> None:
+    """What another store has ended with the same lease is refused, step and ending alike: it stays as it ended."""
+    other = bench.journal_of(await bench.another())
+    for ending, history in (("completed", turn("ended")), ("abandoned", [])):
+        for late_ending, late_turn in ((None, ()), ("failed", turn("too late"))):
+            here = await bench.begun()
+            there = bench.writing(here.conversation_id, journal=other, request_id=here.request_id)
+            there.steps = [*here.steps]
+            if ending == "abandoned":
+                await other.abandon(here.request_id, 1)
+            else:
+                await there.end(*history)
+            late = here.entry(here.made(1), ending=late_ending, turn=late_turn)
+            await bench.refused(f"an append to what is {ending} elsewhere", bench.journal.append(late))
+            await there.expect_nothing_new(f"it was {ending} elsewhere")
+            bench.expect("the ending", ending, (await there.record()).ending)
+            await bench.expect_history("the history", history, here.conversation_id)
+
+
 @check("fencing-in-flight", JOURNAL, SHARED)
 async def fencing_in_flight(bench: Bench) -> None:
     """A step under way while another process takes the lease is among what that one is told of, or is refused."""
@@ -230,6 +252,14 @@ async def fencing_in_flight(bench: Bench) -> None:
 
 
 async def _fenced(bench: Bench, other: JournalStore) -> None:
+    ending = await bench.begun(seconds=0)  # whose first attempt, as one that has lost its lease, is to end
+    await bench.until(lambda: ending.is_free(other))
+    await other.take(ending.request_id, "b", HOUR)
+    last = ending.entry(ending.made(1), ending="completed", turn=turn("stale"))
+    await bench.refused("an ending of who has lost the lease", bench.journal.append(last), LeaseLost)
+    await ending.expect_nothing_new("an ending of who has lost the lease", other)
+    bench.expect("the ending", None, (await ending.record(other)).ending)
+    await bench.expect_history("the history", [], ending.conversation_id)
     owner = bench.new_id("owner")
     stale = await bench.begun(seconds=0, owner=owner)
     await stale.step()
@@ -252,8 +282,8 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
     bench.expect("whether it could give back", False, await bench.journal.release(stale.request_id, 1))
     bench.expect("whether it could abandon", False, await bench.journal.abandon(stale.request_id, 1))
     bench.expect("how many it could renew", 0, await bench.journal.renew(owner, HOUR))
-    going_on = bench.writing(stale.conversation_id, journal=other)
-    going_on.request_id, going_on.epoch, going_on.steps = stale.request_id, 2, [*stale.steps]
+    going_on = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
+    going_on.epoch, going_on.steps = 2, [*stale.steps]
     await going_on.step(*going_on.made(2))
     await going_on.expect_nothing_new("the other one has gone on", bench.journal)
     await other.release(stale.request_id, 2)
