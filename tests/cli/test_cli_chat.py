@@ -175,6 +175,12 @@ class TestSignals:
             signal.raise_signal(number)
         assert self.killed == [(number, signal.SIG_DFL)]
 
+    def test_one_that_ends_a_reading_does_so_though_another_is_there_by_then(self, host: Host):
+        with pytest.raises(KeyboardInterrupt), host.prompting():
+            raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+        with pytest.raises(SystemError), host.prompting():
+            raise SystemError("something else")
+
     def test_one_that_comes_while_everything_closes_kills(self, host: Host):
         with host:
             host.ask("q")
