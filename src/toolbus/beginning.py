@@ -15,9 +15,9 @@ from .core.control import UPDATE_PLAN, plan_in
 from .core.limits import Limits
 from .core.state import DEFAULT_RESULT_CHARS, CallStatus, Messages, TurnState
 from .core.transcript import repair
-from .core.turn import ModelFailed, Resume, Start, apply_all
+from .core.turn import ModelFailed, Resume, Start, apply, apply_all
 from .errors import ApplicationError, ProtocolViolation, ResumeMismatch, ToolbusError
-from .events import ApprovalRequested, CancelRequested, Event, RequestStarted
+from .events import ApprovalRequested, CancelRequested, Event, RequestStarted, encode
 from .mailbox import Mailbox
 from .messages import Message, SystemMessage, UserMessage
 from .options import SessionOptions
@@ -91,9 +91,16 @@ class Beginning:
                 self.earlier, self.stored = len(earlier), len(given)
 
     def go_on_from(
-        self, facts: Sequence[Event], earlier: Sequence[Message], state: TurnState, tools: ToolSource
+        self,
+        facts: Sequence[Event],
+        earlier: Sequence[Message],
+        state: TurnState,
+        tools: ToolSource,
+        size_bytes: int,
     ) -> None:
         """Bring the state to where another process has left it: `facts` are all that it has written.
+
+        `size_bytes` is what they take in the journal.
 
         `earlier` are the messages of the conversation that it began with, as a store has them; what `history=` gave is
         in the state already. Raises `ResumeMismatch`.
@@ -109,9 +116,10 @@ class Beginning:
                 f"and the store has {len(state.messages)} now"
             )
         state.parent_id, state.metadata = facts[0].parent_id, facts[0].metadata
+        state.tools = tools.specs
         _take_plan(state, tools)
         try:
-            apply_all(state, facts)
+            _apply_again(state, facts, size_bytes)
         except ProtocolViolation as exc:
             at = f"fact {state.facts} of request {state.request_id}"
             raise ResumeMismatch(f"{at} cannot be applied: {exc}") from exc
@@ -150,6 +158,17 @@ class Beginning:
             return self.without_guardrails(state, tools)
         refused = ApplicationError(f"on_prompt did not return in timeout_seconds={seconds:g}")
         return self.without_guardrails(state, tools, refused)
+
+
+def _apply_again(state: TurnState, facts: Sequence[Event], size_bytes: int) -> None:
+    """Apply what a journal of that size has. Replies are judged by what it took when they came."""
+    if size_bytes < state.limits.max_journal_bytes:
+        apply_all(state, facts)
+    else:
+        for fact in facts:
+            apply(state, fact)
+            state.journal_bytes += len(encode(fact))
+    state.journal_bytes = size_bytes
 
 
 def _take_plan(state: TurnState, tools: ToolSource) -> None:

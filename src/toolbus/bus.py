@@ -300,7 +300,7 @@ class EventBus:
         is logged.
         """
         key = (request_id, call_id)
-        if key in self._watched or key in self._settled:
+        if key in self._watched or (key in self._settled and key not in self._open):
             return False
         self._watched[key] = settled
         return True

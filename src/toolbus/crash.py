@@ -11,6 +11,7 @@ from .bus import EventBus
 from .core.facts import result_message
 from .core.state import Phase, TurnState
 from .core.transcript import repair
+from .errors import LeaseLost
 from .events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from .mailbox import Mailbox
 
@@ -22,9 +23,11 @@ _TERMINAL = (ToolCallCompleted, ToolCallFailed)
 def told_all_the_same(facts: Sequence[Event], exc: BaseException) -> list[Event]:
     """Of facts that are applied and may not be written, those that have to be told: `exc` is why.
 
-    Of a journal that fails, how calls have ended, since nobody else will tell any more. When a task is cancelled by
-    asyncio itself, which knows no shield, all but calls that were to begin.
+    Of a journal that fails, how calls have ended, since nobody else will tell any more; but none where another process
+    does. When a task is cancelled by asyncio itself, which knows no shield, all but calls that were to begin.
     """
+    if isinstance(exc, LeaseLost):
+        return []
     if isinstance(exc, Exception):
         return [fact for fact in facts if isinstance(fact, _TERMINAL)]
     return [fact for fact in facts if not isinstance(fact, ToolCallRequested)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -34,7 +34,10 @@ _WARN_AT = 0.8  # of a limit
 
 @dataclass(slots=True)
 class _Kept:
-    """One request that is kept. `unwritten` is what the store did not take, in one entry, from its first place on."""
+    """One request that is kept.
+
+    `unwritten` is what the store has not taken, in one entry from its first place on: also what it takes just now.
+    """
 
     session: RequestSession
     given: int
@@ -62,7 +65,12 @@ class Keeper:
         self._on_failure = on_failure
         self._kept: dict[str, _Kept] = {}
         self._changed = anyio.Event()
-        self._endings: dict[str, _Kept] = {}  # requests that have ended, and whose ending is still to be written
+        self._owed: dict[str, Callable[[], Awaitable[object]]] = {}  # by request, what the store has still to be told
+        self._fails = False  # whether the log has told that the store fails
+
+    def keeps(self, request_id: str) -> bool:
+        """Whether the request runs here."""
+        return request_id in self._kept
 
     def keep(self, session: RequestSession, *, given: int = 0, resumed: RequestRecord | None = None) -> None:
         """Take a request on, before it runs. `given` are how many messages `history=` gave.
@@ -81,12 +89,13 @@ class Keeper:
         entry = self._entry(kept, seq, facts)
         if kept.unwritten is not None:
             entry = _joined(kept.unwritten, entry)
+        kept.unwritten = entry
         try:
             size_bytes = await self._write(kept, entry)
         except LeaseLost:
+            kept.unwritten = None
             raise
         except StoreError as exc:
-            kept.unwritten = entry
             if self._on_failure == "stop":
                 raise
             self._warn(kept, exc)
@@ -128,31 +137,30 @@ class Keeper:
 
     async def _write(self, kept: _Kept, entry: Entry) -> int:
         """Have the store take an entry, or say within its time why not. Raises `StoreError`."""
-        if kept.is_unsure:
-            entry = await self._without_what_is_there(kept, entry)
-            if not entry.facts:
-                return 0
-        kept.is_unsure = True
-        with anyio.move_on_after(_ANSWER_SECONDS) as scope:
+        with anyio.move_on_after(_ANSWER_SECONDS):
+            if kept.is_unsure:
+                there = await self._look(kept, entry)
+                if there is not None:
+                    entry = replace(entry, seq=there.facts, facts=entry.facts[there.facts - entry.seq :])
+                    if not entry.facts:
+                        return there.size_bytes
+            kept.is_unsure = True
             size_bytes = await _asked(self.store.append(entry))
             kept.is_unsure, kept.unwritten = False, None
             kept.written = entry.seq + len(entry.facts)
             kept.has_ended = entry.ending is not None
             return size_bytes
-        assert scope.cancelled_caught
         raise StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
 
-    async def _without_what_is_there(self, kept: _Kept, entry: Entry) -> Entry:
-        """The store may have taken what it did not answer to."""
-        with anyio.move_on_after(_ANSWER_SECONDS):
-            record = await _asked(self.store.request(entry.request_id))
-            kept.is_unsure = False
-            if record is None or record.epoch != kept.epoch or record.facts <= entry.seq:
-                return entry
-            kept.has_ended = record.ending is not None
-            kept.unwritten = None
-            return replace(entry, seq=record.facts, facts=entry.facts[record.facts - entry.seq :])
-        raise StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
+    async def _look(self, kept: _Kept, entry: Entry) -> RequestRecord | None:
+        """The store may have taken what it did not answer to: the request as it has it, if it has some of `entry`."""
+        there = await _asked(self.store.request(entry.request_id))
+        if there is None or there.epoch != kept.epoch or there.facts <= entry.seq:
+            return None
+        kept.written, kept.has_ended = there.facts, there.ending is not None
+        if there.facts >= entry.seq + len(entry.facts):
+            kept.is_unsure, kept.unwritten = False, None
+        return there
 
     def _warn(self, kept: _Kept, exc: StoreError) -> None:
         if not kept.has_warned:
@@ -178,65 +186,116 @@ class Keeper:
     # --------------------------------------------------------------------------------------- endings, leases
 
     async def let_go(self, session: RequestSession) -> bool:
-        """A request has ended here, or was left. Returns whether the journal has its turn, or will have it."""
+        """A request has ended here, or was left. Returns whether the journal has its turn, or may have it."""
         kept = self._kept.pop(session.request_id, None)
         if kept is None:
             return False
         session.note_journaled(whole=kept.has_ended)
-        if session.leaves:
-            if kept.written:
-                await self._guarded(self.store.release(session.request_id, kept.epoch))
-            return True
         if kept.has_ended or not (kept.written or kept.unwritten):
             return kept.has_ended
-        self._endings[session.request_id] = kept
-        self._changed.set()
-        return self._on_failure == "warn"
+        may_have_turn = self._on_failure == "warn" and kept.unwritten is not None
+        if session.leaves:
+            await self._settle(kept)
+            return True
+        unsure = kept.unwritten if kept.is_unsure else None
+        if not may_have_turn and unsure is not None and unsure.ending is not None:
+            # A turn that is remembered twice is worse than one that is not.
+            may_have_turn = await self._guarded(self._look(kept, unsure)) is not None or kept.has_ended
+        if not kept.has_ended:
+            self._owe(session.request_id, lambda: self._end(kept))
+        return may_have_turn
 
     async def give_up(self, record: RequestRecord) -> None:
         """A request whose lease was taken cannot go on: leave it for another attempt."""
         self._kept.pop(record.request_id, None)
-        await self._guarded(self.store.release(record.request_id, record.epoch))
+
+        def release() -> Awaitable[object]:
+            return self.store.release(record.request_id, record.epoch)
+
+        if await self._guarded(release()) is not None:
+            self._owe(record.request_id, release)
+
+    async def _settle(self, kept: _Kept) -> None:
+        if await self._guarded(self._end(kept)) is not None:
+            self._owe(kept.session.request_id, lambda: self._end(kept))
+
+    def _owe(self, request_id: str, what: Callable[[], Awaitable[object]]) -> None:
+        self._owed[request_id] = what
+        self._changed.set()
 
     async def run(self) -> None:
-        """Renew the leases, and write what could not be written when its request ended. Until cancelled."""
+        """Renew the leases, and tell the store what it could not be told in time. Until cancelled."""
         seconds = self.lease_seconds / _RENEWALS
         renew_at = anyio.current_time() + seconds
         while True:
-            wait = min(renew_at - anyio.current_time(), _RETRY_SECONDS) if self._endings else None
+            wait = min(renew_at - anyio.current_time(), _RETRY_SECONDS) if self._owed else None
             self._changed = anyio.Event()
             with anyio.CancelScope(deadline=renew_at if wait is None else anyio.current_time() + wait):
                 await self._changed.wait()
             if anyio.current_time() >= renew_at:
-                renew_at += seconds
+                renew_at = anyio.current_time() + seconds
                 if self._kept:
-                    await self._guarded(self.store.renew(self.owner, self.lease_seconds))
+                    await self._guarded(self._renew())
             await self.flush()
 
+    async def _renew(self) -> None:
+        """Renew the leases. A request whose lease is another's by now is left: it would find out at its next step."""
+        mine = [each for each in self._kept.values() if each.written]
+        held = await _asked(self.store.renew(self.owner, self.lease_seconds))
+        mine = [each for each in mine if not each.has_ended and self.keeps(each.session.request_id)]
+        if held >= len(mine):
+            return
+        for kept in mine:
+            request_id = kept.session.request_id
+            there = await _asked(self.store.request(request_id))
+            if there is not None and there.epoch != kept.epoch and self._kept.get(request_id) is kept:
+                kept.session.leave(str(LeaseLost(request_id, kept.epoch)))
+
     async def flush(self) -> None:
-        """Try once to write what could not be written."""
-        for request_id, kept in list(self._endings.items()):
-            if await self._guarded(self._end(kept)):
-                self._endings.pop(request_id, None)
+        """Try once to tell the store what it could not be told."""
+        for request_id, owed in list(self._owed.items()):
+            problem = await self._guarded(owed())
+            if problem is None:
+                if self._owed.get(request_id) is owed:
+                    del self._owed[request_id]
+            elif problem.retryable:
+                return  # nobody is told any more than this one; the leases have to be renewed meanwhile
 
-    async def _end(self, kept: _Kept) -> bool:
-        if self._on_failure == "warn" and kept.unwritten is not None:
+    async def _end(self, kept: _Kept) -> None:
+        session = kept.session
+        if kept.unwritten is not None and (self._on_failure == "warn" or session.leaves):
             await self._write(kept, kept.unwritten)
+        if kept.has_ended:
+            session.note_journaled(whole=True)
+        elif session.leaves:
+            await self.store.release(session.request_id, kept.epoch)
         else:
-            await self.store.abandon(kept.session.request_id, kept.epoch)
-        return True
+            await self.store.abandon(session.request_id, kept.epoch)
 
-    async def _guarded(self, what: Awaitable[object]) -> bool:
-        """Await `what`, and log that it failed. What is another process's by now needs no more care."""
+    async def _guarded(self, what: Awaitable[object]) -> StoreError | None:
+        """Await `what`; why it failed. What is another process's by now needs no more care.
+
+        The log tells of the first failure, and when the store answers again.
+        """
+        problem: StoreError = StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
         try:
             with anyio.move_on_after(_ANSWER_SECONDS):
                 await _asked(what)
-                return True
+                self._note(None)
+                return None
         except LeaseLost:
-            return True
+            return None
         except StoreError as exc:
-            _logger.warning("the store failed: %s", exc)
-        return False
+            problem = exc
+        self._note(problem)
+        return problem
+
+    def _note(self, problem: StoreError | None) -> None:
+        if problem is None and self._fails:
+            _logger.info("the store answers again")
+        elif problem is not None and not self._fails:
+            _logger.warning("the store failed, and is asked again and again: %s", problem)
+        self._fails = problem is not None
 
 
 async def _asked(what: Awaitable[T]) -> T:

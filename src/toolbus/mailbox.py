@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from .events import CancelRequested, Event, ToolCallCompleted, ToolCallFailed
+from .events import CancelRequested, Event, SteeringAdded, ToolCallCompleted, ToolCallFailed
 from .protocols import LateResults, RequestView
 
 __all__ = ["Mailbox"]
@@ -78,9 +78,13 @@ class Mailbox:
             events.sort(key=_is_asked)
         return events
 
-    def drain_what_counts(self) -> list[Any]:
-        """`drain`, when the request is given up: what is done and why it ends; no call may begin any more."""
-        return [event for event in self.drain() if isinstance(event, _COUNTS)]
+    def drain_what_counts(self, *, goes_on: bool = False) -> list[Any]:
+        """`drain`, when the request is given up: what is done and why it ends; no call may begin any more.
+
+        With `goes_on`, which it will elsewhere, what was said to it as well; an answered question is asked again there.
+        """
+        kinds = (*_COUNTS, SteeringAdded) if goes_on else _COUNTS
+        return [event for event in self.drain() if isinstance(event, kinds)]
 
     def cause(self, call_id: str) -> BaseException | None:
         """The exception behind a call's failure, where it was raised in this process."""

@@ -10,22 +10,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
+import anyio
+
 from .agreement import limits_in, memo_in, messages_from, options_in, provider_name
-from .errors import ResumeMismatch, ToolbusError
-from .events import RequestStarted
+from .errors import ApplicationError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
+from .events import Event, RequestCancelled, RequestCompleted, RequestFailed, RequestStarted
 from .keeping import Keeper
 from .logs import logger
 from .messages import Message, UserMessage
-from .options import RequestOptions
+from .options import RequestOptions, check_options
 from .outcome import RequestResult
 from .session import RequestSession
-from .storage import RequestRecord, Store
+from .storage import Ending, RequestRecord, Store
 
 __all__ = ["OptionsFor", "ResumeProblem", "Resumption", "Unfinished"]
 
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """What the application gives a request again: the options of `Runtime.run`, `output` among them."""
 
+_ENDINGS: dict[type[Event], tuple[Ending, ...]] = {
+    RequestCompleted: ("completed", "stopped"),
+    RequestFailed: ("failed",),
+    RequestCancelled: ("cancelled",),
+}
 Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str], RequestSession]
 
 
@@ -71,21 +78,42 @@ class Unfinished:
         problems: list[ResumeProblem] = []
         held = 0
         for record in await self._journal.unfinished(limit=limit):
-            taken = await self._journal.take(record.request_id, self._keeper.owner, self._keeper.lease_seconds)
-            if taken is None:
-                held += 1
-                continue
             try:
-                session = await self._session(taken)
-                self._keeper.keep(session, resumed=taken)
-                take_up(session)
+                session = await self._taken_up(record, take_up)
             except ToolbusError as exc:
-                logger.warning("the request cannot go on: %s", exc, extra={"request_id": taken.request_id})
-                problems.append(ResumeProblem(request=taken, error=exc))
-                await self._keeper.give_up(taken)
+                if exc.retryable and isinstance(exc, StoreError):
+                    raise  # it is not the request's: the others can go on no more than this one
+                logger.warning("the request cannot go on: %s", exc, extra={"request_id": record.request_id})
+                problems.append(ResumeProblem(request=record, error=exc))
+                continue
+            if session is None:
+                held += 1
             else:
                 sessions.append(session)
         return Resumption(sessions=tuple(sessions), problems=tuple(problems), held=held)
+
+    async def _taken_up(
+        self, record: RequestRecord, take_up: Callable[[RequestSession], None]
+    ) -> RequestSession | None:
+        """The session that goes on with a request; None where somebody else has it. What fails gives the lease back."""
+        keeper = self._keeper
+        if keeper.keeps(record.request_id):  # this runtime itself, whose lease has run out: its next renewal is due
+            return None
+        taken = None
+        with anyio.CancelScope(shield=True):  # bounded by the store; a lease that nobody knew of would be renewed too
+            taken = await self._journal.take(record.request_id, keeper.owner, keeper.lease_seconds)
+        if taken is None:
+            return None
+        try:
+            session = await self._session(taken)
+            _compare_providers(taken, session)
+            keeper.keep(session, resumed=taken)
+            take_up(session)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await keeper.give_up(taken)
+            raise
+        return session
 
     async def recall(self, request_id: str) -> RequestResult[Any] | None:
         """The result of a request that has ended."""
@@ -104,7 +132,7 @@ class Unfinished:
             raise ResumeMismatch(f"request {record.request_id} cannot go on: its first fact is not request_started")
         stored: int = agreed.get("history_stored", 0)
         history = await self._store.history(record.conversation_id) if stored else ()
-        options = _options_of(record, {} if self._options is None else self._options(record))
+        options = _options_of(record, self._given(record))
         prompt = UserMessage(content=facts[0].prompt or "-")  # in the facts as it was
         session = self._make(
             [*messages_from(agreed.get("history")), prompt],
@@ -115,8 +143,23 @@ class Unfinished:
         session.granted.update(agreed.get("granted") or {})
         session.sending.memo = memo_in(agreed)
         session.go_on_from(facts, history[:stored], record.size_bytes)
-        _compare_providers(record, session)
+        told = _ENDINGS.get(type(facts[-1]), ()) or (None, "abandoned")
+        if record.ending not in told:
+            what = f"its record has the ending {record.ending}, and its last fact is {facts[-1].type}"
+            text = f"the journal of request {record.request_id} is damaged: {what}"
+            raise StoreDamaged(text, request_id=record.request_id, seq=len(facts) - 1)
         return session
+
+    def _given(self, record: RequestRecord) -> Mapping[str, Any]:
+        """What the application gives the request again. Raises `ApplicationError` for what its function raises."""
+        if self._options is None:
+            return {}
+        try:
+            given = dict(self._options(record))
+        except Exception as exc:
+            raise ApplicationError(f"options raised {type(exc).__name__}: {exc}") from exc
+        check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "resume")
+        return given
 
 
 def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, Any]:

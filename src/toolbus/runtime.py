@@ -162,7 +162,8 @@ class Runtime:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         if self._keeper is not None:
-            self._group.start_soon(self._keep, self._keeper)
+            self._keeping = anyio.CancelScope()
+            self._group.start_soon(self._keep, self._keeper, self._keeping)
         return self
 
     async def _open_store(self) -> None:
@@ -175,8 +176,8 @@ class Runtime:
             self._keeper = Keeper(journal, lease_seconds=self._lease_seconds, on_failure=self._on_store_failure)
         self.journal = self._keeper
 
-    async def _keep(self, keeper: Keeper) -> None:
-        with anyio.CancelScope() as self._keeping:
+    async def _keep(self, keeper: Keeper, scope: anyio.CancelScope) -> None:
+        with scope:
             await keeper.run()
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -211,9 +212,11 @@ class Runtime:
             close = getattr(provider, "aclose", None)
             if close is not None:
                 await close()
-        if self._keeper is not None:
-            await self._keeper.flush()
-        await self.store.aclose()
+        try:
+            if self._keeper is not None:
+                await self._keeper.flush()
+        finally:
+            await self.store.aclose()
 
     async def drain(self, *, grace_seconds: float | None = None) -> int:
         """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were.
@@ -353,6 +356,7 @@ class Runtime:
 
     def _take_up(self, session: RequestSession) -> None:
         """Go on with a request that another process has begun, when its turn and a place are free."""
+        self._check_usable({})  # it may have begun to close meanwhile
         ticket = self._admission.take(session.conversation_id)
 
         async def prepare() -> Sequence[Message]:

@@ -175,8 +175,7 @@ class RequestSession(SessionHandle):
 
     def go_on_from(self, facts: Sequence[Event], earlier: Sequence[Message], size_bytes: int) -> None:
         """Begin where another process has left the request: see `Beginning.go_on_from`. Before `run`."""
-        self.beginning.go_on_from(facts, earlier, self._state, self.tools)
-        self._state.journal_bytes = size_bytes
+        self.beginning.go_on_from(facts, earlier, self._state, self.tools, size_bytes)
 
     @property
     def status(self) -> StatusTeller:
@@ -251,7 +250,8 @@ class RequestSession(SessionHandle):
                 await self._live(mailbox)
             else:
                 with anyio.CancelScope() as self._scope:
-                    await self._live(mailbox)
+                    if not self.leaves:
+                        await self._live(mailbox)
         except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
             self._crash(exc)
         finally:
@@ -267,18 +267,17 @@ class RequestSession(SessionHandle):
 
     async def _live(self, mailbox: Mailbox) -> None:
         """From the beginning to the ending."""
-        state = self._state
-        if state.open_calls:  # of another process: only now somebody could answer them
-            self._bus.open_calls(mailbox, state.open_calls)
-        await self.beginning.make_ready(state, mailbox)
-        first = await self.beginning.first_input(state, self, self._asker, self._clock, mailbox)
+        await self.beginning.make_ready(self._state, mailbox)
+        first = await self.beginning.first_input(self._state, self, self._asker, self._clock, mailbox)
+        self._bus.open_calls(mailbox, self._state.open_calls)  # of another process, and answered by nobody before
         await self._step([first, *mailbox.drain()], self._clock())
         self._accept()
-        while state.ending is None:
+        while self._state.ending is None:
             with anyio.CancelScope() as scope:
                 await self._carry_on(mailbox, scope)
             if scope.cancelled_caught:
                 await self._on_fired(mailbox)
+        self.leaves = ""
 
     async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
         """Perform commands until the end, or until a timer fires.
@@ -334,14 +333,14 @@ class RequestSession(SessionHandle):
         if scope.cancelled_caught:
             raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
-    def _advance(self, inputs: Sequence[Input], now: float) -> list[Event]:
-        """Decide and apply until nothing follows. Synchronous, so no result can slip in between."""
+    def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> list[Event]:
+        """Decide and apply until nothing `follows`. Synchronous, so no result can slip in between."""
         state = self._state
         if state.waiting or isinstance(inputs[0], Resume):
             # A person's decision, and what was begun elsewhere, is for the tools as they are now.
             state.tools = self._asker.known(self.tools)
         facts: list[Event] = []
-        queue: list[Input | None] = [*inputs, None]
+        queue: list[Input | None] = [*inputs, None] if follows else [*inputs]
         for happened in queue:
             made = decide(state, happened, now)
             while made:
@@ -438,23 +437,22 @@ class RequestSession(SessionHandle):
         `resumable`; no ending goes out. A request that has not begun, or that has no journal, is cancelled. False when
         it does not run (any more).
         """
-        if self._scope is None or self._state.phase is Phase.NEW:
+        if self._journal is None or self._state.phase is Phase.NEW:
             return self.cancel(reason)
         if self._state.ending is not None:
             return False
         self.leaves = reason
-        self._scope.cancel()
+        if self._scope is not None:
+            self._scope.cancel()
         return True
 
     async def _abandon(self) -> None:
         """The host cancelled the task, or the request is left: end here, now. Awaits nothing but the journal."""
-        inputs: list[Any] = self._mailbox.drain_what_counts() if self._mailbox else []
+        inputs: list[Any] = self._mailbox.drain_what_counts(goes_on=bool(self.leaves)) if self._mailbox else []
         if self.leaves:
-            if results := [each for each in inputs if isinstance(each, (ToolCallCompleted, ToolCallFailed))]:
-                self._publish(await self._written(results), results)
-            if self._state.ending is None:
-                settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=False)
-                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
+            await self._written(inputs)  # all of it was told already
+            settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=False)
+            self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
             return
         if self._state.phase is Phase.NEW:
             inputs.insert(0, self.beginning.without_guardrails(self._state, self.tools))
@@ -463,10 +461,13 @@ class RequestSession(SessionHandle):
 
     async def _written(self, inputs: Sequence[Input]) -> list[Event]:
         """The facts of a last step, written if they can be: what the journal says to that, the log tells."""
-        facts = self._advance(inputs, self._clock())
+        facts = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else []
         if self._journal is not None and facts:
             try:
                 await self._write(self._journal, facts)
+            except LeaseLost as exc:  # another process tells how it ends
+                self.leaves = str(exc)
+                return []
             except Exception as exc:
                 self._error = exc if isinstance(exc, ToolbusError) else None
                 logger.error("the last facts were not written", exc_info=exc, extra={"request_id": self.request_id})
@@ -483,11 +484,10 @@ class RequestSession(SessionHandle):
         self._error = self._as_told(exc)
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
-        if lost:
-            self.leaves = str(exc)
-            return
-        self.status.tell(state.ending)
-        self._bus.announce(state.ending)
+        self.leaves = str(exc) if lost else ""
+        if not lost:
+            self.status.tell(state.ending)
+            self._bus.announce(state.ending)
 
     def _finish(self, mailbox: Mailbox) -> None:
         self._bus.close_mailbox(mailbox)

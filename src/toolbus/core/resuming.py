@@ -32,6 +32,7 @@ def decide_resume(state: TurnState, _resume: Resume, facts: Facts, now: float) -
         if not why and not gives_up and spec is not None:
             request_call(state, each.call, spec, each.arguments or {}, facts, now)
         else:
+            why = why or "; it may have had its effect."
             facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why}")
 
 
