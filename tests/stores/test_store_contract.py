@@ -10,6 +10,7 @@ import pytest
 
 from toolbus.clock import wall_time_from
 from toolbus.stores.memory import MemoryStore
+from toolbus.stores.sql import SqlStore
 from toolbus.stores.sqlite import Durability, SqliteStore
 from toolbus.testing import check_store, store_checks
 
@@ -46,27 +47,30 @@ async def test_the_memory_store_keeps_the_contract_with_a_journal(clock: Clock) 
     assert report.passed == tuple(store_checks())
 
 
-async def check_sqlite(folder: Path, clock: Clock, durability: Durability) -> None:
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize(("anyio_backend", "durability"), [("asyncio", "process"), ("trio", "power")])
+async def test_the_sqlite_store_keeps_the_contract(
+    anyio_backend: str, durability: Durability, tmp_path: Path, clock: Clock
+) -> None:
     numbers = count()
 
     def opened(path: Path) -> SqliteStore:
         return SqliteStore(path, durability=durability)
 
     report = await check_store(
-        lambda: opened(folder / f"{next(numbers)}.db"),
+        lambda: opened(tmp_path / f"{next(numbers)}.db"),
         reopen=lambda store: opened(store.path),
         let_pass=clock.let_pass,
     )
     assert report.passed == tuple(store_checks())
 
 
-@pytest.mark.guarantee("G11", "G20")
-async def test_the_sqlite_store_keeps_the_contract(tmp_path: Path, clock: Clock) -> None:
-    await check_sqlite(tmp_path, clock, "process")
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_sqlite_store_keeps_the_contract_when_it_waits_for_the_disk(
-    tmp_path: Path, clock: Clock, anyio_backend: str
-) -> None:
-    await check_sqlite(tmp_path, clock, "power")
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # its threads are those of SQLite's store
+async def test_the_postgresql_store_keeps_the_contract(anyio_backend: str, postgres_url: str) -> None:
+    numbers = count()
+    report = await check_store(
+        lambda: SqlStore(postgres_url, schema=f"store_{next(numbers)}"),
+        reopen=lambda store: SqlStore(postgres_url, schema=store.schema),
+    )
+    assert report.passed == tuple(store_checks())

@@ -18,9 +18,9 @@ __all__: list[str] = []
 async def endings(bench: Bench) -> None:
     """An ending of each kind is known, with its time; the lease is given back, and nothing is written any more."""
     journal = bench.journal
-    for ending in get_args(Ending):
-        writing = await bench.begun()
-        await bench.tick()
+    begun = {ending: await bench.begun() for ending in get_args(Ending)}
+    await bench.tick()
+    for ending, writing in begun.items():
         await writing.end(*turn("asked"), ending=ending)
         record = await writing.record()
         bench.expect("the ending", ending, record.ending)
