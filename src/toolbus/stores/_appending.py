@@ -11,7 +11,7 @@ from ..errors import LeaseLost, StoreError
 from ._database import Database, Row, Rows
 from ._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
 
-__all__ = ["append_all", "head_of", "remember"]
+__all__ = ["append_all", "remember", "restore"]
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq, size_bytes,"
@@ -96,7 +96,7 @@ def _why(database: Database, entry: Written, exc: Exception) -> StoreError:
             error.__cause__ = exc
         return error
     try:
-        head_of(database, entry)
+        _head_of(database, entry)
     except StoreError as error:
         return error
     return StoreError(f"request {entry.request_id} cannot be written, and nothing tells why")
@@ -109,7 +109,7 @@ def _knows(database: Database, request_id: str) -> bool:
         return False
 
 
-def head_of(database: Database, entry: Written) -> Head:
+def _head_of(database: Database, entry: Written) -> Head:
     """The end of a request's journal, as the database has it, when `entry` may be written there.
 
     Raises `LeaseLost`, and `StoreError` for one that has not begun, or has ended.
@@ -154,7 +154,7 @@ class _Group:
             return self._begin(entry, entry.begun)
         head = self._database.heads.get(entry.request_id)
         if head is None or head.epoch != entry.epoch or head.seq != entry.seq:
-            head = head_of(self._database, entry)
+            head = _head_of(self._database, entry)
         return head
 
     def _begin(self, entry: Written, begun: Begun) -> Head:
@@ -165,26 +165,37 @@ class _Group:
         return Head(entry.epoch, 0, 0, start)
 
     def _add(self, entry: Written, head: Head) -> None:
+        request_id, head = entry.request_id, self._add_facts(entry, head)
+        guard = (request_id, entry.epoch, entry.seq)
+        if entry.ending is None:
+            self._moved.append((head.seq, head.size_bytes, head.hash, *guard))
+            self.heads.append((request_id, head))
+        else:
+            self._ended.append((head.seq, head.size_bytes, head.hash, entry.ending, *guard))
+            self.heads.append((request_id, None))
+            if entry.turn is not None:
+                self._turns.append(entry.turn)
+        self.outcomes.append(head.size_bytes)
+
+    def _add_facts(self, entry: Written, head: Head) -> Head:
         request_id, seq, last = entry.request_id, entry.seq, head.hash
         step_end = seq + len(entry.rows) - 1
         for kind, data in entry.rows:
             last = chained(last, seq, step_end, data)
             self._facts.append((request_id, seq, step_end, kind, data, last))
             seq += 1
-        size_bytes = head.size_bytes + entry.size_bytes
-        guard = (request_id, entry.epoch, entry.seq)
-        if entry.ending is None:
-            self._moved.append((seq, size_bytes, last, *guard))
-            self.heads.append((request_id, Head(entry.epoch, seq, size_bytes, last)))
-        else:
-            self._ended.append((seq, size_bytes, last, entry.ending, *guard))
-            self.heads.append((request_id, None))
-            if entry.turn is not None:
-                self._turns.append(entry.turn)
         if entry.blobs:
             self._blobs.update(entry.blobs)
             self._uses += [(f"request {request_id}", digest) for digest in entry.blobs]
-        self.outcomes.append(size_bytes)
+        return Head(entry.epoch, seq, head.size_bytes + entry.size_bytes, last)
+
+    def add_all(self, entries: Sequence[Written], begun: Begun) -> None:
+        """All steps of one request that was written elsewhere, which move the end of its journal once."""
+        first = entries[0]
+        head = self._begin(first, begun)
+        for entry in entries:
+            head = self._add_facts(entry, head)
+        self._moved.append((head.seq, head.size_bytes, head.hash, first.request_id, first.epoch, 0))
 
     def write(self) -> None:
         """Write it, within a transaction. Raises `_Refused` when a guard does not hold for one of the entries."""
@@ -207,11 +218,22 @@ class _Group:
             _write_turns(database, self._turns)
 
 
-def remember(database: Database, turn: Turn) -> None:
-    """Write a turn that no journal has, in a transaction of its own."""
-    with database.transaction():
-        _write_blobs(database, turn.blobs, [(f"conversation {turn.conversation_id}", digest) for digest in turn.blobs])
-        _write_turns(database, [turn])
+def restore(database: Database, entries: Sequence[Written], begun: Begun) -> None:
+    """Write all steps of one request that was written elsewhere, within a transaction."""
+    group = _Group(database, [])
+    group.add_all(entries, begun)
+    group.write()
+
+
+def remember(database: Database, turns: Sequence[Turn]) -> None:
+    """Write turns that no journal has, within a transaction."""
+    blobs: dict[bytes, bytes] = {}
+    uses: set[tuple[str, bytes]] = set()
+    for turn in turns:
+        blobs.update(turn.blobs)
+        uses.update((f"conversation {turn.conversation_id}", digest) for digest in turn.blobs)
+    _write_blobs(database, blobs, uses)
+    _write_turns(database, turns)
 
 
 def _write_blobs(database: Database, blobs: dict[bytes, bytes], uses: Iterable[tuple[str, bytes]]) -> None:

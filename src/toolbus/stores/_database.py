@@ -128,6 +128,11 @@ class Database(ABC):
             self.rollback()
             raise
 
+    def own_faults(self, limit: int) -> Sequence[str]:
+        """What the database itself finds wrong with its file, where it can look: at most so many sentences."""
+        del limit
+        return ()
+
     # ------------------------------------------------------------------------------------------------- errors
 
     @abstractmethod

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from struct import Struct
+from struct import error as StructError  # noqa: N812 -- a class
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -34,6 +35,7 @@ from ._texts import message_text, title_of
 
 __all__ = [
     "LARGE_BYTES",
+    "UNREADABLE",
     "Begun",
     "Fetch",
     "Head",
@@ -48,6 +50,7 @@ __all__ = [
     "message_from",
     "searchable",
     "split",
+    "stored",
     "turn_of",
     "whole",
     "written",
@@ -59,6 +62,9 @@ LARGE_BYTES = 16 * 1024
 _REFERENCES = b"@"
 _PLACE = Struct(">QQ")
 _messages: TypeAdapter[Message] = TypeAdapter(Message)
+
+UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, StructError)
+"""What comes of reading values that damage has made something else of."""
 
 Fetch = Callable[[bytes], bytes]
 """The blob of a digest. Raises `KeyError` where it is missing or is not what was written."""
@@ -231,6 +237,15 @@ def whole(data: bytes, fetch: Fetch) -> bytes:
             holder = holder[step]
         holder[path[-1]] = text
     return orjson.dumps(value)
+
+
+def stored(value: object) -> bytes:
+    """A column's bytes. Raises `ValueError` where damage has made something else of them."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):  # SQLite keeps the type beside the value
+        return value.encode("utf-8", "surrogateescape")
+    raise ValueError(f"there are no bytes, but {type(value).__name__}")
 
 
 def digests_in(data: bytes) -> Sequence[bytes]:

@@ -14,6 +14,7 @@ from ..messages import Message
 from ..storage import ConversationRecord, RequestRecord, StoredFact, StoreStatistics
 from ._database import Database, Row
 from ._encoding import (
+    UNREADABLE,
     agreed_from,
     chain_start,
     chained,
@@ -21,11 +22,13 @@ from ._encoding import (
     fact_from,
     message_from,
     searchable,
+    stored,
 )
 from ._texts import folded
 
 __all__ = [
     "Salvage",
+    "conversation_record",
     "conversations",
     "facts",
     "history",
@@ -34,6 +37,7 @@ __all__ = [
     "salvage",
     "start_of",
     "statistics",
+    "turns",
     "unfinished",
 ]
 
@@ -55,7 +59,6 @@ class Salvage:
     facts: list[StoredFact] = field(default_factory=list[StoredFact])
     damage: StoreError | None = None
     hash: bytes = b""
-    size_bytes: int = 0
 
     def cut_to_a_step(self) -> None:
         """Leave out the facts of a step that is not whole."""
@@ -76,7 +79,7 @@ class _Blobs:
             row = self._database.one("SELECT data FROM blobs WHERE digest = ?", (digest,))
             if row is None:
                 raise KeyError(f"the large text {digest.hex()} is missing")
-            found = bytes(row[0])
+            found = stored(row[0])
             if sha256(found).digest() != digest:
                 raise KeyError(f"the large text {digest.hex()} was changed")
             self._read[digest] = found
@@ -102,6 +105,8 @@ def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
     except _Wrong as exc:
         found.damage = _damaged(request_id, exc.seq, str(exc))
         found.damage.__cause__ = exc.__cause__
+    except UNREADABLE as exc:  # in the request's own row
+        found.damage = _damaged(request_id, start + len(found.facts), f"its row cannot be read: {exc}")
     except StoreError as exc:  # a form that this version does not know
         found.damage = exc
     except Exception as exc:
@@ -141,21 +146,20 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
     found.hash = _hash_before(database, request_id, start, conversation_id, agreed)
     seq, step_end = start, -1
     for row in database.scan(_ROWS, (request_id, start)):
-        step_end = _check_row(row, seq, step_end, found.hash, is_first=seq == start)
-        data = bytes(row[3])
         try:
+            data, digest = stored(row[3]), stored(row[4])
+            step_end = _check_row(row, data, digest, seq, step_end, found.hash, is_first=seq == start)
             fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
-        except (KeyError, ValueError, TypeError, IndexError) as exc:
+        except UNREADABLE as exc:
             raise _Wrong(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
-        found.hash = bytes(row[4])
-        found.size_bytes += len(data)
+        found.hash = digest
         found.facts.append(StoredFact(seq=seq, step_end=step_end, fact=fact))
         seq += 1
     if step_end >= seq:
         raise _Wrong(seq, f"the step that ends at fact {step_end} breaks off")
     if seq != next_seq:
         raise _Wrong(min(seq, next_seq), f"there are {seq} facts, and {next_seq} were written")
-    if found.hash != bytes(last_hash):
+    if found.hash != stored(last_hash):
         raise _Wrong(max(0, seq - 1), "the last hash is another than the request's row has")
 
 
@@ -163,11 +167,11 @@ def _hash_before(database: Database, request_id: str, start: int, conversation_i
     if start == 0:
         if agreed is None:
             raise _Wrong(0, "what was agreed for it is gone")
-        return chain_start(request_id, conversation_id, bytes(agreed))
+        return chain_start(request_id, conversation_id, stored(agreed))
     before = database.one("SELECT hash FROM facts WHERE request_id = ? AND seq = ?", (request_id, start - 1))
     if before is None:
         raise _Wrong(start - 1, "the fact is gone")
-    return bytes(before[0])
+    return stored(before[0])
 
 
 def start_of(database: Database, request_id: str) -> bytes:
@@ -179,14 +183,14 @@ def start_of(database: Database, request_id: str) -> bytes:
     )
     if row is None or row[1] is None:
         raise _damaged(request_id, 0, "what was agreed for it is gone")
-    return chain_start(request_id, row[0], bytes(row[1]))
+    return chain_start(request_id, row[0], stored(row[1]))
 
 
-def _check_row(row: Row, seq: int, step_end: int, before: bytes, *, is_first: bool) -> int:
+def _check_row(row: Row, data: bytes, digest: bytes, seq: int, step_end: int, before: bytes, *, is_first: bool) -> int:
     """Raise unless this is the row that belongs at `seq`. Returns where its step ends."""
     if row[0] != seq:
         raise _Wrong(seq, "the fact is gone")
-    if chained(before, seq, row[1], bytes(row[3])) != bytes(row[4]):
+    if chained(before, seq, row[1], data) != digest:
         raise _Wrong(seq, "it is not what was written there, or what stands before it is not")
     if row[1] < seq or (not is_first and step_end >= seq and row[1] != step_end):
         raise _Wrong(seq, "the steps overlap")
@@ -199,9 +203,11 @@ def _check_row(row: Row, seq: int, step_end: int, before: bytes, *, is_first: bo
 def record_of(database: Database, row: Row) -> RequestRecord:
     """A request's record from its row. Raises `StoreDamaged` where what was agreed cannot be read."""
     request_id = row[0]
+    if not all(isinstance(each, int) for each in (row[2], row[8], row[9])) or not isinstance(row[1], str):
+        raise _damaged(request_id, 0, "its row cannot be read")
     try:
-        agreed = {} if row[10] is None else dict(agreed_from(bytes(row[10]), _Blobs(database)))
-    except (KeyError, ValueError, TypeError, IndexError) as exc:
+        agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
+    except UNREADABLE as exc:
         raise _damaged(request_id, 0, f"what was agreed for it cannot be read: {exc}") from exc
     return RequestRecord(
         request_id=request_id,
@@ -235,22 +241,29 @@ def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
 
 def history(database: Database, conversation_id: str) -> Sequence[Message]:
     """See `Store.history`. Raises `StoreDamaged`, whose text names the first message that is not what was written."""
+    return [message for _, message in turns(database, conversation_id)]
+
+
+def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Message]]:
+    """The messages of a conversation, each with the request whose turn it is from: see `history`."""
     head = database.one("SELECT messages, hash FROM conversations WHERE conversation_id = ?", (conversation_id,))
     if head is None:
         return []
-    found: list[Message] = []
+    found: list[tuple[str, Message]] = []
     fetch, last = _Blobs(database), conversation_start(conversation_id)
-    statement = "SELECT position, data, hash FROM messages WHERE conversation_id = ? ORDER BY position"
-    for position, stored, digest in database.rows(statement, (conversation_id,)):
-        data, seq = bytes(stored), len(found)
-        last = chained(last, seq, seq, data)
-        if position != seq or last != bytes(digest):
-            raise _conversation_damaged(conversation_id, seq)
+    statement = "SELECT position, data, hash, request_id FROM messages WHERE conversation_id = ? ORDER BY position"
+    for position, value, digest, request_id in database.rows(statement, (conversation_id,)):
+        seq = len(found)
         try:
-            found.append(message_from(data, fetch, f"message {seq} of conversation {conversation_id!r}"))
-        except (KeyError, ValueError, TypeError, IndexError) as exc:
+            data = stored(value)
+            last = chained(last, seq, seq, data)
+            if position != seq or last != stored(digest):
+                raise _conversation_damaged(conversation_id, seq)
+            message = message_from(data, fetch, f"message {seq} of conversation {conversation_id!r}")
+        except UNREADABLE as exc:
             raise _conversation_damaged(conversation_id, seq) from exc
-    if len(found) != head[0] or last != bytes(head[1]):
+        found.append((request_id, message))
+    if len(found) != head[0] or last != stored(head[1]):
         raise _conversation_damaged(conversation_id, len(found))
     return found
 
@@ -267,10 +280,12 @@ def conversations(database: Database, search: str, limit: int) -> Sequence[Conve
     if search:
         where, values = _HAS, (folded(searchable(search)),)
     rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, limit))
-    return [
-        ConversationRecord(conversation_id=row[0], title=row[1], messages=row[2], begun_at=row[3], changed_at=row[4])
-        for row in rows
-    ]
+    return [conversation_record(row) for row in rows]
+
+
+def conversation_record(row: Row) -> ConversationRecord:
+    """A conversation's record from its row."""
+    return ConversationRecord(conversation_id=row[0], title=row[1], messages=row[2], begun_at=row[3], changed_at=row[4])
 
 
 def statistics(database: Database) -> StoreStatistics:

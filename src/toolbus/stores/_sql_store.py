@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ..messages import Message
 from ..storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
-from . import _reading, _upkeep
+from . import _archiving, _reading, _upkeep
 from ._appending import append_all, remember
 from ._database import Database
 from ._encoding import Written, turn_of, written
@@ -21,6 +21,7 @@ from ._thread import ANSWER_SECONDS, DatabaseThread
 __all__ = ["DatabaseStore"]
 
 _BATCH = 100  # requests or conversations that one transaction deletes: appends wait for no more than that
+_LONG_SECONDS = 600.0  # for looking through all there is, which nobody waits for to go on with a request
 _T = TypeVar("_T")
 
 
@@ -59,12 +60,12 @@ class DatabaseStore:
         await self._reader.aclose()
         await self._writer.aclose()
 
-    async def _read(self, function: Callable[[Database], _T]) -> _T:
+    async def _read(self, function: Callable[[Database], _T], seconds: float | None = None) -> _T:
         def reading(database: Database) -> _T:
             with database.transaction(reading=True):
                 return function(database)
 
-        return await self._reader.run(reading)
+        return await self._reader.run(reading, seconds=seconds)
 
     # ----------------------------------------------------------------------------------------- conversations
 
@@ -75,7 +76,12 @@ class DatabaseStore:
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
         """See `Store.remember`."""
         turn = turn_of(conversation_id, messages)
-        await self._writer.run(lambda database: remember(database, turn))
+
+        def write(database: Database) -> None:
+            with database.transaction():
+                remember(database, [turn])
+
+        await self._writer.run(write)
 
     async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
         """See `Store.conversations`. A search reads all messages."""
@@ -103,7 +109,7 @@ class DatabaseStore:
             found.cut_to_a_step()
             return found
 
-        return await self._read(read)
+        return await self._read(read, _LONG_SECONDS)
 
     async def cut(self, request_id: str, epoch: int) -> int | None:
         """Delete what `salvage` leaves out, so that the request can go on: how many facts there are then.
@@ -155,6 +161,38 @@ class DatabaseStore:
         found = await self._read(_reading.statistics)
         writer = self._writer
         return replace(found, appends=writer.appends, commits=writer.commits, queue_peak=writer.queue_peak)
+
+    # ------------------------------------------------------------------------------------------- the archive
+
+    async def request_ids(self, *, after: str = "", limit: int = 1_000) -> Sequence[str]:
+        """See `Archive`."""
+        return await self._read(lambda database: _archiving.request_ids(database, after, limit))
+
+    async def conversation_records(
+        self, *, after: str | None = None, limit: int = 1_000
+    ) -> Sequence[ConversationRecord]:
+        """See `Archive`."""
+        return await self._read(lambda database: _archiving.conversation_ids(database, after, limit))
+
+    async def turns(self, conversation_id: str) -> Sequence[tuple[str, Message]]:
+        """See `Archive`."""
+        return await self._read(lambda database: _reading.turns(database, conversation_id), _LONG_SECONDS)
+
+    async def faults(self) -> Sequence[str]:
+        """See `Archive`."""
+        return await self._read(_archiving.faults, _LONG_SECONDS)
+
+    async def restore_request(self, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
+        """See `Archive`."""
+        await self._writer.run(
+            lambda database: _archiving.restore_request(database, record, facts), seconds=_LONG_SECONDS
+        )
+
+    async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
+        """See `Archive`."""
+        await self._writer.run(
+            lambda database: _archiving.restore_conversation(database, record, turns), seconds=_LONG_SECONDS
+        )
 
 
 def _nothing(_database: Database) -> None:

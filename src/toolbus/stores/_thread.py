@@ -52,16 +52,16 @@ class _Job:
         "item",
         "loop",
         "result",
-        "since",
+        "until",
         "waiter",
     )
 
-    def __init__(self, item: Any, *, is_append: bool) -> None:
+    def __init__(self, item: Any, seconds: float, *, is_append: bool = False) -> None:
         self.item = item
         self.is_append = is_append
         self.loop: Any = anyio.lowlevel.current_token().native_token  # an asyncio loop, or a token of trio
         self.waiter: Any = None
-        self.since = monotonic()
+        self.until = monotonic() + seconds
         self.is_taken = False
         self.is_withdrawn = False
         self.is_done = False
@@ -167,13 +167,16 @@ class DatabaseThread(Generic[_D, _A]):
         """Whether there is a thread, and in it perhaps a connection."""
         return self._thread is not None
 
-    async def run(self, function: Callable[[_D], _T]) -> _T:
-        """What `function` returns, called with the connection. Raises what it raises, as `StoreError`."""
-        return cast("_T", await self._done(_Job(function, is_append=False)))
+    async def run(self, function: Callable[[_D], _T], *, seconds: float | None = None) -> _T:
+        """What `function` returns, called with the connection. Raises what it raises, as `StoreError`.
+
+        `seconds` are those that it has from now on, where they are not the usual ones.
+        """
+        return cast("_T", await self._done(_Job(function, self._answer_seconds if seconds is None else seconds)))
 
     async def append(self, entry: _A) -> int:
         """What the group's writing says of this entry. Durable when this returns."""
-        return cast("int", await self._done(_Job(entry, is_append=True)))
+        return cast("int", await self._done(_Job(entry, self._answer_seconds, is_append=True)))
 
     async def _done(self, job: _Job) -> Any:
         with self._lock:
@@ -202,7 +205,7 @@ class DatabaseThread(Generic[_D, _A]):
             queue, thread, self._queue, self._thread = self._queue, self._thread, None, None
         if queue is None or thread is None:
             return
-        last = _Job(_nothing, is_append=False)
+        last = _Job(_nothing, 0.0)
         queue.put(_End(last))
         with anyio.CancelScope(shield=True):  # bounded: each job has its time
             await last.settled()
@@ -219,7 +222,7 @@ class DatabaseThread(Generic[_D, _A]):
     def _start(self) -> None:
         queue = self._queue = _Queue()
         me = weakref.ref(self)
-        worker = _Worker(queue, self._connect, self._append, self._answer_seconds, me)
+        worker = _Worker(queue, self._connect, self._append, me)
         # A store that is dropped without being closed takes its thread along.
         weakref.finalize(self, queue.put, _End()).atexit = False
         self._thread = threading.Thread(target=worker.serve, name=self._name, daemon=True)
@@ -241,13 +244,11 @@ class _Worker(Generic[_D, _A]):
         queue: _Queue,
         connect: Callable[[float], _D],
         append: Callable[[_D, Sequence[_A]], Sequence[int | StoreError]] | None,
-        answer_seconds: float,
         owner: Callable[[], DatabaseThread[_D, _A] | None],
     ) -> None:
         self._queue = queue
         self._connect = connect
         self._append = append
-        self._answer_seconds = answer_seconds
         self._owner = owner
         self._database: _D | None = None
 
@@ -274,7 +275,7 @@ class _Worker(Generic[_D, _A]):
 
     def _call(self, job: _Job) -> None:
         try:
-            job.result = self._attempt(job.item, job.since)
+            job.result = self._attempt(job.item, job.until)
         except BaseException as exc:
             job.error = exc
         _wake([job])
@@ -286,7 +287,7 @@ class _Worker(Generic[_D, _A]):
         assert append is not None
         entries = [job.item for job in jobs]
         try:
-            outcomes = self._attempt(lambda database: append(database, entries), jobs[0].since)
+            outcomes = self._attempt(lambda database: append(database, entries), jobs[0].until)
         except BaseException as exc:
             _fail_all(jobs, exc)
         else:
@@ -307,33 +308,33 @@ class _Worker(Generic[_D, _A]):
             owner.commits += done > 0
             owner.queue_peak = max(owner.queue_peak, waited + len(self._queue))
 
-    def _attempt(self, function: Callable[[_D], _T], since: float) -> _T:
+    def _attempt(self, function: Callable[[_D], _T], deadline: float) -> _T:
         """What `function` returns, in what is left of the job's time."""
-        deadline = since + self._answer_seconds
         for is_second in (False, True):
             if monotonic() >= deadline:
-                raise StoreUnavailable(f"the database did not answer in {self._answer_seconds:g} s")
+                raise StoreUnavailable("the database did not answer in time: others' calls were before this one")
             try:
                 if self._database is None:
                     self._database = self._connect(deadline)
                 self._database.deadline = deadline
                 return function(self._database)
             except Exception as exc:
-                error = self._understood(exc)
-                if is_second or error is not None:
-                    raise error or exc from (None if error is exc else exc)
+                error, may_try_again = self._understood(exc)
+                if not may_try_again or is_second or monotonic() >= deadline:
+                    if error is exc:
+                        raise
+                    raise error from exc
         raise AssertionError
 
-    def _understood(self, exc: Exception) -> Exception | None:
-        """The error that `exc` is for whoever waits. None where another attempt may do; lets go of what is broken."""
+    def _understood(self, exc: Exception) -> tuple[Exception, bool]:
+        """The error that `exc` is for whoever waits, and whether another attempt may do. Lets go of what is broken."""
         database = self._database
         if database is None:
-            return exc  # it could not be opened, and says why
-        error = database.translated(exc)
-        again = database.may_try_again(exc)
+            return exc, False  # it could not be opened, and says why
+        error, may_try_again = database.translated(exc), database.may_try_again(exc)
         if database.is_broken(exc):
             self._close()
-        return None if again else error
+        return error, may_try_again
 
     def _close(self) -> None:
         database, self._database = self._database, None

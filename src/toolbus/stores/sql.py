@@ -68,12 +68,11 @@ class SqlStore(DatabaseStore):
             raise ConfigurationError(
                 f"schema is {schema!r}; give small letters, digits and underscores, not beginning with pg_"
             )
-        self.conninfo = conninfo
         self.schema = schema
         self.durability = durability
         super().__init__(
             "toolbus PostgreSQL",
-            lambda deadline, reads: _Postgres(conninfo, schema, durability, deadline, reads=reads),
+            lambda deadline, reads: _Postgres(conninfo, schema, durability, deadline, answer_seconds, reads=reads),
             answer_seconds=answer_seconds,
         )
 
@@ -126,7 +125,9 @@ class _Postgres(Database):
 
     for_update = " FOR UPDATE"
 
-    def __init__(self, conninfo: str, schema: str, durability: Durability, deadline: float, *, reads: bool) -> None:
+    def __init__(
+        self, conninfo: str, schema: str, durability: Durability, deadline: float, seconds: float, *, reads: bool
+    ) -> None:
         super().__init__()
         self._psycopg = _psycopg()
         self._schema = schema
@@ -134,9 +135,9 @@ class _Postgres(Database):
         self.deadline = deadline
         try:
             # libpq takes whole seconds, and two at least.
-            seconds = max(2, int(self.seconds_left))
-            self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=seconds)
-            self._prepare(durability, reads=reads)
+            whole = max(2, int(self.seconds_left))
+            self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=whole)
+            self._prepare(durability, int(seconds * 1_000), reads=reads)
         except self._psycopg.Error as exc:
             self.close()
             raise self.translated(exc) from exc
@@ -155,10 +156,9 @@ class _Postgres(Database):
         if getattr(self, "_connection", None) is not None:
             self._connection.deadline = moment
 
-    def _prepare(self, durability: Durability, *, reads: bool) -> None:
+    def _prepare(self, durability: Durability, wait: int, *, reads: bool) -> None:
         self._connection.deadline = self._deadline
         run = self._connection.execute
-        wait = int(self.seconds_left * 1_000)
         run(
             "SELECT set_config('search_path', %s, false), set_config('synchronous_commit', %s, false), "
             "set_config('statement_timeout', %s, false), set_config('client_min_messages', 'warning', false), "

@@ -215,7 +215,7 @@ class _Sqlite(Database):
 
     def _wait_for_locks(self) -> None:
         """Have SQLite wait for locks as long as there is time."""
-        wait = int(self.seconds_left * 1_000)
+        wait = int(min(self.seconds_left, ANSWER_SECONDS) * 1_000)
         if abs(wait - self._waits) > 100:
             self._connection.execute(f"PRAGMA busy_timeout = {wait}")
             self._waits = wait
@@ -263,7 +263,16 @@ class _Sqlite(Database):
 
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
         """See `Database`."""
-        return self._connection.execute(_in_dialect(statement), values)
+        found: list[Row] = []
+        try:
+            for row in self._connection.execute(_in_dialect(statement), values):
+                found.append(row)  # noqa: PERF402 -- those in front of an error are what this is for
+        except sqlite3.Error as exc:
+            if _code(exc) not in _DAMAGED:
+                raise
+            yield from found
+            raise
+        yield from found
 
     def begin(self, *, reading: bool = False) -> None:
         """See `Database`."""
@@ -286,6 +295,11 @@ class _Sqlite(Database):
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
+    def own_faults(self, limit: int) -> Sequence[str]:
+        """See `Database`."""
+        found = [row[0] for row in self.rows(f"PRAGMA integrity_check({int(limit)})")]
+        return [] if found == ["ok"] else [f"SQLite says of the file: {each}" for each in found]
+
     # ------------------------------------------------------------------------------------------------- errors
 
     def translated(self, exc: Exception) -> Exception:
@@ -293,6 +307,8 @@ class _Sqlite(Database):
         if not isinstance(exc, sqlite3.Error):
             return StoreError(f"{self.path} cannot take a value: {exc}") if isinstance(exc, UnicodeError) else exc
         code = _code(exc)
+        if str(exc).startswith("Could not decode to UTF-8"):
+            return StoreDamaged(f"{self.path} is damaged: {exc}")
         if code in _BUSY:
             return StoreUnavailable(f"{self.path} is locked by another process, or did not answer in time: {exc}")
         if code == sqlite3.SQLITE_NOTADB:

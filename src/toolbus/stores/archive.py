@@ -1,0 +1,378 @@
+"""Looks through all that a store has, writes it to a file of JSON lines, and reads such a file into another store.
+
+Works over `Archive`, which stores may have beside the protocols of `toolbus.storage`; so what one store has written can
+be moved to another kind. Knows no database.
+
+The file: a header; behind it each request with its facts, and each conversation with its messages; and an end with
+their numbers. Each line is a JSON object, whose last field is a hash of itself and of all lines before it: so a line
+that was changed, lost or moved is noticed, and so is a file that breaks off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any, Protocol, cast, runtime_checkable
+
+import anyio
+import anyio.to_thread
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from ..errors import StoreDamaged, StoreError, StoreFormat
+from ..events import decode, encode
+from ..messages import Message
+from ..storage import ConversationRecord, RequestRecord, StoredFact
+
+__all__ = ["Archive", "Moved", "Salvaged", "Verified", "export_to", "import_from", "verify"]
+
+_FORMAT = 1
+_HASH = b',"hash":"'
+_BATCH_LINES = 500  # that are written in one go, in a thread
+_message: TypeAdapter[Message] = TypeAdapter(Message)
+
+
+class Salvaged(Protocol):
+    """What can be read of a request's facts: whole steps up to the first damage, and that, if there is any."""
+
+    facts: list[StoredFact]
+    damage: StoreError | None
+
+
+@runtime_checkable
+class Archive(Protocol):
+    """What a store lets be looked through and restored, piece by piece. Raises what `JournalStore` does."""
+
+    async def request_ids(self, *, after: str = "", limit: int = 1_000) -> Sequence[str]:
+        """The ids of requests behind `after`, in one order that stays."""
+        ...
+
+    async def request(self, request_id: str) -> RequestRecord | None:
+        """See `JournalStore`."""
+        ...
+
+    async def salvage(self, request_id: str) -> Salvaged:
+        """A request's facts, as far as they are whole."""
+        ...
+
+    async def conversation_records(
+        self, *, after: str | None = None, limit: int = 1_000
+    ) -> Sequence[ConversationRecord]:
+        """Conversations behind the one with the id `after`, in one order that stays; from the first on with None."""
+        ...
+
+    async def turns(self, conversation_id: str) -> Sequence[tuple[str, Message]]:
+        """A conversation's messages, each with the request whose turn it is from: empty where no journal has it."""
+        ...
+
+    async def faults(self) -> Sequence[str]:
+        """What is wrong outside of requests and conversations, in words."""
+        ...
+
+    async def restore_request(self, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
+        """Write a request with its times, ending and epoch, and nobody's lease. Raises `StoreError` when it is there.
+
+        All or nothing under cancellation.
+        """
+        ...
+
+    async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
+        """Write a conversation with its times and title. Raises `StoreError` when it is there. All or nothing."""
+        ...
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was looked at, and what was found: `problems` is empty when all is as it was written."""
+
+    requests: int = 0
+    facts: int = 0
+    conversations: int = 0
+    messages: int = 0
+    problems: list[StoreError] = field(default_factory=list[StoreError])
+
+
+@dataclass(slots=True)
+class Moved:
+    """What was exported or imported. `problems` are what could not be read, and is not among it."""
+
+    requests: int = 0
+    facts: int = 0
+    conversations: int = 0
+    messages: int = 0
+    problems: list[StoreError] = field(default_factory=list[StoreError])
+
+
+# ------------------------------------------------------------------------------------------------- looking
+
+
+async def verify(store: Archive) -> Verified:
+    """Read all that the store has, and see whether it is what was written. Changes nothing.
+
+    Damage is reported, not raised: each of the `problems` is a `StoreDamaged` that names the request and the first
+    fact that is not whole, or says in words what else is wrong; or a `StoreFormat` for a fact that this version does
+    not know. May run beside requests. Raises `StoreError` when the store cannot be read at all.
+    """
+    found = Verified()
+    async for _, salvaged in _requests(store, found.problems):
+        found.requests += 1
+        found.facts += len(salvaged.facts)
+        if salvaged.damage is not None:
+            found.problems.append(salvaged.damage)
+    async for _, turns in _conversations(store, found.problems):
+        found.conversations += 1
+        found.messages += len(turns)
+    found.problems += [StoreDamaged(each) for each in await store.faults()]
+    return found
+
+
+async def _requests(store: Archive, problems: list[StoreError]) -> AsyncIterator[tuple[RequestRecord, Salvaged]]:
+    after = ""
+    while ids := await store.request_ids(after=after):
+        for request_id in ids:
+            try:
+                record = await store.request(request_id)
+                if record is not None:
+                    yield record, await store.salvage(request_id)
+            except (StoreDamaged, StoreFormat) as exc:
+                problems.append(exc)
+        after = ids[-1]
+
+
+async def _conversations(
+    store: Archive, problems: list[StoreError]
+) -> AsyncIterator[tuple[ConversationRecord, Sequence[tuple[str, Message]]]]:
+    after: str | None = None
+    while records := await store.conversation_records(after=after):
+        for record in records:
+            try:
+                yield record, await store.turns(record.conversation_id)
+            except (StoreDamaged, StoreFormat) as exc:
+                problems.append(exc)
+        after = records[-1].conversation_id
+
+
+# ------------------------------------------------------------------------------------------------ exporting
+
+
+async def export_to(store: Archive, path: str | os.PathLike[str]) -> Moved:
+    """Write all that the store has to a new file, readable for its owner alone (0600).
+
+    Of a request that is damaged, what is whole before the damage is written, as unfinished facts of a request that has
+    the ending it had. It is no snapshot: requests that run meanwhile are in it as they are when their turn comes.
+    Raises `StoreError`, also for a file that is there already or cannot be written. A file whose writing was cancelled
+    has no end, and is not imported.
+    """
+    done = Moved()
+    writer = await anyio.to_thread.run_sync(_Writer, Path(os.fspath(path)))
+    try:
+        await writer.add({"toolbus": "archive", "format": _FORMAT, "version": version("toolbus")})
+        async for record, salvaged in _requests(store, done.problems):
+            if salvaged.damage is not None:
+                done.problems.append(salvaged.damage)
+            if not salvaged.facts:
+                continue
+            known = dataclasses.asdict(record)
+            await writer.add({"request": known, "facts": len(salvaged.facts)})
+            for each in salvaged.facts:
+                fact = orjson.Fragment(encode(each.fact))
+                await writer.add({"seq": each.seq, "step_end": each.step_end, "fact": fact})
+            done.requests += 1
+            done.facts += len(salvaged.facts)
+        async for record, turns in _conversations(store, done.problems):
+            await writer.add({"conversation": dataclasses.asdict(record), "messages": len(turns)})
+            for request_id, message in turns:
+                await writer.add({"request_id": request_id, "message": message})
+            done.conversations += 1
+            done.messages += len(turns)
+        await writer.add({"end": _numbers(done)})
+        await anyio.to_thread.run_sync(writer.finish)
+    finally:
+        writer.close()
+    return done
+
+
+def _numbers(done: Moved) -> dict[str, int]:
+    return {
+        "requests": done.requests,
+        "facts": done.facts,
+        "conversations": done.conversations,
+        "messages": done.messages,
+    }
+
+
+class _Writer:
+    """Writes lines in batches, each with the hash of all so far."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError as exc:
+            raise StoreError(f"{path} is there already; give the path of a file that is to be made") from exc
+        except OSError as exc:
+            raise StoreError(f"{path} cannot be made: {exc.strerror or exc}") from exc
+        self._path = path
+        self._file: IO[bytes] = os.fdopen(opened, "wb")
+        self._last = b""
+        self._lines: list[bytes] = []
+
+    async def add(self, value: dict[str, Any]) -> None:
+        body = orjson.dumps(value)
+        self._last = _next_hash(self._last, body)
+        self._lines.append(body[:-1] + _HASH + self._last + b'"}\n')
+        if len(self._lines) >= _BATCH_LINES:
+            await anyio.to_thread.run_sync(self._write)
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        try:
+            self._file.writelines(lines)
+        except OSError as exc:
+            raise StoreError(f"{self._path} cannot be written: {exc.strerror or exc}") from exc
+
+    def finish(self) -> None:
+        """Write the rest, and have it on the disk."""
+        self._write()
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as exc:
+            raise StoreError(f"{self._path} cannot be written: {exc.strerror or exc}") from exc
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as exc:
+            raise StoreError(f"{self._path} cannot be written: {exc.strerror or exc}") from exc
+
+
+def _next_hash(before: bytes, body: bytes) -> bytes:
+    return sha256(before + body).hexdigest().encode()
+
+
+# ---------------------------------------------------------------------------------------- reading it again
+
+
+async def import_from(store: Archive, path: str | os.PathLike[str]) -> Moved:
+    """Read a file that `export_to` has written into a store, which may hold something already.
+
+    The whole file is looked through before anything is written: raises `StoreDamaged` for a line that is not what was
+    exported or a file without an end, `StoreFormat` for one of a newer toolbus, and `StoreError` for a file that cannot
+    be read, or when one of its requests or conversations is in the store already. Each request and each conversation
+    is written whole; leases are nobody's. The source goes on to have what it had: go on with a request in one of them.
+    """
+    name = Path(os.fspath(path))
+    await anyio.to_thread.run_sync(_look_through, name)
+    for request_id, is_conversation in await anyio.to_thread.run_sync(_ids_in, name):
+        known = await (store.turns(request_id) if is_conversation else store.request(request_id))
+        if known:
+            kind = "conversation" if is_conversation else "request"
+            raise StoreError(f"{kind} {request_id!r} of {name} is in the store already; nothing was imported")
+    done = Moved()
+    pieces = _pieces(name)
+    while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
+        record, rows = piece
+        if isinstance(record, RequestRecord):
+            await store.restore_request(record, cast("list[StoredFact]", rows))
+            done.requests += 1
+            done.facts += len(rows)
+        else:
+            await store.restore_conversation(record, cast("list[tuple[str, Message]]", rows))
+            done.conversations += 1
+            done.messages += len(rows)
+    return done
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a file with their numbers from 1, as long as each has the hash that it has to have."""
+    last = b""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                body, found, rest = line.rstrip(b"\r\n").rpartition(_HASH)
+                last = _next_hash(last, body + b"}")
+                if not found or rest != last + b'"}':
+                    raise StoreDamaged(f"{path} is no archive, or line {number} of it is not what was exported")
+                yield number, orjson.loads(body + b"}")
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
+def _look_through(path: Path) -> None:
+    """Raise unless the file is whole, and all in it can be read."""
+    last: dict[str, Any] = {}
+    for number, line in _lines(path):
+        if number == 1:
+            _check_header(path, line)
+        last = line
+    if "end" not in last:
+        raise StoreDamaged(f"{path} breaks off: it has no end; export it again")
+    counted = Moved()
+    for record, rows in _pieces(path):
+        if isinstance(record, RequestRecord):
+            counted.requests += 1
+            counted.facts += len(rows)
+        else:
+            counted.conversations += 1
+            counted.messages += len(rows)
+    if _numbers(counted) != last["end"]:
+        raise StoreDamaged(f"{path} has {_numbers(counted)}, and its end says {last['end']}")
+
+
+def _check_header(path: Path, line: dict[str, Any]) -> None:
+    if line.get("toolbus") != "archive" or not isinstance(line.get("format"), int):
+        raise StoreError(f"{path} is no archive of a toolbus store")
+    if line["format"] > _FORMAT:
+        raise StoreFormat(
+            f"{path} was written by toolbus {line.get('version')}, in format {line['format']} of archives; this one "
+            f"knows formats up to {_FORMAT}: upgrade toolbus"
+        )
+
+
+def _ids_in(path: Path) -> Sequence[tuple[str, bool]]:
+    """The ids of requests, and of conversations (True)."""
+    found: list[tuple[str, bool]] = []
+    for _, line in _lines(path):
+        if "request" in line:
+            found.append((line["request"]["request_id"], False))
+        elif "conversation" in line:
+            found.append((line["conversation"]["conversation_id"], True))
+    return found
+
+
+_Piece = tuple[RequestRecord | ConversationRecord, list[Any]]
+
+
+def _pieces(path: Path) -> Iterator[_Piece]:
+    """Requests with their facts, and conversations with their messages."""
+    lines = _lines(path)
+    for number, line in lines:
+        try:
+            if "request" in line:
+                yield RequestRecord(**line["request"]), _rows(lines, line["facts"], _fact)
+            elif "conversation" in line:
+                yield ConversationRecord(**line["conversation"]), _rows(lines, line["messages"], _turn)
+        except (ValidationError, ValueError, TypeError, KeyError) as exc:
+            where = f"{path}, line {number} or behind it,"
+            raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+
+
+def _rows(lines: Iterator[tuple[int, dict[str, Any]]], count: int, made: Callable[[dict[str, Any]], Any]) -> list[Any]:
+    rows: list[Any] = []
+    for _ in range(count):
+        _, line = next(lines)  # their number was counted when the file was looked through
+        rows.append(made(line))
+    return rows
+
+
+def _fact(line: dict[str, Any]) -> StoredFact:
+    return StoredFact(seq=line["seq"], step_end=line["step_end"], fact=decode(orjson.dumps(line["fact"])))
+
+
+def _turn(line: dict[str, Any]) -> tuple[str, Message]:
+    return line["request_id"], _message.validate_json(orjson.dumps(line["message"]), strict=True)

@@ -1,0 +1,442 @@
+"""The store in a SQLite file: paths, modes, formats, shared commits, faults of its file and its disk."""
+
+# pyright: reportPrivateUsage=false
+# ruff: noqa: ASYNC240 -- the file of a test is no reason to wait
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import closing as closed
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.store_entries import closing, entry, text_of, turn, write_whole
+from toolbus.errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreFormat, StoreUnavailable
+from toolbus.messages import ToolMessage
+from toolbus.storage import JournalStore, Store
+from toolbus.stores import _schema, sqlite
+from toolbus.stores._database import Database
+from toolbus.stores.archive import Archive, verify
+from toolbus.stores.sqlite import SqliteStore, has_reset_race
+
+RECORDED = Path(__file__).parent.parent / "data" / "stores" / "format-1.sqlite"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def narrow_umask() -> Iterator[None]:
+    before = os.umask(0o777)
+    yield
+    os.umask(before)
+
+
+async def test_a_store_is_its_own_journal_and_archive(path: Path) -> None:
+    store = SqliteStore(path)
+    assert isinstance(store, Store)
+    assert isinstance(store.journal, Archive)
+    journal: JournalStore = store.journal
+    assert journal is store
+    assert not path.exists()
+    await store.aclose()
+
+
+# ------------------------------------------------------------------------------------------------- the file
+
+
+async def test_the_file_and_its_logs_are_for_their_owner_alone(path: Path, narrow_umask: None) -> None:
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry())
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+        assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+
+
+async def refusal(path: Path) -> str:
+    store = SqliteStore(path)
+    with pytest.raises(StoreError) as caught:
+        await store.open()
+    await store.aclose()
+    return str(caught.value)
+
+
+async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_do(tmp_path: Path) -> None:
+    missing = tmp_path / "no" / "such.db"
+    assert await refusal(missing) == f"{missing} cannot be made: there is no folder {missing.parent}; make it first"
+    assert await refusal(tmp_path) == f"{tmp_path} is a folder; give the path of a file in it"
+    text = tmp_path / "notes.txt"
+    text.write_text("This is a text, and no database. " * 100)
+    assert await refusal(text) == f"{text} is no SQLite database, or its beginning is damaged; give another path"
+    assert text.read_text().startswith("This is a text")
+    foreign = tmp_path / "foreign.db"
+    with closed(sqlite3.connect(foreign)) as database:
+        database.execute("CREATE TABLE things (x)")
+    assert f"{foreign} is a database of another program (application id 0, 1 tables" in await refusal(foreign)
+    for wrong in ("", ":memory:", "file:x?mode=ro"):
+        with pytest.raises(ConfigurationError, match="no path of a file"):
+            SqliteStore(wrong)
+    with pytest.raises(ConfigurationError, match="durability is 'never'; it is 'power' or 'process'"):
+        SqliteStore(text, durability="never")  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_file_that_may_not_be_written_is_refused_at_the_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.touch()
+
+    def access(_path: object, mode: int) -> bool:
+        return mode != os.W_OK
+
+    monkeypatch.setattr(os, "access", access)  # root may write anything
+    assert await refusal(path) == f"{path} cannot be written by this user; look at the rights of the file"
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    other = path.with_name("other.db")
+    monkeypatch.setattr(os, "open", refuse)
+    assert await refusal(other) == f"{other} cannot be made: Permission denied; look at the rights of {path.parent}"
+
+
+@pytest.mark.guarantee("G23")
+async def test_a_file_of_a_newer_format_is_refused_by_name_and_left_alone(path: Path) -> None:
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry())
+    with closed(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+    store = SqliteStore(path)
+    with pytest.raises(StoreFormat, match=f"{path} was written by a newer toolbus, in format 99; this version knows"):
+        await store.facts("r")
+    await store.aclose()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.guarantee("G23")
+async def test_a_file_that_was_recorded_in_format_1_is_read_and_goes_on(path: Path) -> None:
+    shutil.copy(RECORDED, path)
+    async with closing(SqliteStore(path)) as store:
+        assert [each.step_end for each in await store.facts("ended")] == [1, 1, 3, 3, 4]
+        assert len(await store.history("talk")) == 2
+        [left] = await store.unfinished()
+        assert (left.request_id, left.facts, left.agreed) == ("left", 2, {"limit": 3})
+        taken = await store.take("left", "somebody", 60)
+        assert taken is not None
+        await store.append(entry("left", 2, epoch=taken.epoch, conversation_id="talk", ending="completed"))
+        assert (await verify(store)).problems == []
+
+
+@pytest.mark.guarantee("G23")
+async def test_an_older_format_is_brought_up_to_date_in_one_transaction(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(RECORDED, path)
+
+    def add_a_column(database: Database, types: object) -> None:
+        database.run("ALTER TABLE requests ADD COLUMN colour TEXT")
+
+    def fail(database: Database, types: object) -> None:
+        raise StoreError("the step failed")
+
+    def do_nothing(database: Database, types: object) -> None:
+        pass
+
+    steps: list[Any] = [*_schema._STEPS, add_a_column]
+    for module in (_schema, sqlite):
+        monkeypatch.setattr(module, "FORMAT", 3)
+    monkeypatch.setattr(_schema, "_STEPS", [*steps, fail])
+    assert await refusal(path) == "the step failed"
+    monkeypatch.setattr(_schema, "_STEPS", [*steps, do_nothing])
+    async with closing(SqliteStore(path)) as store:
+        assert len(await store.facts("ended")) == 5
+    with closed(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+        assert "colour" in [row[1] for row in database.execute("PRAGMA table_info(requests)")]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("durability", "level"), [("power", 2), ("process", 1)])
+async def test_durability_is_how_far_sqlite_syncs(
+    path: Path, durability: sqlite.Durability, level: int, anyio_backend: str
+) -> None:
+    async with closing(SqliteStore(path, durability=durability)) as store:
+        run = store._writer.run
+        assert await run(lambda database: database.rows("PRAGMA synchronous")) == [(level,)]
+        assert await run(lambda database: database.rows("PRAGMA journal_mode")) == [("wal",)]
+
+
+# ---------------------------------------------------------------------------------------- appends and threads
+
+
+@pytest.mark.guarantee("G11")
+async def test_a_thousand_appends_at_once_share_few_commits(path: Path) -> None:
+    async with closing(SqliteStore(path)) as store:
+        await store.open()
+        async with anyio.create_task_group() as tasks:
+            for number in range(1_000):
+                tasks.start_soon(store.append, entry(f"r{number}", conversation_id=f"c{number}"))
+        counted = await store.statistics()
+        assert (counted.requests, counted.facts, counted.appends) == (1_000, 1_000, 1_000)
+        assert counted.commits <= 20
+        assert counted.queue_peak >= 500
+
+
+async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commit(path: Path) -> None:
+    outcomes: dict[str, object] = {}
+
+    async def append(name: str, request_id: str, seq: int, epoch: int = 1) -> None:
+        try:
+            outcomes[name] = await store.append(entry(request_id, seq, epoch=epoch))
+        except StoreError as exc:
+            outcomes[name] = type(exc), str(exc)
+
+    async with closing(SqliteStore(path)) as store:
+        for known in ("a", "b", "c"):
+            await store.append(entry(known))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(append, "good", "a", 1)
+            tasks.start_soon(append, "again", "b", 0)
+            tasks.start_soon(append, "stale", "c", 1, 7)
+            tasks.start_soon(append, "unknown", "x", 1)
+            tasks.start_soon(append, "half a character", "\ud83d", 0)
+            tasks.start_soon(append, "begins", "d", 0)
+        assert isinstance(outcomes.pop("good"), int)
+        assert isinstance(outcomes.pop("begins"), int)
+        assert outcomes.pop("again") == (StoreError, "request b is in the journal already")
+        assert outcomes.pop("unknown") == (StoreError, "request x is not in the journal")
+        assert outcomes.pop("stale") == (LeaseLost, str(LeaseLost("c", 7)))
+        assert len(outcomes) == 1
+        assert (await store.statistics()).facts == 5
+        await store.append(entry("a", 2))
+
+
+async def run_program(program: str, path: Path) -> int:
+    """The exit code of a program that has `path` and the tests' modules."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = await anyio.run_process([sys.executable, "-c", program, str(path)], env=env, check=False, stderr=None)
+    return done.returncode
+
+
+TAKES_OVER = """
+import asyncio, sys
+from support.store_entries import closing, entry
+from toolbus.stores.sqlite import SqliteStore
+
+async def main():
+    async with closing(SqliteStore(sys.argv[1])) as store:
+        assert await store.take("r", "other", 3_600)
+        await store.append(entry("r", 1, "theirs", epoch=2))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_process_that_was_taken_over_by_another_one_cannot_write_any_more(
+    path: Path, anyio_backend: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_has_warned", [])
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry(lease_seconds=0))
+        assert await run_program(TAKES_OVER, path) == 0
+        with pytest.raises(LeaseLost):
+            await store.append(entry("r", 1, "ours"))
+        assert [text_of(each.fact) for each in await store.facts("r")] == ["fact 0", "theirs"]
+        with caplog.at_level(logging.WARNING, "toolbus.store"):
+            for _ in range(2):
+                assert await store.renew("nobody", 60) == 0
+        told = [each for each in caplog.messages if "several processes write" in each]
+        assert len(told) == has_reset_race(sqlite3.sqlite_version_info)
+
+
+def test_which_versions_of_sqlite_have_the_race() -> None:
+    affected = {(3, 40, 1), (3, 44, 5), (3, 45, 0), (3, 50, 6), (3, 51, 2)}
+    mended = {(3, 44, 6), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)}
+    assert {each for each in chain(affected, mended) if has_reset_race(each)} == affected
+
+
+async def test_a_store_that_was_closed_opens_again_and_leaves_no_thread(path: Path) -> None:
+    store = SqliteStore(path)
+    await write_whole(store)
+    await store.aclose()
+    assert not store._writer.is_running
+    assert [each.name for each in path.parent.iterdir()] == ["store.db"]
+    assert len(await store.history("c")) == 2
+    await store.remember("c", turn("more"))
+    assert len(await store.history("c")) == 4
+    await store.aclose()
+
+
+ENDS_EARLY = """
+import asyncio, sys
+from support.store_entries import entry
+from toolbus.stores.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.append(entry("first"))
+    tasks = [asyncio.ensure_future(store.append(entry(f"r{number}"))) for number in range(50)]
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+asyncio.new_event_loop().run_until_complete(main())
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_is_queued_when_the_program_ends_is_written(path: Path, anyio_backend: str) -> None:
+    assert await run_program(ENDS_EARLY, path) == 3
+    async with closing(SqliteStore(path)) as store:
+        assert (await store.statistics()).requests == 51
+
+
+FORKS = """
+import asyncio, os, sys
+from support.store_entries import entry
+from toolbus.stores.sqlite import SqliteStore
+
+store = SqliteStore(sys.argv[1])
+loop = asyncio.new_event_loop()
+loop.run_until_complete(store.append(entry("parent")))
+child = os.fork()
+if child == 0:
+    asyncio.new_event_loop().run_until_complete(store.append(entry("child")))
+    store._writer.finish(5)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+loop.run_until_complete(store.append(entry("parent", 1)))
+loop.run_until_complete(store.aclose())
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_forked_child_has_a_connection_of_its_own(path: Path, anyio_backend: str) -> None:
+    assert await run_program(FORKS, path) == 0
+    async with closing(SqliteStore(path)) as store:
+        assert len(await store.facts("parent")) == 2
+        assert len(await store.facts("child")) == 1
+
+
+# ------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.guarantee("G21")
+async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_it_lets_go(path: Path) -> None:
+    async with closing(SqliteStore(path, answer_seconds=0.2)) as store:
+        await store.append(entry())
+        with closed(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreUnavailable, match=f"{path} is locked by another process") as caught:
+                await store.append(entry("r", 1))
+            assert caught.value.retryable
+            assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+            with pytest.raises(StoreUnavailable):
+                await store.take("r", "somebody", 60)
+            assert len(await store.facts("r")) == 1
+            other.execute("ROLLBACK")
+        await store.append(entry("r", 1))
+        assert len(await store.facts("r")) == 2
+
+
+@pytest.mark.guarantee("G21")
+async def test_a_full_disk_is_a_typed_error_and_work_goes_on_when_there_is_room_again(path: Path) -> None:
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry())
+        pages = (await store._writer.run(lambda database: database.rows("PRAGMA page_count")))[0][0]
+        await store._writer.run(lambda database: database.rows(f"PRAGMA max_page_count = {pages}"))
+        with pytest.raises(StoreError, match=f"there is no room for {path}: database or disk is full") as caught:
+            await store.append(entry("r", 1, "large " * 2_000))
+        assert not caught.value.retryable
+        assert len(await store.facts("r")) == 1
+        await store._writer.run(lambda database: database.rows("PRAGMA max_page_count = 100000"))
+        await store.append(entry("r", 1, "large " * 2_000))
+        assert len(await store.facts("r")) == 2
+
+
+@pytest.mark.guarantee("G21")
+async def test_all_appends_of_a_commit_that_fails_are_told_each_by_an_error_of_its_own(path: Path) -> None:
+    errors: list[StoreError] = []
+
+    async def append(number: int) -> None:
+        try:
+            await store.append(entry(f"r{number}"))
+        except StoreUnavailable as exc:
+            errors.append(exc)
+
+    async with closing(SqliteStore(path, answer_seconds=0.2)) as store:
+        await store.open()
+        with closed(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with anyio.create_task_group() as tasks:
+                for number in range(5):
+                    tasks.start_soon(append, number)
+        assert len({id(each) for each in errors}) == 5
+        assert (await store.statistics()).requests == 0
+
+
+async def test_a_reading_that_takes_too_long_is_given_up(path: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    async with closing(SqliteStore(path, answer_seconds=0.1)) as store:
+        with pytest.raises(StoreUnavailable, match="did not answer in time: interrupted"):
+            await store._read(lambda database: database.rows(endless))
+        assert await store.history("c") == []
+
+
+@pytest.mark.guarantee("G22")
+async def test_a_file_whose_beginning_was_overwritten_is_reported_as_damaged(path: Path) -> None:
+    async with closing(SqliteStore(path)) as store:
+        await write_whole(store)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096 * 3)
+    async with closing(SqliteStore(path)) as store:
+        with pytest.raises(StoreDamaged):
+            for request in ("r", "x"):
+                await store.facts(request)
+                await store.history("c")
+                await store.statistics()
+                await store.append(entry(request))
+
+
+# ------------------------------------------------------------------------------------------- what is deleted
+
+
+async def test_pruning_deletes_old_requests_and_the_large_texts_that_nobody_else_has(path: Path) -> None:
+    large, shared = "only here " * 5_000, "in the conversation too " * 2_000
+    async with closing(SqliteStore(path)) as store:
+
+        async def blobs() -> int:
+            return (await store._read(lambda database: database.rows("SELECT count(*) FROM blobs")))[0][0]
+
+        await store.append(entry("old", 0, large, shared))
+        message = ToolMessage(call_id="call", name="tool", content=shared)
+        await store.append(entry("old", 2, ending="completed", turn=[*turn("q"), message]))
+        await store.append(entry("open", 0, large))
+        assert await blobs() == 2
+        record = await store.request("old")
+        assert record is not None
+        assert record.ended_at is not None
+        assert (await store.prune(before=record.ended_at)).requests == 0
+        done = await store.prune(before=record.ended_at + 1)
+        assert (done.requests, done.conversations, done.size_bytes) == (1, 0, record.size_bytes)
+        assert await blobs() == 2
+        assert [each.conversation_id for each in await store.conversations(search="in the CONVERSATION")] == ["c"]
+        await store.abandon("open", 1)
+        done = await store.prune(before=record.ended_at + 60, conversations=True)
+        assert (done.requests, done.conversations) == (1, 1)
+        assert await blobs() == 0
+        assert (await store.statistics()).size_bytes == 0
+        assert (await verify(store)).problems == []

@@ -1,0 +1,157 @@
+"""Damage in a store is found and named, and what is whole before it stays readable (G22)."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing as closed
+from pathlib import Path
+
+import pytest
+
+from support.store_entries import closing, entry, text_of, turn, write_whole
+from toolbus.errors import StoreDamaged
+from toolbus.stores.archive import verify
+from toolbus.stores.sqlite import SqliteStore
+
+pytestmark = [pytest.mark.guarantee("G22"), pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+LONG = "a long text " * 2_000
+# What is done to facts 0-1, 2-3, 4 of request "r" (the content of 3 is a large text, stored apart), the place that is
+# named, and how many facts are whole steps before it.
+DAMAGE = {
+    "changed data": ("UPDATE facts SET data = replace(data, 'two', 'TWO') WHERE request_id = 'r' AND seq = 2", 2, 2),
+    "one bit": ("UPDATE facts SET data = CAST(data || ' ' AS BLOB) WHERE request_id = 'r' AND seq = 1", 1, 0),
+    "a changed hash": ("UPDATE facts SET hash = zeroblob(32) WHERE request_id = 'r' AND seq = 3", 3, 2),
+    "a changed step": ("UPDATE facts SET step_end = 4 WHERE request_id = 'r' AND seq = 2", 2, 2),
+    "a row that is gone": ("DELETE FROM facts WHERE request_id = 'r' AND seq = 1", 1, 0),
+    "the first row": ("DELETE FROM facts WHERE request_id = 'r' AND seq = 0", 0, 0),
+    "a tail that is gone": ("DELETE FROM facts WHERE request_id = 'r' AND seq >= 3", 3, 2),
+    "a whole step that is gone": ("DELETE FROM facts WHERE request_id = 'r' AND seq >= 2", 2, 2),
+    "all rows": ("DELETE FROM facts WHERE request_id = 'r'", 0, 0),
+    "swapped rows": ("UPDATE facts SET seq = 5 - seq WHERE request_id = 'r' AND seq IN (2, 3)", 2, 2),
+    "another request's row": (
+        "UPDATE facts SET (data, hash) = (SELECT data, hash FROM facts WHERE request_id = 's') WHERE rowid = 5",
+        4,
+        4,
+    ),
+    "a row that was put in": (
+        "INSERT INTO facts SELECT request_id, 5, 5, type, data, hash FROM facts WHERE request_id = 'r' AND seq = 4",
+        5,
+        5,
+    ),
+    "a changed large text": ("UPDATE blobs SET data = replace(data, 'long', 'wrong')", 3, 2),
+    "a large text that is gone": ("DELETE FROM blobs", 3, 2),
+    "what was agreed": ("UPDATE agreements SET data = CAST('{\"limit\":9}' AS BLOB) WHERE request_id = 'r'", 0, 0),
+    "what was agreed is gone": ("DELETE FROM agreements WHERE request_id = 'r'", 0, 0),
+    "the request's row": ("DELETE FROM requests WHERE request_id = 'r'", 0, 0),
+    "the request's last hash": ("UPDATE requests SET hash = zeroblob(32) WHERE request_id = 'r'", 4, 5),
+    "the request's next place": ("UPDATE requests SET next_seq = 4 WHERE request_id = 'r'", 4, 5),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+async def test_each_kind_of_damage_is_named_with_its_place_and_what_is_before_it_is_given(
+    tmp_path: Path, kind: str, anyio_backend: str
+) -> None:
+    statement, seq, whole = DAMAGE[kind]
+    path = tmp_path / "store.db"
+    async with closing(SqliteStore(path, durability="process")) as store:
+        await write_whole(store, "r", "c", LONG)
+        await write_whole(store, "s", "d")
+        assert (await verify(store)).problems == []
+        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+            _swap_safely(database, statement)
+        with pytest.raises(StoreDamaged) as caught:
+            await store.facts("r")
+        assert (caught.value.request_id, caught.value.seq) == ("r", seq)
+        assert str(caught.value).startswith(f"the journal of request r is damaged at fact {seq}: ")
+        salvaged = await store.salvage("r")
+        assert salvaged.damage is not None
+        assert [text_of(each.fact) for each in salvaged.facts] == ["zero", "one", "two", LONG, "end"][:whole]
+        assert len(await store.facts("s")) == 5
+        problems = (await verify(store)).problems
+        assert problems
+        assert all(getattr(each, "request_id", "r") in {"r", ""} for each in problems)
+
+
+def _swap_safely(database: sqlite3.Connection, statement: str) -> None:
+    """Places are unique, so that two rows change theirs by way of a third."""
+    if "5 - seq" in statement:
+        database.execute("UPDATE facts SET seq = -seq WHERE request_id = 'r' AND seq IN (2, 3)")
+        statement = "UPDATE facts SET seq = 5 + seq WHERE request_id = 'r' AND seq < 0"
+    assert database.execute(statement).rowcount > 0
+
+
+async def test_a_request_whose_journal_was_cut_back_to_what_is_whole_goes_on(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    path = tmp_path / "store.db"
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry("r", 0, "zero", "one"))
+        await store.append(entry("r", 2, "two", "three"))
+        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("DELETE FROM facts WHERE seq = 3")
+        assert await store.cut("r", 7) is None
+        assert await store.cut("r", 1) == 2
+        await store.append(entry("r", 2, "two again"))
+        assert [text_of(each.fact) for each in await store.facts("r")] == ["zero", "one", "two again"]
+        assert (await verify(store)).problems == []
+
+
+async def test_a_conversation_that_was_changed_is_not_given(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "store.db"
+    statements = {
+        "UPDATE messages SET data = replace(data, 'first', 'other') WHERE position = 0": 0,
+        "DELETE FROM messages WHERE position = 1": 1,
+        "DELETE FROM messages WHERE position = 3": 3,
+        "UPDATE conversations SET hash = zeroblob(32)": 4,
+    }
+    for number, (statement, place) in enumerate(statements.items()):
+        async with closing(SqliteStore(path.with_name(f"{number}.db"))) as store:
+            await store.remember("c", turn("first"))
+            await store.remember("c", turn("second"))
+            with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+                assert database.execute(statement).rowcount == 1
+            with pytest.raises(StoreDamaged, match=f"conversation 'c' is damaged at message {place}: "):
+                await store.history("c")
+            assert len((await verify(store)).problems) == 1
+
+
+async def test_rows_that_belong_to_nothing_are_reported(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "store.db"
+    async with closing(SqliteStore(path)) as store:
+        await write_whole(store, "r", "c", LONG)
+        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+            for statement in ("DELETE FROM requests", "DELETE FROM conversations", "UPDATE blobs SET data = x'00'"):
+                database.execute(statement)
+        texts = [str(each) for each in (await verify(store)).problems]
+    assert texts[:2] == [
+        "there are facts of request 'r', which is not in the journal",
+        "there are messages of conversation 'c', which is not in the list",
+    ]
+    assert texts[2].startswith("the large text ")
+    assert len(texts) == 3
+
+
+async def test_pages_that_were_overwritten_are_found_or_held_nothing(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "store.db"
+    ids = [f"r{number}" for number in range(12)]
+    async with closing(SqliteStore(path)) as store:
+        for each in ids:
+            await write_whole(store, each, f"c{each}")
+        before = [await store.facts(each) for each in ids]
+    pristine = path.read_bytes()
+    damaged = 0
+    for page in range(1, len(pristine) // 4096):
+        path.write_bytes(pristine[: page * 4096 + 3_000] + bytes(16) + pristine[page * 4096 + 3_016 :])
+        async with closing(SqliteStore(path, durability="process")) as store:
+            try:
+                is_damaged = bool((await verify(store)).problems)
+                if not is_damaged:
+                    assert [await store.facts(each) for each in ids] == before
+            except StoreDamaged:
+                is_damaged = True
+        damaged += is_damaged
+    assert damaged >= 6

@@ -1,0 +1,92 @@
+"""Values to bytes and back: large texts apart, whatever users write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.store_entries import entry, fact
+from toolbus.errors import StoreError, StoreFormat
+from toolbus.events import Artifact, ToolCallCompleted
+from toolbus.messages import ToolMessage, UserMessage
+from toolbus.stores import _encoding
+from toolbus.stores._encoding import LARGE_BYTES, digests_in, fact_from, split, turn_of, whole, written
+
+NO_BLOBS: dict[bytes, bytes] = {}
+LONG = "x" * LARGE_BYTES
+
+
+def references(draw: st.DrawFn) -> Any:
+    """What is meant to be taken for a reference."""
+    digest = draw(st.sampled_from(["ab" * 32, ""]))
+    return draw(st.sampled_from([f"@[[[],{digest!r}]]\t{{}}", "@", {"$blob": digest}, [["a"], digest], f"@{digest}"]))
+
+
+texts = st.sampled_from(["", "a", "@", LONG, LONG + "é😀", "\t" + LONG, "@[]\tnull" + LONG, "\x00" * LARGE_BYTES])
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False)
+    | texts
+    | st.composite(references)(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "", "@", "0", LONG]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(values)
+def test_any_value_comes_back_from_its_parts_byte_by_byte(value: Any) -> None:
+    data = orjson.dumps(value)
+    blobs: dict[bytes, bytes] = {}
+    stored = split(data, blobs)
+    assert whole(stored, blobs.__getitem__) == data
+    assert {*digests_in(stored)} == {*blobs}
+    assert b"\n" not in stored
+
+
+def test_a_long_text_that_many_facts_have_is_stored_once() -> None:
+    call = ToolCallCompleted(
+        call_id="c", name="n", content=LONG, data={"deep": [LONG]}, artifacts=(Artifact(name="a", content=LONG),)
+    )
+    made = written(entry("r", 3))
+    assert not made.blobs
+    step = entry("r", 3)
+    step.facts = [call, fact(LONG)]
+    made = written(step)
+    assert [*made.blobs.values()] == [LONG.encode()]
+    assert sum(len(data) for _, data in made.rows) < 2_000
+    assert [fact_from(data, made.blobs.__getitem__, "it") for _, data in made.rows] == step.facts
+    turn = turn_of("c", [ToolMessage(call_id="c", name="n", content=LONG), UserMessage(content="@" + LONG)])
+    assert {*made.blobs} < {*turn.blobs}
+    assert all(text is None and digest in turn.blobs for _, text, digest in turn.messages)
+
+
+def test_what_no_json_can_carry_is_refused_as_the_stores_error() -> None:
+    step = entry("r", 1)
+    step.facts = [ToolCallCompleted(call_id="c", name="n", content="", data=2**70)]
+    with pytest.raises(StoreError, match="a step of request r cannot be written: Integer exceeds"):
+        written(step)
+    with pytest.raises(StoreError, match="cannot be written: Type is not JSON serializable: object"):
+        written(entry(agreed={"x": object()}))
+    deep: Any = []
+    for _ in range(2_000):
+        deep = [deep]
+    with pytest.raises(StoreError, match="a turn of conversation 'c' cannot be written"):
+        turn_of("c", [UserMessage(content=deep)])
+
+
+def test_a_fact_of_a_newer_toolbus_is_refused_by_name() -> None:
+    with pytest.raises(
+        StoreFormat, match=r"fact 3 is of a form that this version of toolbus does not know: .*'novelty'"
+    ):
+        fact_from(b'{"type": "novelty"}', NO_BLOBS.__getitem__, "fact 3")
+    with pytest.raises(StoreFormat, match="message 1 is of a form that this version"):
+        _encoding.message_from(b'{"role": "oracle"}', NO_BLOBS.__getitem__, "message 1")
