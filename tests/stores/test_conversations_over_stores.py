@@ -1,0 +1,83 @@
+"""A conversation is the same over every store: what a later turn sends is what the earlier ones were, tools and all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from toolbus import Runtime, ToolError, tool
+from toolbus.messages import ImagePart, Message, ToolMessage, to_openai
+from toolbus.protocols import Store
+from toolbus.stores.memory import MemoryStore
+from toolbus.stores.sqlite import SqliteStore
+from toolbus.testing import ScriptedProvider, calls, text
+
+Opened: TypeAlias = Callable[[], Store]
+
+PIXEL = ImagePart.from_bytes(b"\x89PNG\r\n\x1a\n", "image/png")
+
+
+@tool
+async def find_tickets(project: str) -> list[dict[str, Any]]:
+    """Find tickets."""
+    return [{"id": f"{project}-{number}", "title": "Füße kalt 🥶"} for number in range(3)]
+
+
+@tool
+async def close_ticket(ticket: str) -> str:
+    """Close a ticket."""
+    raise ToolError(f"{ticket} is closed already")
+
+
+@tool
+async def read_log() -> str:
+    """Read the log."""
+    return "line\n" * 30_000
+
+
+SCRIPT = [
+    calls(("find_tickets", {"project": "X"}), ("close_ticket", {"ticket": "X-1"}), ("read_log", {})),
+    text("Three tickets; X-1 is closed already."),
+]
+
+
+async def talk(opened: Opened) -> tuple[list[Message], list[Message]]:
+    """Two turns by two runtimes; what the first has left, and what the second has sent in front of its prompt."""
+    tools = [find_tickets, close_ticket, read_log]
+    async with Runtime(ScriptedProvider(SCRIPT), tools=tools, store=opened()) as runtime:
+        first = await runtime.run(["What of project X?", PIXEL], conversation_id="c1")
+        assert first.ok, first.reason
+    script = ScriptedProvider([text("Still three.")])
+    async with Runtime(script, tools=tools, store=opened(), max_result_chars=1_000_000) as runtime:
+        second = await runtime.run("And now?", conversation_id="c1")
+        assert second.ok, second.reason
+        assert (found := await runtime.store.conversations(search="füße KALT"))
+        assert (found[0].conversation_id, found[0].title, found[0].messages) == ("c1", "What of project X?", 8)
+    return first.messages, list(script.requests[0].messages)[:-1]
+
+
+def check(first: list[Message], sent: list[Message]) -> None:
+    assert sent == first
+    results = [message for message in sent if isinstance(message, ToolMessage)]
+    assert [each.is_error for each in results] == [False, True, False]
+    assert len(results[2].content) == 150_000
+    assert [each["role"] for each in to_openai(sent)] == ["user", "assistant", "tool", "tool", "tool", "assistant"]
+
+
+async def test_in_memory() -> None:
+    store = MemoryStore()
+    check(*await talk(lambda: store))
+
+
+async def test_in_sqlite(tmp_path: Path) -> None:
+    check(*await talk(lambda: SqliteStore(tmp_path / "toolbus.db")))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # its threads are those of SQLite's store
+async def test_in_postgresql(postgres_url: str) -> None:
+    from toolbus.stores.sql import SqlStore
+
+    check(*await talk(lambda: SqlStore(postgres_url)))
