@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from toolbus.clock import wall_time_from
 from toolbus.errors import ConfigurationError
 from toolbus.messages import (
     AssistantMessage,
@@ -33,6 +34,15 @@ async def test_turns_are_given_back_in_their_order_and_conversations_do_not_mix(
     assert store.journal is None
     await store.aclose()
     await store.aclose()
+
+
+async def test_the_newest_conversation_is_listed_first_though_the_clock_stands_still() -> None:
+    store = MemoryStore()
+    with wall_time_from(lambda: 1_750_000_000.0):
+        for name in ("a", "b", "a"):
+            await store.remember(name, turn(name))
+    await store.history("b")
+    assert [each.conversation_id for each in await store.conversations()] == ["a", "b"]
 
 
 async def test_a_history_that_was_given_does_not_grow() -> None:

@@ -143,6 +143,7 @@ async def abandoning(bench: Bench) -> None:
     """Who holds a request can abandon it: it has ended, without a turn, and is not gone on with. Nobody else can."""
     journal = bench.journal
     writing = await bench.begun(seconds=0)
+    await bench.until(writing.is_free)
     await journal.take(writing.request_id, "b", HOUR)
     bench.expect("whether it was abandoned with an old lease", False, await journal.abandon(writing.request_id, 1))
     bench.expect("its ending after that", None, (await writing.record()).ending)

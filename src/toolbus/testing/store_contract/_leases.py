@@ -73,6 +73,7 @@ async def lease_lengths(bench: Bench) -> None:
     """A lease lasts as many seconds as was said, from then on: at its beginning, taken, and renewed."""
     journal = bench.journal
     writing = await bench.begun(seconds=0)
+    await bench.until(writing.is_free)
     taken = await journal.take(writing.request_id, "b", HOUR)
     begun_at = (await writing.record()).begun_at
     if taken is None:
