@@ -100,6 +100,7 @@ class Asker:
     async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage | ToolbusError:
         """The prompt as the interceptors leave it, or why it is refused. Raises nothing but cancellation."""
         message_id = prompt.message_id
+        self._secrecy = cast("SecretKeeper", view).secrecy
         try:
             for each in self.interceptors:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
@@ -133,6 +134,7 @@ class Asker:
         if self._marked or self._answer is not None:
             secrecy = keeper.keep_secrets()
             secrecy.marked, secrecy.answer = self._marked, self._answer
+            secrecy.is_lenient = not hasattr(tools, "marked")  # specs alone: see `marked_in`
             secrecy.open_output()
         self._secrecy = keeper.secrecy
 
@@ -157,8 +159,8 @@ class Asker:
         self.error = None
         state = self._state
         try:
-            self._asked = self._provider(command)
             self._look_for_secrets(tools, view)
+            self._asked = self._provider(command)
             self.sending.look(tools.specs)
             state.tools = specs = self.known(tools)
             system = await self._system(specs, view)

@@ -123,7 +123,16 @@ class ReplyMask:
         if mask is None:
             mask = PieceMask(self._vault.mask)
         self._masks[type(piece), place] = (mask, piece)
-        self._emit(_with_text(piece, mask.feed(piece.text)))
+        self._emit(self._with_text(piece, mask.feed(piece.text)))
+
+    def _with_text(self, piece: Delta, text: str) -> Delta:
+        if isinstance(piece, ArgumentsPiece):
+            return ArgumentsPiece(piece.index, self._name(piece.name), text)
+        return TextPiece(text) if isinstance(piece, TextPiece) else ReasoningPiece(text)
+
+    def _name(self, name: str) -> str:
+        """That of a tool, or what a model has written in its place."""
+        return name if name in self._known else self._vault.shown(name)
 
     def _pass_over(self, piece: Delta, kind: type[Event]) -> None:
         self._feed(piece)
@@ -134,7 +143,7 @@ class ReplyMask:
         """The reply, once it is there; what was held back of its pieces is told before."""
         for mask, piece in self._masks.values():
             if rest := mask.flush():
-                self._emit(_with_text(piece, rest))
+                self._emit(self._with_text(piece, rest))
         self._masks.clear()
         message = reply.message
         calls = tuple([self._call(each) for each in message.tool_calls])
@@ -151,7 +160,7 @@ class ReplyMask:
     def _call(self, call: ToolCall) -> ToolCall:
         marks = self._marked.get(call.name)
         if marks is None:
-            name = call.name if call.name in self._known else self._vault.shown(call.name)
+            name = self._name(call.name)
             return call if name is call.name else dataclasses.replace(call, name=name)
         try:
             written = parse_arguments(call.arguments)
@@ -159,12 +168,6 @@ class ReplyMask:
             return dataclasses.replace(call, arguments=_UNREADABLE)
         arguments = hidden_arguments(written, marks, self._vault)
         return call if arguments is written else dataclasses.replace(call, arguments=orjson.dumps(arguments).decode())
-
-
-def _with_text(piece: Delta, text: str) -> Delta:
-    if isinstance(piece, ArgumentsPiece):
-        return ArgumentsPiece(piece.index, piece.name, text)
-    return TextPiece(text) if isinstance(piece, TextPiece) else ReasoningPiece(text)
 
 
 def _hidden_answer(text: str, marks: Marks, vault: Vault) -> str:

@@ -31,13 +31,14 @@ _NO_MARKS: Mapping[str, Marks] = {}
 class Secrecy:
     """Of one request. `marked` are the marks of those of its tools that have any, and `answer` those of its output."""
 
-    __slots__ = ("__weakref__", "_guarded", "_state", "answer", "marked", "vault")
+    __slots__ = ("__weakref__", "_guarded", "_state", "answer", "is_lenient", "marked", "vault")
 
     def __init__(self, state: TurnState, vault: Vault | None = None) -> None:
         self._state = state
         self.vault = Vault() if vault is None else vault
         self.marked: Mapping[str, Marks] = _NO_MARKS
         self.answer: Marks | None = None
+        self.is_lenient = False  # whether the tools are run by who knows what, so that references may be known there
         self._guarded: tuple[Mapping[str, ToolSpec], Mapping[str, ToolSpec]] | None = None
         _behind[state.request_id] = self
         hide_in_logs(_shown_in_log)
@@ -83,7 +84,7 @@ class Secrecy:
         if self._guarded is None or self._guarded[0] is not specs:
             vault = self.vault  # and not this, which knows the state that will hold them
             guarded = {
-                name: dataclasses.replace(spec, validate=_checks(spec, self.marked[name], vault))
+                name: dataclasses.replace(spec, validate=_checks(spec, self.marked[name], vault, self.is_lenient))
                 for name, spec in specs.items()
                 if name in self.marked
             }
@@ -107,8 +108,13 @@ class Secrecy:
             output.deliver = lambda arguments: revealed(arguments, answer, vault.value_of)
 
 
-def _checks(spec: ToolSpec, marks: Marks, vault: Vault) -> Callable[[Mapping[str, Any]], None]:
-    validate, lenient = spec.validate, spec.external  # who answers may know what is not known here
+def _checks(
+    spec: ToolSpec,
+    marks: Marks,
+    vault: Vault,
+    is_lenient: bool,  # noqa: FBT001 -- ours alone
+) -> Callable[[Mapping[str, Any]], None]:
+    validate, lenient = spec.validate, is_lenient or spec.external
 
     def check(arguments: Mapping[str, Any]) -> None:
         validate(revealed(arguments, marks, vault.value_of, lenient=lenient))

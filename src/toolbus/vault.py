@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from pydantic import SecretStr
 
+from .core.redaction import MASK
 from .core.secrets import REFERENCE, TextMask, masked_content, masked_json
 from .results import clean
 
@@ -70,7 +71,7 @@ class Vault:
         """The reference of `value`, which is kept from now on. One that is a reference already is itself."""
         if isinstance(value, str):
             value = clean(value)
-            if REFERENCE.fullmatch(value):
+            if REFERENCE.fullmatch(value) or value == MASK:  # hidden already
                 return value
             value = REFERENCE.sub(lambda found: str(self._get(found[0]) or found[0]), value)  # as in "Bearer secret:.."
         self.given = True

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from .plain_text import clip
+from .secrets import REFERENCE
 
 __all__ = ["MASK", "is_secret_name", "masked", "redacted"]
 
@@ -50,6 +51,7 @@ _NAMED = ("name", "key", "header", "field")  # of a pair such as {"name": "Autho
 
 _SAID = r"passw(?:or)?d|passphrase|passcode|secret|token|api[_-]?key|(?:access|private|secret|auth|account)[_-]?key"
 _PATTERNS = (
+    REFERENCE,  # what stands for a secret tells people nothing
     re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL),  # PEM
     re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{8,}"),  # RFC 6750
     re.compile(r"\b([Bb]asic\s{1,9})(?=\S{0,200}[A-Z0-9=])[A-Za-z0-9+/]{8,}={0,2}"),  # RFC 7617
