@@ -1,0 +1,343 @@
+"""A request that is cut off behind each of its steps, and gone on with: the scene, the journal up to there, the checks.
+
+A journal that ends behind a step is what a process leaves that was killed before the next one was durable. Here such
+journals are made of one whole run's entries, each in a store of its own; another runtime resumes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+
+from endings.ended_well import ENDINGS, TERMINAL, assert_valid, calls_in, listen
+from support.journaled import JournaledStore
+from toolbus import RequestResult, Runtime, Tool, ToolContext, tool
+from toolbus.clock import wall_time_from
+from toolbus.events import (
+    Event,
+    HistoryCompressed,
+    MessageAppended,
+    ModelResponded,
+    RequestResumed,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+from toolbus.messages import AssistantMessage, Message, Usage, UserMessage, user_text
+from toolbus.protocols import ModelRequest, Provider
+from toolbus.providers.scripted import Step
+from toolbus.storage import Entry
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider
+
+__all__ = ["PROMPT", "Lab", "Scene", "Wall", "cut_off", "model", "virtual_wall"]
+
+PROMPT = "Do it all."
+_BEGAN = 1_750_000_000.0
+_walls: list[Wall] = []
+
+
+class Wall:
+    """A wall clock that goes with the event loop's time, which is virtual, and that can be put to another moment."""
+
+    def __init__(self) -> None:
+        self._offset = _BEGAN
+
+    def __call__(self) -> float:
+        return self._offset + anyio.current_time()
+
+    def put_to(self, moment: float) -> None:
+        """Clocks of buses that are made afterwards go by it, and so do leases."""
+        self._offset = moment - anyio.current_time()
+
+
+@contextmanager
+def virtual_wall() -> Generator[Wall]:
+    """Leases, and deadlines over a restart, go by the event loop's time."""
+    wall = Wall()
+    _walls.append(wall)
+    with wall_time_from(wall):
+        yield wall
+    _walls.remove(wall)
+
+
+def model(*steps: Step, vendor: str = "scripted") -> ScriptedProvider:
+    """A model whose reply is that of its place behind the prompt: what it says follows from the transcript alone."""
+
+    def reply(request: ModelRequest) -> Step:
+        return steps[replies_in(request.messages)]
+
+    return ScriptedProvider(reply, vendor=vendor)
+
+
+def replies_in(messages: Sequence[Message]) -> int:
+    """How often the model has answered since the prompt, notes on its output included."""
+    count = 0
+    for message in messages:
+        if isinstance(message, UserMessage) and user_text(message) == PROMPT:
+            count = 0
+        count += isinstance(message, AssistantMessage)
+    return count
+
+
+class Lab:
+    """What runs of tools leave behind: the name and the key of each, in order. Lives as long as a process."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, str]] = []
+
+    def keys(self, name: str = "") -> Counter[str]:
+        return Counter(key for each, key in self.runs if name in ("", each))
+
+    def tool(self, name: str, seconds: float = 1.0, result: Any = None, **options: Any) -> Tool[..., Any]:
+        """A tool that notes its run, takes `seconds` and gives `result`, or its name and key."""
+
+        async def handler(context: ToolContext[Any], n: int = 0) -> Any:
+            self.runs.append((name, context.idempotency_key))
+            await anyio.sleep(seconds)
+            if isinstance(result, Exception):
+                raise result
+            return f"{name} {n}" if result is None else result
+
+        handler.__name__, handler.__doc__ = name, f"Run {name}."
+        return tool(**options)(handler)
+
+    def standard(self) -> list[Tool[..., Any]]:
+        """One tool of each kind."""
+        return [
+            self.tool("pay", 2),
+            self.tool("look", 2, idempotent=True),
+            self.tool("step_on", 1, sequential=True),
+            self.tool("sure_step", 1, sequential=True, idempotent=True),
+            self.tool("wipe", 1, approval=True),
+            self.tool("fetch", 1, result="0123456789" * 1_000, idempotent=True),
+        ]
+
+
+@dataclass
+class Scene:
+    """A request, and what happens around it. All that is made is made anew for each process.
+
+    `before` readies the store, `options` are the request's, `people` are connected to the runtime's bus, `meddle` is
+    run beside the request of the first process alone. `exact` is whether a run without interrupted calls has to leave
+    the same messages, wherever it was cut.
+    """
+
+    models: Callable[[], Sequence[Provider]]
+    tools: Callable[[Lab], list[Any]] = Lab.standard
+    wall: Wall = field(default_factory=lambda: _walls[-1])
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    again: dict[str, Any] = field(default_factory=dict[str, Any])
+    before: Callable[[MemoryStore], Any] | None = None
+    people: Callable[[Runtime], object] | None = None
+    meddle: Callable[[Runtime, Any], Any] | None = None
+    exact: bool = True
+
+    def runtime(self, store: MemoryStore, lab: Lab, **options: Any) -> Runtime:
+        runtime = Runtime(providers=self.models(), tools=self.tools(lab), store=store, **options)
+        if self.people is not None:
+            self.people(runtime)
+        return runtime
+
+    async def whole(self) -> Whole:
+        """Run it without an accident."""
+        store, lab = JournaledStore(), Lab()
+        if self.before is not None:
+            await self.before(store)
+        earlier = await store.history("c")
+        options: dict[str, Any] = {"conversation_id": "c", **self.options}
+        async with self.runtime(store, lab) as runtime:
+            session = runtime.start(PROMPT, **options)
+            if self.meddle is not None:
+                await self.meddle(runtime, session)
+            result = await session.result()
+        return Whole(store.entries, result, earlier, lab)
+
+
+@dataclass
+class Whole:
+    """A run without an accident: what it wrote, how it ended, what its conversation had before."""
+
+    entries: list[Entry]
+    result: RequestResult[Any]
+    earlier: Sequence[Message]
+    lab: Lab
+
+
+async def cut_off(whole: Whole, steps: int, store: MemoryStore | None = None) -> MemoryStore:
+    """A store with the first `steps` steps of the request, whose process is gone."""
+    if store is None:
+        store = MemoryStore(journal=True)
+        if whole.earlier:
+            await store.remember("c", whole.earlier)
+    assert store.journal is not None
+    for entry in whole.entries[:steps]:
+        await store.journal.append(replace(entry, owner="gone"))
+    await store.journal.release(whole.entries[0].request_id, 1)
+    return store
+
+
+async def facts_of(store: MemoryStore, request_id: str) -> list[Event]:
+    assert store.journal is not None
+    return [each.fact for each in await store.journal.facts(request_id)]
+
+
+@dataclass
+class Resumed:
+    """What became of a request that was cut off."""
+
+    result: RequestResult[Any]
+    heard: list[Event]
+    before: list[Event]
+    facts: list[Event]
+    lab: Lab
+    store: MemoryStore
+
+    @property
+    def open_before(self) -> dict[str, ToolCallRequested]:
+        """The calls that had been requested, and had not ended, when the process was gone."""
+        requested = {fact.call_id: fact for fact in self.before if isinstance(fact, ToolCallRequested)}
+        ended = {fact.call_id for fact in self.before if isinstance(fact, TERMINAL)}
+        return {call_id: fact for call_id, fact in requested.items() if call_id not in ended}
+
+
+async def go_on(scene: Scene, store: MemoryStore) -> Resumed:
+    """Resume the one request of the store in a process of its own, to its end."""
+    assert store.journal is not None
+    (record,) = await store.journal.unfinished()
+    before = await facts_of(store, record.request_id)
+    scene.wall.put_to(before[-1].at + 0.5)  # as soon as it was gone
+    lab = Lab()
+    async with scene.runtime(store, lab) as runtime:
+        heard = listen(runtime.bus)
+        resumption = await runtime.resume(options=lambda _record: scene.again)
+        assert (resumption.problems, resumption.held) == ((), 0)
+        (session,) = resumption
+        result = await session.result()
+        for each in runtime.providers:
+            for request in getattr(each, "requests", ()):
+                assert_valid(request.messages)
+        recalled = await runtime.recall(record.request_id, options=lambda _record: scene.again)
+    assert recalled is not None
+    for name in ("outcome", "reason", "text", "output", "messages", "usage", "rounds", "cost", "affected"):
+        assert getattr(recalled, name) == getattr(result, name), name
+    return Resumed(result, heard, before, await facts_of(store, record.request_id), lab, store)
+
+
+def assert_reported_once(resumed: Resumed) -> None:
+    """What G19 promises, looked at from outside."""
+    result, facts, before = resumed.result, resumed.facts, resumed.before
+    endings = [fact for fact in facts if isinstance(fact, ENDINGS)]
+    assert endings == facts[-1:], [fact.type for fact in facts]
+    assert [
+        event for event in resumed.heard if isinstance(event, ENDINGS) and event.request_id == result.request_id
+    ] == (endings)
+    assert facts[: len(before)] == before
+    resumptions = [fact.resumption for fact in facts if isinstance(fact, RequestResumed)]
+    assert resumptions == [*range(1, len(resumptions) + 1)]
+    assert any(isinstance(fact, RequestResumed) for fact in facts[len(before) :])
+    mine = [fact.message for fact in facts if isinstance(fact, MessageAppended)]
+    ended = [fact for fact in facts if isinstance(fact, TERMINAL)]
+    assert Counter(fact.call_id for fact in ended) == Counter(calls_in(mine))
+    assert_valid(result.messages)
+    committed = {fact.call_id for fact in before if isinstance(fact, TERMINAL)}
+    again = [event.call_id for event in resumed.heard if isinstance(event, TERMINAL) and event.call_id in committed]
+    assert again == []
+    contents = {message.call_id: message.content for message in result.messages if message.role == "tool"}
+    for fact in ended:
+        if isinstance(fact, ToolCallCompleted):
+            assert contents[fact.call_id] == fact.content
+
+
+def assert_run_as_promised(resumed: Resumed, idempotent: Sequence[str]) -> None:
+    """No tool runs twice unless it may; one that may runs again under its key; any other ends as interrupted."""
+    facts, before = resumed.facts, resumed.before
+    ended = {fact.call_id: fact for fact in facts if isinstance(fact, TERMINAL)}
+    assert all(fact.idempotency_key == fact.call_id for fact in facts if isinstance(fact, ToolCallRequested))
+    known = {fact.call_id for fact in before if isinstance(fact, ToolCallRequested)}
+    now = Counter(fact.call_id for fact in facts[len(before) :] if isinstance(fact, ToolCallRequested))
+    assert {*now.values()} <= {1}
+    may = {call_id for call_id, request in resumed.open_before.items() if request.name in idempotent}
+    in_time = {call_id for call_id in may if "time is over" not in getattr(ended[call_id], "error", "")}
+    assert in_time <= {*now} & known <= may
+    for call_id, request in resumed.open_before.items():
+        ending = ended[call_id]
+        if request.name in idempotent:
+            assert call_id not in in_time or isinstance(ending, ToolCallCompleted) or ending.reason != "interrupted"
+        else:
+            assert isinstance(ending, ToolCallFailed)
+            assert (ending.reason, ending.outcome_unknown) == ("interrupted", True)
+    for name, key in resumed.lab.runs:
+        assert key not in resumed.open_before or name in idempotent, name
+    assert all(count == 1 for count in resumed.lab.keys().values())
+
+
+async def assert_remembered(resumed: Resumed, whole: Whole) -> None:
+    """The turn stands in its conversation, once, behind what was there."""
+    history = await resumed.store.history("c")
+    assert list(history) == [*whole.earlier, *resumed.result.messages[len(whole.earlier) :]]
+    assert resumed.result.journaled
+
+
+def usage_in(facts: Sequence[Event]) -> Usage:
+    total = Usage()
+    for fact in facts:
+        if isinstance(fact, (ModelResponded, HistoryCompressed)):
+            total = total + fact.usage
+        elif isinstance(fact, TERMINAL) and fact.spent is not None:
+            total = total + fact.spent.usage
+    return total
+
+
+async def assert_goes_on_everywhere(
+    scene: Scene, *, idempotent: Sequence[str] = ("look", "sure_step", "fetch"), again: bool = False
+) -> int:
+    """Cut the scene off behind each step but the last, go on, and look. Returns how many times it was.
+
+    With `again`, what has gone on is cut off once more, behind each step that it made then.
+    """
+    whole = await scene.whole()
+    count = 0
+    for steps in range(1, len(whole.entries)):
+        resumed = await go_on(scene, await cut_off(whole, steps))
+        await _check(scene, resumed, whole, idempotent)
+        count += 1
+        if again:
+            entries = await _entries_of(resumed.store, whole.entries[0])
+            whole_again = replace(whole, entries=entries)
+            for more in range(steps + 1, len(entries)):
+                await _check(scene, await go_on(scene, await cut_off(whole_again, more)), whole, idempotent)
+                count += 1
+    return count
+
+
+async def _entries_of(store: MemoryStore, first: Entry) -> list[Entry]:
+    """The steps of a request as another store could have taken them."""
+    assert store.journal is not None
+    steps: dict[int, Entry] = {}
+    for each in await store.journal.facts(first.request_id):
+        step = steps.setdefault(each.step_end, replace(first, seq=each.seq, facts=[]))
+        step.facts = [*step.facts, each.fact]
+    return [*steps.values()]
+
+
+async def _check(scene: Scene, resumed: Resumed, whole: Whole, idempotent: Sequence[str]) -> None:
+    try:
+        assert_reported_once(resumed)
+        assert_run_as_promised(resumed, idempotent)
+        await assert_remembered(resumed, whole)
+        assert resumed.result.usage == usage_in(resumed.facts)
+        if scene.exact and not any(
+            isinstance(fact, ToolCallFailed) and fact.reason == "interrupted" for fact in resumed.facts
+        ):
+            for name in ("messages", "outcome", "reason", "text", "output", "usage", "rounds", "cost"):
+                assert getattr(resumed.result, name) == getattr(whole.result, name), name
+    except AssertionError as exc:
+        for title, facts in (("before:", resumed.before), ("then:", resumed.facts[len(resumed.before) :])):
+            exc.add_note("\n  ".join([title, *(fact.type for fact in facts)]))
+        raise
