@@ -88,8 +88,7 @@ def _why(database: Database, entry: Written, exc: Exception) -> StoreError:
     """Why an entry is not written: what the journal has of its request tells, or else the driver."""
     if not isinstance(exc, _Refused):
         error = database.translated(exc)
-        known = entry.seq == 0 and database.is_own_fault(exc) and _knows(database, entry.request_id)
-        if known:
+        if entry.seq == 0 and _knows(database, entry.request_id):
             return StoreError(f"request {entry.request_id} is in the journal already")
         error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
         if error is not exc:
@@ -105,8 +104,10 @@ def _why(database: Database, entry: Written, exc: Exception) -> StoreError:
 def _knows(database: Database, request_id: str) -> bool:
     try:
         return bool(database.rows("SELECT 1 FROM requests WHERE request_id = ?", (request_id,)))
-    except ValueError:  # an id that is no text to the database
-        return False
+    except Exception as exc:
+        if not database.is_own_fault(exc):
+            raise
+        return False  # an id that is no text to the database
 
 
 def _head_of(database: Database, entry: Written) -> Head:

@@ -174,7 +174,8 @@ class _Postgres(Database):
 
     def _format(self) -> int:
         """The format of the tables; 0 where there are none."""
-        if not self.one("SELECT 1 WHERE to_regclass(?) IS NOT NULL", (f"{self._schema}.format",)):
+        # not to_regclass: it may still know that there was none, of before the lock was waited for
+        if not self.one("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'format'", (self._schema,)):
             return 0
         row = self.one("SELECT number FROM format")
         if row is not None and row[0] > FORMAT:

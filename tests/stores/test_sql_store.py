@@ -1,0 +1,204 @@
+"""The store in PostgreSQL: what of it is the server's, and what becomes of it when the server fails."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+import psycopg
+import pytest
+
+from support.postgres_server import PostgresServer
+from support.store_entries import closing, entry, turn, write_whole
+from toolbus.clock import wall_time_from
+from toolbus.errors import (
+    ConfigurationError,
+    LeaseLost,
+    MissingExtra,
+    StoreDamaged,
+    StoreError,
+    StoreFormat,
+    StoreUnavailable,
+)
+from toolbus.stores.archive import verify
+from toolbus.stores.sql import SqlStore
+from toolbus.stores.sqlite import Durability
+
+
+def run(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.mark.guarantee("G11")
+async def test_many_appends_at_once_share_few_commits(postgres_url: str) -> None:
+    async with closing(SqlStore(postgres_url)) as store:
+        await store.open()
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(store.append, entry(f"r{number}"))
+        counted = await store.statistics()
+        assert (counted.requests, counted.appends) == (200, 200)
+        assert counted.commits <= 20
+
+
+@pytest.mark.guarantee("G20")
+async def test_leases_go_by_the_servers_clock(postgres_url: str) -> None:
+    async with closing(SqlStore(postgres_url)) as ours, closing(SqlStore(postgres_url)) as theirs:
+        await ours.append(entry(lease_seconds=3_600))
+        with wall_time_from(lambda: 4_000_000_000.0):
+            assert await theirs.take("r", "other", 60) is None
+        assert await ours.release("r", 1)
+        assert await theirs.take("r", "other", 60) is not None
+        with pytest.raises(LeaseLost):
+            await ours.append(entry("r", 1))
+
+
+async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commit(postgres_url: str) -> None:
+    refused: dict[str, str] = {}
+
+    async def append(request_id: str, seq: int) -> None:
+        try:
+            await store.append(entry(request_id, seq))
+        except StoreError as exc:
+            refused[request_id] = str(exc)
+
+    async with closing(SqlStore(postgres_url)) as store:
+        await store.append(entry("a"))
+        await store.append(entry("b"))
+        async with anyio.create_task_group() as tasks:
+            for request_id, seq in (("a", 1), ("b", 0), ("nul\0", 0), ("x", 3), ("\ud83d", 0), ("c", 0)):
+                tasks.start_soon(append, request_id, seq)
+        assert {*refused} == {"b", "nul\0", "x", "\ud83d"}
+        assert refused["b"] == "request b is in the journal already"
+        assert "NUL" in refused["nul\0"]
+        assert (await store.statistics()).facts == 4
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_again(
+    postgres: PostgresServer, postgres_url: str, anyio_backend: str
+) -> None:
+    async with closing(SqlStore(postgres_url)) as store:
+        await write_whole(store)
+        postgres.kill()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.append(entry("s"))
+            assert isinstance(caught.value.__cause__, psycopg.Error)
+            with pytest.raises(StoreUnavailable):
+                await store.facts("r")
+        postgres.start()
+        await store.append(entry("s"))
+        assert len(await store.facts("r")) == 5
+        postgres.kill()
+        postgres.start()
+        await store.append(entry("s", 1))  # at the first attempt: nothing of it was sent when the connection broke
+        assert len(await store.facts("s")) == 2
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_server_that_does_not_answer_is_given_up_in_time(
+    postgres: PostgresServer, postgres_url: str, anyio_backend: str
+) -> None:
+    async with closing(SqlStore(postgres_url, answer_seconds=0.3)) as store:
+        await write_whole(store)
+        with postgres.halted(), pytest.raises(StoreUnavailable, match="did not answer in time"), anyio.fail_after(2):
+            await store.append(entry("s"))
+        await store.append(entry("t"))
+        assert await store.request("s") is None
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_row_that_somebody_else_locks_is_unavailable_until_he_lets_go(
+    postgres_url: str, anyio_backend: str
+) -> None:
+    async with closing(SqlStore(postgres_url, answer_seconds=0.3)) as store:
+        await store.append(entry())
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT * FROM toolbus.requests FOR UPDATE")
+            with pytest.raises(StoreUnavailable, match=r"timeout|in time"):
+                await store.append(entry("r", 1))
+        await store.append(entry("r", 1))
+
+
+async def test_two_stores_make_the_tables_at_once_and_others_tables_are_left_alone(postgres_url: str) -> None:
+    one, two = SqlStore(postgres_url, schema="mine"), SqlStore(postgres_url, schema="mine")
+    async with closing(one), closing(two), anyio.create_task_group() as tasks:
+        tasks.start_soon(one.remember, "c", turn("a"))
+        tasks.start_soon(two.remember, "c", turn("b"))
+    async with closing(SqlStore(postgres_url, schema="mine")) as store:
+        assert len(await store.history("c")) == 4
+    run(postgres_url, "CREATE TABLE public.things (x int)")
+    async with closing(SqlStore(postgres_url, schema="public")) as store:
+        with pytest.raises(StoreError, match=r"schema public of database .* has tables of another program"):
+            await store.open()
+
+
+@pytest.mark.guarantee("G23")
+async def test_tables_of_a_newer_format_are_refused_by_name(postgres_url: str) -> None:
+    async with closing(SqlStore(postgres_url)) as store:
+        await store.open()
+    run(postgres_url, "UPDATE toolbus.format SET number = 99")
+    async with closing(SqlStore(postgres_url)) as store:
+        with pytest.raises(StoreFormat, match=r"schema toolbus of database .* was written by a newer .* in format 99"):
+            await store.history("c")
+
+
+@pytest.mark.guarantee("G22")
+async def test_damage_is_named_with_its_place(postgres_url: str) -> None:
+    async with closing(SqlStore(postgres_url)) as store:
+        await write_whole(store)
+        run(postgres_url, "UPDATE toolbus.facts SET data = data || ' '::bytea WHERE seq = 3")
+        with pytest.raises(StoreDamaged) as caught:
+            await store.facts("r")
+        assert (caught.value.request_id, caught.value.seq) == ("r", 3)
+        assert [each.seq for each in (await store.salvage("r")).facts] == [0, 1]
+        [problem] = (await verify(store)).problems
+        assert str(problem) == str(caught.value)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("durability", "setting"), [("power", "on"), ("process", "off")])
+async def test_durability_is_whether_a_commit_waits_for_the_servers_disk(
+    postgres_url: str, durability: Durability, setting: str, anyio_backend: str
+) -> None:
+    async with closing(SqlStore(postgres_url, durability=durability)) as store:
+        assert await store._writer.run(lambda database: database.rows("SHOW synchronous_commit")) == [(setting,)]
+
+
+async def test_old_requests_are_pruned_with_their_large_texts(postgres_url: str) -> None:
+    async with closing(SqlStore(postgres_url)) as store:
+        await write_whole(store, "r", "c", "large " * 5_000)
+        record = await store.request("r")
+        assert record is not None
+        assert record.ended_at is not None
+        done = await store.prune(before=record.ended_at + 60, conversations=True)
+        assert (done.requests, done.conversations) == (1, 1)
+        assert run(postgres_url, "SELECT count(*) FROM toolbus.blobs") == [(0,)]
+
+
+async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for schema in ("", "Upper", "pg_mine", "a b", 'a"b', "x" * 64):
+        with pytest.raises(ConfigurationError, match="schema is "):
+            SqlStore("dbname=x", schema=schema)
+    with pytest.raises(ConfigurationError, match="durability is 'never'"):
+        SqlStore("dbname=x", durability="never")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(StoreUnavailable, match="Connection refused"):
+        await _opened("postgresql://u@127.0.0.1:1/x?sslmode=disable")
+    with pytest.raises(StoreError, match="connection info string"):
+        await _opened("no such thing")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[postgres\]'"):
+        await _opened("dbname=x")
+
+
+async def _opened(conninfo: str) -> None:
+    async with closing(SqlStore(conninfo)) as store:
+        await store.open()

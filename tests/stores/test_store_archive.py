@@ -1,0 +1,146 @@
+"""All that a store has, to a file and into another store, of another kind as well."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+from collections.abc import Sequence
+from contextlib import closing as closed
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.store_entries import closing, entry, turn, write_whole
+from toolbus.errors import StoreDamaged, StoreError, StoreFormat
+from toolbus.stores._sql_store import DatabaseStore
+from toolbus.stores.archive import export_to, import_from, verify
+from toolbus.stores.sql import SqlStore
+from toolbus.stores.sqlite import SqliteStore
+from toolbus.testing.store_contract._samples import all_messages, facts_of_all_types
+
+LONG = "a long text " * 2_000
+
+
+async def contents(store: DatabaseStore) -> Sequence[Any]:
+    """All that can be read, but for leases."""
+    found: list[Any] = []
+    for request_id in await store.request_ids():
+        record = await store.request(request_id)
+        assert record is not None
+        record.owner, record.lease_until = "", 0.0
+        found += [record, await store.facts(request_id)]
+    for each in await store.conversation_records():
+        found += [each, await store.turns(each.conversation_id)]
+    return found
+
+
+async def fill(store: DatabaseStore) -> None:
+    await write_whole(store, "ended", "talk", LONG)
+    step = entry("all facts", conversation_id="talk", agreed={"long": LONG})
+    step.facts = [*facts_of_all_types()]
+    await store.append(step)
+    await store.append(entry("all facts", len(step.facts), "open"))
+    await store.append(entry("given up", 0, lease_seconds=0))
+    taken = await store.take("given up", "somebody", 60)
+    assert taken is not None
+    await store.abandon("given up", taken.epoch)
+    await store.remember("", all_messages())
+    await store.remember("empty", [])
+    await store.remember("talk", turn("more"))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_is_exported_from_sqlite_is_the_same_in_postgresql_and_back(
+    tmp_path: Path, postgres_url: str, anyio_backend: str
+) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    async with (
+        closing(SqliteStore(tmp_path / "a.db")) as one,
+        closing(SqlStore(postgres_url)) as two,
+        closing(SqliteStore(tmp_path / "b.db")) as three,
+    ):
+        await fill(one)
+        done = await export_to(one, first)
+        assert (done.requests, done.conversations, done.problems) == (3, 3, [])
+        assert stat.S_IMODE(first.stat().st_mode) == 0o600
+        assert await import_from(two, first) == done
+        await export_to(two, second)
+        await import_from(three, second)
+        expected = await contents(one)
+        assert await contents(two) == expected
+        assert await contents(three) == expected
+        for store in (two, three):
+            verified = await verify(store)
+            assert (verified.facts, verified.problems) == (done.facts, [])
+        assert [each.request_id for each in await two.unfinished()] == ["all facts"]
+        with pytest.raises(
+            StoreError, match=r"request 'all facts' of .* is in the store already; nothing was imported"
+        ):
+            await import_from(three, first)
+
+
+async def test_an_export_that_was_changed_or_breaks_off_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path, other = tmp_path / "export.jsonl", tmp_path / "other.jsonl"
+    async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+        await write_whole(store)
+        await export_to(store, path)
+        with pytest.raises(StoreError, match=f"{path} is there already"):
+            await export_to(store, path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert [next(iter(json.loads(line))) for line in lines][:3] == ["toolbus", "request", "seq"]
+    wrong = {
+        "line 3 of it is not what was exported": [*lines[:2], lines[2].replace(b"zero", b"nil!"), *lines[3:]],
+        "line 4 of it is not what was exported": [*lines[:3], *lines[4:]],
+        "it has no end": lines[:-1],
+        "line 1 of it is not what was exported": [b"{}\n"],
+        "line 5 of it is not what was exported": [*lines[:4], lines[4][:-9]],
+    }
+    async with closing(SqliteStore(tmp_path / "b.db", durability="process")) as target:
+        for text, content in wrong.items():
+            other.write_bytes(b"".join(content))
+            with pytest.raises(StoreDamaged, match=text):
+                await import_from(target, other)
+        with pytest.raises(StoreError, match=r"missing.jsonl cannot be read: No such file"):
+            await import_from(target, tmp_path / "missing.jsonl")
+        assert (await target.statistics()).requests == 0
+        await import_from(target, path)
+        assert len(await target.facts("r")) == 5
+
+
+@pytest.mark.guarantee("G23")
+async def test_an_export_of_a_newer_toolbus_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "export.jsonl"
+    async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr("toolbus.stores.archive._FORMAT", 9)
+            await export_to(store, path)
+        with pytest.raises(
+            StoreFormat, match=f"{path} was written by toolbus .*, in format 9 of archives; this one knows"
+        ):
+            await import_from(store, path)
+
+
+@pytest.mark.guarantee("G22")
+async def test_of_a_damaged_request_what_is_whole_is_exported_and_the_rest_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "export.jsonl"
+    async with (
+        closing(SqliteStore(tmp_path / "a.db", durability="process")) as store,
+        closing(SqliteStore(tmp_path / "b.db", durability="process")) as target,
+    ):
+        await write_whole(store, "r")
+        await write_whole(store, "s", "d")
+        await store.remember("e", turn("lost"))
+        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute("DELETE FROM facts WHERE request_id = 'r' AND seq = 3")
+            database.execute("DELETE FROM messages WHERE conversation_id = 'e'")
+        done = await export_to(store, path)
+        assert (done.requests, done.facts, done.conversations) == (2, 7, 2)
+        assert [str(each).partition(":")[0] for each in done.problems] == [
+            "the journal of request r is damaged at fact 3",
+            "conversation 'e' is damaged at message 0",
+        ]
+        await import_from(target, path)
+        assert [each.seq for each in await target.facts("r")] == [0, 1]
+        assert (await verify(target)).problems == []
