@@ -187,6 +187,9 @@ class DatabaseThread(Generic[_D, _A]):
             queue.put(job)
         try:
             await job.settled()
+        except GeneratorExit:  # its loop has ended without it: there is nothing to wait in
+            queue.withdraw(job)
+            raise
         except BaseException:
             if not queue.withdraw(job) and self._append is not None:
                 with anyio.CancelScope(shield=True):  # bounded: each job has its time

@@ -1,0 +1,245 @@
+"""The thread that owns a connection: what is cancelled, who is woken, and what becomes of a connection that breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from toolbus.errors import StoreError, StoreUnavailable
+from toolbus.stores._database import Database, Row
+from toolbus.stores._thread import DatabaseThread
+
+
+class Broken(Exception):
+    """What the driver of `Fake` raises when its connection broke."""
+
+
+class Fake(Database):
+    """A connection that does nothing, and can stand still."""
+
+    opened = 0
+    closed = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Fake.opened += 1
+
+    def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
+        return ()
+
+    run = run_many = begin = commit = rollback = lock_blobs = scan = rows  # type: ignore[assignment]
+
+    def close(self) -> None:
+        Fake.closed += 1
+
+    def translated(self, exc: Exception) -> Exception:
+        return StoreUnavailable(f"broken: {exc}") if isinstance(exc, Broken) else exc
+
+    def is_broken(self, exc: Exception) -> bool:
+        return isinstance(exc, Broken)
+
+    def is_own_fault(self, exc: Exception) -> bool:
+        return False
+
+    def may_try_again(self, exc: Exception) -> bool:
+        return isinstance(exc, Broken) and not self.in_doubt
+
+
+Thread = DatabaseThread[Fake, int]
+
+
+def write(_database: Fake, entries: Sequence[int]) -> Sequence[int]:
+    return [each * 10 for each in entries]
+
+
+@asynccontextmanager
+async def running(
+    connect: Callable[[float], Fake] = lambda _deadline: Fake(), *, writes: bool = True, seconds: float = 5.0
+) -> AsyncGenerator[Thread]:
+    Fake.opened = Fake.closed = 0
+    thread = Thread("fake", connect, write if writes else None, answer_seconds=seconds)
+    try:
+        yield thread
+    finally:
+        await thread.aclose()
+
+
+class Gate:
+    """Holds the thread up, once it has come there."""
+
+    def __init__(self) -> None:
+        self.is_there = threading.Event()
+        self.opens = threading.Event()
+        self.passed = 0
+
+    def __call__(self, _database: Fake) -> int:
+        self.is_there.set()
+        assert self.opens.wait(10)
+        self.passed += 1
+        return self.passed
+
+    async def reached(self) -> None:
+        while not self.is_there.is_set():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_all_that_waits_behind_a_call_is_one_group_and_wakes_together() -> None:
+    gate, results = Gate(), list[int]()
+
+    async def append(thread: Thread, number: int) -> None:
+        results.append(await thread.append(number))
+
+    async with running() as thread, anyio.create_task_group() as tasks:
+        tasks.start_soon(thread.run, gate)
+        await gate.reached()
+        for number in range(100):
+            tasks.start_soon(append, thread, number)
+        await anyio.wait_all_tasks_blocked()
+        gate.opens.set()
+    assert sorted(results) == [each * 10 for each in range(100)]
+    assert (thread.appends, thread.commits, thread.queue_peak) == (100, 1, 100)
+    assert (Fake.opened, Fake.closed) == (1, 1)
+
+
+@pytest.mark.guarantee("G11")
+async def test_what_is_cancelled_in_the_queue_is_not_done_and_what_has_begun_is_waited_for() -> None:
+    gate, behind = Gate(), Gate()
+    ended: list[str] = []
+
+    async def call(name: str, thread: Thread, what: Gate, scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                await thread.run(what)
+        finally:
+            ended.append(name)
+
+    begun, queued = anyio.CancelScope(), anyio.CancelScope()
+    async with running() as thread, anyio.create_task_group() as tasks:
+        tasks.start_soon(call, "begun", thread, gate, begun)
+        await gate.reached()
+        tasks.start_soon(call, "queued", thread, behind, queued)
+        await anyio.wait_all_tasks_blocked()
+        begun.cancel()
+        queued.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert ended == ["queued"]
+        gate.opens.set()
+    assert (ended, gate.passed, behind.passed) == (["queued", "begun"], 1, 0)
+    assert begun.cancelled_caught
+
+
+async def test_a_reading_that_is_cancelled_waits_for_nothing() -> None:
+    gate = Gate()
+    async with running(writes=False) as thread:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(thread.run, gate)
+                await gate.reached()
+                scope.cancel()
+        assert gate.passed == 0
+        gate.opens.set()
+
+
+@pytest.mark.guarantee("G21")
+async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_one_is_done() -> None:
+    gate = Gate()
+    async with running(seconds=0.05) as thread, anyio.create_task_group() as tasks:
+        tasks.start_soon(thread.run, gate)
+        await gate.reached()
+
+        async def late() -> None:
+            with pytest.raises(StoreUnavailable, match="did not answer in time: others' calls were before this one"):
+                await thread.append(1)
+
+        tasks.start_soon(late)
+        await anyio.sleep(0.06)
+        gate.opens.set()
+    async with running() as thread:
+        assert await thread.append(2) == 20
+
+
+async def test_a_connection_that_broke_is_made_again_for_the_same_job_unless_in_a_commit() -> None:
+    calls: list[bool] = []
+
+    def breaks(database: Fake) -> int:
+        calls.append(database.in_doubt)
+        if len(calls) == 1:
+            raise Broken("once")
+        return len(calls)
+
+    def breaks_in_commit(database: Fake) -> int:
+        database.in_doubt = True
+        raise Broken("in a commit")
+
+    async with running() as thread:
+        assert await thread.run(breaks) == 2
+        assert (Fake.opened, Fake.closed) == (2, 1)
+        with pytest.raises(StoreUnavailable, match="broken: in a commit") as caught:
+            await thread.run(breaks_in_commit)
+        assert isinstance(caught.value.__cause__, Broken)
+        assert await thread.run(lambda _database: 3) == 3
+        assert (Fake.opened, Fake.closed) == (3, 2)
+
+
+async def test_a_database_that_cannot_be_opened_says_why_each_time_until_it_can() -> None:
+    left = [1, 2]
+
+    def connect(_deadline: float) -> Fake:
+        if left:
+            raise StoreError(f"no database, and {left.pop()} more times")
+        return Fake()
+
+    async with running(connect) as thread:
+        for number in (2, 1):
+            with pytest.raises(StoreError, match=f"no database, and {number} more times"):
+                await thread.append(1)
+        assert await thread.append(1) == 10
+
+
+def test_several_event_loops_may_use_one_thread_at_once() -> None:
+    thread = Thread("fake", lambda _deadline: Fake(), write)
+    results: list[int] = []
+
+    async def main() -> None:
+        for number in range(20):
+            results.append(await thread.append(number))
+
+    loops = [threading.Thread(target=anyio.run, args=(main,), kwargs={"backend": each}) for each in ("asyncio", "trio")]
+    for each in loops:
+        each.start()
+    for each in loops:
+        each.join()
+    anyio.run(thread.aclose)
+    assert sorted(results) == sorted(each * 10 for each in [*range(20)] * 2)
+
+
+def test_a_loop_that_is_gone_before_its_answer_harms_nobody() -> None:
+    thread, gate = Thread("fake", lambda _deadline: Fake(), write), Gate()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(thread.run(gate))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert gate.is_there.wait(10)
+    loop.close()
+    gate.opens.set()
+    cast("Any", task.get_coro()).close()
+    cast("Any", task)._log_destroy_pending = False
+    assert anyio.run(thread.append, 1) == 10
+    thread.finish(5)
+
+
+async def test_a_thread_whose_store_is_dropped_ends() -> None:
+    thread = Thread("fake", lambda _deadline: Fake(), write)
+    await thread.append(1)
+    [worker] = [each for each in threading.enumerate() if each.name == "fake"]
+    del thread
+    gc.collect()
+    await anyio.to_thread.run_sync(worker.join, 10)
+    assert not worker.is_alive()
