@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from toolbus.clock import wall_time_from
@@ -91,6 +93,6 @@ async def test_every_kind_of_message_counts() -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_conversations": 0}, {"max_bytes": 0}])
-def test_bounds_below_one_are_refused(options: dict[str, int]) -> None:
+def test_bounds_below_one_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="at least 1"):
         MemoryStore(**options)
