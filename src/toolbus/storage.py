@@ -202,7 +202,9 @@ class JournalStore(Protocol):
     A request belongs to who holds its lease. Each taking of a lease raises its `epoch` by one, and an append with an
     older epoch, or at a place that is taken, is refused with `LeaseLost` in the same transaction: so a process that was
     stopped for longer than its lease cannot write any more. Appends of several sessions may be called at once, and
-    share a transaction where the database has them. Every method raises `StoreError` for what goes wrong out there,
+    share a transaction where the database has them. A lease that has run out, and that nobody has taken, is still good
+    for writing and can be renewed. Ids are any texts: one that the database cannot keep apart from others (with a NUL,
+    or half a surrogate pair) is refused by a `ToolbusError`. A request that was forgotten may begin again. Every method raises `StoreError` for what goes wrong out there,
     within five seconds, and works again when that is over.
     """
 
@@ -238,7 +240,7 @@ class JournalStore(Protocol):
         ...
 
     async def renew(self, owner: str, seconds: float) -> int:
-        """Have all leases of `owner` run out `seconds` from now; how many there are."""
+        """Have all leases of `owner` run out `seconds` from now; how many there are. Of nobody (""), none."""
         ...
 
     async def release(self, request_id: str, epoch: int) -> bool:
@@ -250,7 +252,7 @@ class JournalStore(Protocol):
         ...
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        """Delete the facts of requests that ended before this moment; of the unfinished ones, none.
+        """Delete the facts of requests that ended before this moment, which is not in it; of unfinished ones, none.
 
         With `conversations`, those as well that have not changed since, unless a request of theirs is unfinished or
         was begun or ended later; else their messages stay.
