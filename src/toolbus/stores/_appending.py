@@ -11,7 +11,7 @@ from ..errors import LeaseLost, StoreError
 from ._database import Database, Row, Rows
 from ._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
 
-__all__ = ["append_all", "remember", "restore"]
+__all__ = ["END", "GROW", "MOVE", "append_all", "remember", "restore"]
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq, size_bytes,"
@@ -19,7 +19,9 @@ _BEGIN = Rows(
     "(?, ?, ?, ?, {now} + ?, {now}, 0, 0, ?)",
 )
 _AGREE = Rows("INSERT INTO agreements (request_id, data) VALUES ", "(?, ?)")
-_END = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?, ending = ?, ended_at = {now}, owner = '',
+MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
+ WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
+END = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?, ending = ?, ended_at = {now}, owner = '',
  lease_until = 0 WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
 _FACTS = Rows("INSERT INTO facts (request_id, seq, step_end, type, data, hash) VALUES ", "(?, ?, ?, ?, ?, ?)")
 _BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", " ON CONFLICT DO NOTHING")
@@ -35,7 +37,7 @@ _MESSAGES = Rows(
     "INSERT INTO messages (conversation_id, position, request_id, data, hash, text, text_blob) VALUES ",
     "(?, ?, ?, ?, ?, ?, ?)",
 )
-_GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, changed_at = {now},
+GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, changed_at = {now},
  title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
 
 
@@ -179,11 +181,11 @@ class _Group:
         self.outcomes.append(head.size_bytes)
 
     def _add_facts(self, entry: Written, head: Head) -> Head:
-        request_id, seq, last = entry.request_id, entry.seq, head.hash
+        request_id, seq, last, add = entry.request_id, entry.seq, head.hash, self._facts.append
         step_end = seq + len(entry.rows) - 1
         for kind, data in entry.rows:
             last = chained(last, seq, step_end, data)
-            self._facts.append((request_id, seq, step_end, kind, data, last))
+            add((request_id, seq, step_end, kind, data, last))
             seq += 1
         if entry.blobs:
             self._blobs.update(entry.blobs)
@@ -209,10 +211,9 @@ class _Group:
         if self._begun:
             database.insert(_BEGIN, self._begun)
             database.insert(_AGREE, self._agreed)
-        if self._moved and database.move(self._moved) != len(self._moved):
-            raise _Refused
-        if self._ended and database.run_many(_END, self._ended) != len(self._ended):
-            raise _Refused
+        for statement, rows in ((MOVE, self._moved), (END, self._ended)):
+            if rows and database.run_many(statement, rows) != len(rows):
+                raise _Refused
         if self._facts:
             database.insert(_FACTS, self._facts)
         if self._turns:
@@ -263,4 +264,4 @@ def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
         tails[turn.conversation_id] = (position, size_bytes + turn.size_bytes, last, title or turn.title)
     if rows:
         database.insert(_MESSAGES, rows)
-    database.run_many(_GROW, [(*tails[each], each) for each in ids])
+    database.run_many(GROW, [(*tails[each], each) for each in ids])

@@ -15,11 +15,9 @@ from typing import Any
 
 from ._encoding import Head
 
-__all__ = ["MOVE", "Database", "Row", "Rows"]
+__all__ = ["Database", "Row", "Rows"]
 
 Row = Sequence[Any]
-MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
- WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
 _HEADS = 10_000  # of running requests; one that is dropped costs a look-up at its next step
 
 
@@ -59,9 +57,10 @@ class Database(ABC):
         """Remember the ends of journals, by request; None for one that is not written any more."""
         known = self.heads
         for request_id, head in heads:
-            known.pop(request_id, None)
             if head is not None:
                 known[request_id] = head
+            else:
+                known.pop(request_id, None)
         while len(known) > _HEADS:
             del known[next(iter(known))]
 
@@ -82,10 +81,6 @@ class Database(ABC):
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
         """As `run_many`, for a statement that may have many rows of values."""
         return self.run_many(str(statement), values)
-
-    def move(self, values: Sequence[Row]) -> int:
-        """Move the ends of journals: `MOVE` for each row of values; how many have moved."""
-        return self.run_many(MOVE, values)
 
     @abstractmethod
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:

@@ -297,4 +297,4 @@ def conversation_start(conversation_id: str) -> bytes:
 
 def chained(before: bytes, seq: int, step_end: int, data: bytes) -> bytes:
     """The hash of a row behind the one whose hash is `before`. Of a message, both places are its position."""
-    return sha256(b"".join((before, _PLACE.pack(seq, step_end), data))).digest()
+    return sha256(before + _PLACE.pack(seq, step_end) + data).digest()

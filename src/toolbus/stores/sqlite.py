@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
+from ._appending import END, GROW, MOVE
 from ._database import Database, Row, Rows
 from ._schema import FORMAT, bring_up_to_date
 from ._sql_store import DatabaseStore
@@ -40,12 +41,27 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PIECE = 128  # rows of values in one statement, of at most seven each: 999 values are what older versions take
 _HAS_UPDATE_FROM = sqlite3.sqlite_version_info >= (3, 33)
-_MOVE = Rows(
-    "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",
-    "(?, ?, ?, ?, ?, ?)",
-    ") AS v WHERE requests.request_id = v.column4 AND requests.epoch = v.column5 AND requests.next_seq = v.column6"
-    " AND requests.ending IS NULL",
-)
+_MANY = {  # statements of `_appending` for many rows at a time
+    MOVE: Rows(
+        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",
+        "(?, ?, ?, ?, ?, ?)",
+        ") AS v WHERE requests.request_id = v.column4 AND requests.epoch = v.column5 AND requests.next_seq = v.column6"
+        " AND requests.ending IS NULL",
+    ),
+    END: Rows(
+        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3, ending = v.column4,"
+        " ended_at = {now}, owner = '', lease_until = 0 FROM (VALUES ",
+        "(?, ?, ?, ?, ?, ?, ?)",
+        ") AS v WHERE requests.request_id = v.column5 AND requests.epoch = v.column6 AND requests.next_seq = v.column7"
+        " AND requests.ending IS NULL",
+    ),
+    GROW: Rows(
+        "UPDATE conversations SET messages = v.column1, size_bytes = v.column2, hash = v.column3, changed_at = {now},"
+        " title = CASE WHEN title = '' THEN v.column4 ELSE title END FROM (VALUES ",
+        "(?, ?, ?, ?, ?)",
+        ") AS v WHERE conversations.conversation_id = v.column5",
+    ),
+}
 _OWN_FAULTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, ValueError, TypeError, OverflowError)
 _has_warned: list[bool] = []
 
@@ -235,6 +251,9 @@ class _Sqlite(Database):
 
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         """See `Database`."""
+        many = _MANY.get(statement)
+        if many is not None and len(values) > 1 and _HAS_UPDATE_FROM:
+            return self._in_pieces(many, values)
         return self._connection.executemany(_in_dialect(statement), values).rowcount
 
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
@@ -244,10 +263,6 @@ class _Sqlite(Database):
         busy: at 1,000 rows up to a second was measured, a tenth of that in this way, and less as well without a loop.
         """
         return self._in_pieces(statement, values)
-
-    def move(self, values: Sequence[Row]) -> int:
-        """See `Database`, and `insert`."""
-        return self._in_pieces(_MOVE, values) if _HAS_UPDATE_FROM else super().move(values)
 
     def _in_pieces(self, statement: Rows, values: Sequence[Row]) -> int:
         """Run a statement with so many rows of values at a time: few sizes, so that few statements are prepared."""
