@@ -262,8 +262,7 @@ class RequestSession(SessionHandle):
                 self._crash(exc)
             finally:
                 self._finish(mailbox)
-        assert self._result is not None
-        return self._result
+        return cast("RequestResult[Any]", self._result)
 
     async def _live(self, mailbox: Mailbox) -> None:
         """From the beginning to the ending."""
@@ -457,7 +456,8 @@ class RequestSession(SessionHandle):
         if self._state.phase is Phase.NEW:
             inputs.insert(0, self.beginning.without_guardrails(self._state, self.tools))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
-        self._publish(await self._written(inputs), [each for each in inputs[:-1] if not isinstance(each, Start)])
+        if facts := await self._written(inputs):
+            self._publish(facts, [each for each in inputs[:-1] if not isinstance(each, Start)])
 
     async def _written(self, inputs: Sequence[Input]) -> list[Event]:
         """The facts of a last step, written if they can be: what the journal says to that, the log tells."""

@@ -172,7 +172,8 @@ async def test_a_runtime_that_is_entered_again_runs_calls_that_it_gave_up_itself
 
 
 async def test_somebody_who_answers_while_the_request_waits_for_its_turn_makes_no_second_ending() -> None:
-    waits: Any = Tool("wait", "", {"type": "object"}, external=True, validate=lambda _arguments: None)
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    waits: Tool[..., Any] = Tool("wait", "", schema, external=True, validate=lambda _arguments: None)
 
     def tools(lab: Lab) -> list[Any]:
         return [waits, lab.tool("look")]
@@ -623,6 +624,13 @@ async def test_without_a_journal_there_is_nothing_to_resume() -> None:
         assert await runtime.recall("r") is None
 
 
+def forge(journal: Any, ending: str | None) -> None:
+    """Write another ending into the journal's one record."""
+    inside: Any = journal
+    for request in inside._requests.values():
+        request.record.ending = ending
+
+
 @pytest.mark.guarantee("G22")
 async def test_a_record_that_does_not_agree_with_its_facts_is_damage(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
@@ -630,12 +638,11 @@ async def test_a_record_that_does_not_agree_with_its_facts_is_damage(caplog: pyt
     async with scene(text("Done.")).runtime(store, Lab()) as runtime:
         result = await runtime.run(PROMPT)
         journal: Any = store.journal
-        record: RequestRecord = vars(journal)["_requests"][result.request_id].record
-        record.ending = None
+        forge(journal, None)
         (problem,) = (await runtime.resume()).problems
         assert isinstance(problem.error, StoreDamaged)
         assert problem.error.request_id == result.request_id
-        record.ending = "failed"
+        forge(journal, "failed")
         with pytest.raises(StoreDamaged, match="the ending failed, and its last fact is request_completed"):
             await runtime.recall(result.request_id)
 

@@ -1,0 +1,203 @@
+"""A store that fails, hangs or comes back, under a runtime: what is told, what is begun, and what is written in the end."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from endings.ended_well import ENDINGS, assert_valid, listen
+from support.journaled import JournaledStore
+from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
+from toolbus import RequestResult
+from toolbus.errors import StoreError, StoreUnavailable
+from toolbus.events import ToolCallRequested
+from toolbus.storage import Entry
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import advance, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+WORK = Scene(
+    lambda: [
+        model(
+            calls(("pay", {"n": 1}), ("step_on", {"n": 2}), ("step_on", {"n": 3})),
+            calls(("look", {"n": 4})),
+            text("Done."),
+        )
+    ],
+    wall=Wall(),
+)
+
+
+@pytest.fixture(autouse=True)
+def wall() -> Iterator[Wall]:
+    with virtual_wall() as wall:
+        yield wall
+
+
+class Faulty(JournaledStore):
+    """Appends number `first` to `last`, from 0, fail, hang, or are taken without a word; the rest is as it should be."""
+
+    def __init__(self, how: str, first: int, last: int | None = None) -> None:
+        super().__init__(self._trouble)
+        self.how, self.first, self.last = how, first, first if last is None else last
+        self.count = -1
+        journal: Any = self.journal
+        append = journal.append
+
+        async def unanswered(entry: Entry) -> int:
+            size = await append(entry)
+            if self.how == "loses the answer" and self.first <= self.count <= self.last:
+                await anyio.sleep_forever()
+            return size
+
+        journal.append = unanswered
+
+    async def _trouble(self, _entry: Entry) -> None:
+        self.count += 1
+        if self.first <= self.count <= self.last:
+            if self.how == "fails":
+                raise StoreError("the disk is full")
+            if self.how == "breaks":
+                raise OSError("no such device")
+            if self.how == "hangs":
+                await anyio.sleep_forever()
+
+
+async def run(store: MemoryStore, lab: Lab, on_failure: Any) -> tuple[RequestResult[Any], list[Any]]:
+    async with WORK.runtime(store, lab, on_store_failure=on_failure) as runtime:
+        heard = listen(runtime.bus)
+        result = await runtime.run(PROMPT, conversation_id="c")
+        journaled = {
+            fact.call_id for fact in await facts_of(store, result.request_id) if isinstance(fact, ToolCallRequested)
+        }
+        assert {key for _, key in lab.runs} <= journaled or on_failure == "warn"
+        await advance(20)  # what is owed is written
+    return result, heard
+
+
+@pytest.mark.guarantee("G11", "G21")
+@pytest.mark.parametrize("how", ["fails", "breaks", "hangs", "loses the answer"])
+async def test_a_store_that_fails_ends_the_request_before_its_next_effect_and_the_next_one_works(how: str) -> None:
+    for at in range(8):
+        store, lab = Faulty(how, at), Lab()
+        began = anyio.current_time()
+        result, heard = await run(store, lab, "stop")
+        if store.count < at:
+            break
+        assert (result.outcome, result.journaled) == ("failed", False), at
+        assert isinstance(result.error, StoreError)
+        assert isinstance(result.error, StoreUnavailable) == (how in ("hangs", "loses the answer"))
+        assert anyio.current_time() - began < 9 + 6 + 20
+        assert len([each for each in heard if isinstance(each, ENDINGS)]) == 1
+        assert_valid(result.messages)
+        assert store.journal is not None
+        record = await store.journal.request(result.request_id)
+        told_an_ending = record is not None and record.ending not in (None, "abandoned")
+        assert (
+            record is None
+            or record.ending == "abandoned"
+            or (how == "loses the answer" and record.ending == "completed")
+        )
+        history = await store.history("c")
+        assert [*history] in ([], [*result.messages]) or told_an_ending
+        assert [each.role for each in history].count("user") <= 1
+        assert_valid(history)
+        result, _ = await run(store, Lab(), "stop")
+        assert (result.outcome, result.journaled) == ("completed", True)
+    assert at == 7
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("how", ["fails", "hangs", "loses the answer"])
+@pytest.mark.parametrize("times", [1, 3, 100])
+async def test_with_warn_the_request_goes_on_and_its_journal_is_whole_in_the_end(how: str, times: int) -> None:
+    for at in range(7):
+        store, lab = Faulty(how, at, at + times - 1), Lab()
+        async with WORK.runtime(store, lab, on_store_failure="warn") as runtime:
+            heard = listen(runtime.bus)
+            result = await runtime.run(PROMPT, conversation_id="c")
+            assert result.outcome == "completed", at
+            store.last = -1
+            await advance(10)
+        assert result.journaled, at
+        facts = await facts_of(store, result.request_id)
+        assert Counter(each.event_id for each in heard if each.is_fact) == Counter(each.event_id for each in facts)
+        assert [*await store.history("c")] == result.messages
+        assert store.journal is not None
+        record = await store.journal.request(result.request_id)
+        assert record is not None
+        assert (record.ending, record.owner) == ("completed", "")
+        assert len(lab.runs) == 4
+
+
+async def test_with_warn_a_store_that_never_comes_back_keeps_nothing_and_stops_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, lab = Faulty("fails", 1, 10_000), Lab()
+    caplog.set_level(logging.INFO, "toolbus.store")
+    async with WORK.runtime(store, lab, on_store_failure="warn") as runtime:
+        result = await runtime.run(PROMPT, conversation_id="c")
+        await advance(600)
+    assert (result.outcome, result.journaled, len(lab.runs)) == ("completed", False, 4)
+    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 2  # not one a second
+    assert await store.history("c") == ()
+
+
+async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_works_again() -> None:
+    store, lab = Faulty("fails", 2, 10), Lab()
+    async with WORK.runtime(store, lab, on_store_failure="warn", drain_seconds=0) as runtime:
+        session = runtime.start(PROMPT, conversation_id="c")
+        await advance(1.5)  # a step is done that the store has not taken
+        assert session.leave("moving")
+        result = await session.result()
+        store.last = -1
+        await advance(5)
+    assert (result.resumable, result.journaled) == (True, False)
+    async with WORK.runtime(store, lab) as runtime:
+        (again,) = await runtime.resume()
+        result = await again.result()
+    assert result.outcome == "completed"
+    ran = [name for name, _ in lab.runs]
+    assert (ran.count("pay"), ran.count("step_on")) == (1, 2)
+
+
+@pytest.mark.guarantee("G11")
+async def test_a_request_whose_beginning_is_not_durable_is_not_accepted() -> None:
+    store = Faulty("fails", 0)
+    async with WORK.runtime(store, Lab()) as runtime:
+        session = runtime.start(PROMPT)
+        with pytest.raises(StoreError, match="the disk is full"):
+            await session.accepted()
+        with pytest.raises(StoreError):
+            await session.accepted()
+        fine = runtime.start(PROMPT)
+        await fine.accepted()
+        assert store.journal is not None
+        assert await store.journal.request(fine.request_id) is not None
+
+
+@pytest.mark.guarantee("G11", "G20")
+async def test_a_host_that_cancels_tells_no_ending_of_a_request_that_another_has_taken(wall: Wall) -> None:
+    store = MemoryStore(journal=True)
+    async with WORK.runtime(store, Lab()) as stale, WORK.runtime(store, Lab()) as fresh:
+        heard = listen(stale.bus)
+        results: list[RequestResult[Any]] = []
+
+        async def host() -> None:
+            results.append(await stale.run(PROMPT))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(host)
+            await settle()
+            wall.put_to(wall() + 3_600)
+            assert len(await fresh.resume()) == 1
+            group.cancel_scope.cancel()
+        assert [each for each in heard if isinstance(each, ENDINGS)] == []
+        await fresh.drain()
+    assert results == []
