@@ -50,7 +50,7 @@ STAMP = VENV / ".toolbus-dev.json"  # within, so that it goes when the environme
 STATE = ROOT / ".dev"
 BYTECODE = STATE / "bytecode"
 
-TOOLBUS_COMMANDS = ("ask", "chat", "events", "tools", "simulate")
+TOOLBUS_COMMANDS = ("ask", "chat", "resume", "store", "events", "tools", "replay", "simulate")
 GROUPS = {"ask": ["--no-default-groups"], "test": ["--group", "dev"]}
 COVERAGE_PERCENT = 95
 

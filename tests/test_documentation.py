@@ -166,6 +166,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("OPENAI_", "OLLAMA_")) or (name.startswith("TOOLBUS_") and name != "TOOLBUS_DEBUG"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("TOOLBUS_STORE", "none")
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["snippet"])
     connect = socket.socket.connect

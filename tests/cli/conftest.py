@@ -25,6 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith(("TOOLBUS_", "OPENAI_", "OLLAMA_")) or name in {"NO_COLOR", "COLUMNS"}:
             monkeypatch.delenv(name)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("TOOLBUS_STORE", "none")
     return tmp_path
 
 

@@ -131,7 +131,7 @@ class TestExitStatus:
             (("ask", "q", "--jso"), "unrecognized arguments: --jso (see toolbus --help)"),
             (("ask", "q", "--log-level", "loud"), "invalid choice: 'loud'"),
             (("frob",), "invalid choice: 'frob'"),
-            ((), "name a command: ask, chat, events, tools, replay or simulate (see toolbus --help)"),
+            ((), "name a command: ask, chat, resume, store, tools, events, replay or simulate (see toolbus --help)"),
             (("chat", "--dir", "nowhere"), "--dir nowhere does not exist"),
             (("tools", "--dir", "nowhere"), "--dir nowhere does not exist"),
         ],
@@ -146,7 +146,7 @@ class TestExitStatus:
         assert ended.err.count("\n") == 1
 
     def test_help_is_0_and_has_examples(self, toolbus: Command):
-        for command in ((), ("ask",), ("chat",), ("events",), ("tools",)):
+        for command in ((), ("ask",), ("chat",), ("resume",), ("store",), ("store", "prune"), ("events",), ("tools",)):
             ended = toolbus(*command, "--help")
             assert ended.status == 0
             assert max(map(len, ended.out.splitlines())) < 80

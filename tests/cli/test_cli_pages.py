@@ -17,9 +17,13 @@ REFERENCE = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 HOW_TO = (DOCS / "how-to" / "ask-about-your-files.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", ["ask", "chat", "events", "tools", "replay", "simulate"])
+STORE = [f"store {each}" for each in ("stats", "list", "show", "prune", "verify", "export", "import")]
+
+
+@pytest.mark.parametrize("command", ["ask", "chat", "resume", *STORE, "events", "tools", "replay", "simulate"])
 def test_every_option_stands_on_the_page(toolbus: Command, command: str):
-    options = set(re.findall(r"(?<![\w-])(--[a-z-]+|-[a-z])\b", toolbus(command, "--help").out.partition("\n\n")[0]))
+    told = toolbus(*command.split(), "--help").out.partition("\n\n")[0]
+    options = set(re.findall(r"(?<![\w-])(--[a-z-]+|-[a-z])\b", told))
     assert {each for each in options - {"-h", "--help"} if f"`{each}" not in REFERENCE} == set()
 
 
@@ -28,6 +32,13 @@ def test_every_option_on_the_page_is_there(toolbus: Command):
     told = set(re.findall(r"`(--[a-z-]+)", "\n".join(row.split("|")[1] for row in table.splitlines() if "|" in row)))
     assert {each for each in told if each not in toolbus("ask", "--help").out} == set()
     assert "--dir" in told
+
+
+def test_every_command_of_the_store_is_on_the_page_and_every_one_on_the_page_is_there(toolbus: Command):
+    told = set(re.findall(r"^\| `toolbus (store [a-z]+)", REFERENCE, re.MULTILINE))
+    assert told == {*STORE}
+    listed = toolbus("store", "--help").out
+    assert {each for each in STORE if f"\n    {each.split()[1]} " not in listed} == set()
 
 
 def test_the_fields_of_the_result_are_those_on_the_page(toolbus: Command):

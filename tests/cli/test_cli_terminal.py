@@ -78,7 +78,7 @@ def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLBUS_", "OPENAI_"))}
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         kept.pop(name, None)
-    return {**kept, "TERM": "xterm-256color", "PYTHONUTF8": "1", **more}
+    return {**kept, "TERM": "xterm-256color", "PYTHONUTF8": "1", "TOOLBUS_STORE": "none", **more}
 
 
 def command(*arguments: str) -> list[str]:

@@ -16,6 +16,8 @@ examples:
   toolbus ask "What does main do?" --provider ollama:qwen3
   toolbus ask "What is the weather in Paris?" --tools mytools:get_weather
   toolbus chat --dir ~/notes --provider openai:gpt-5-mini
+  toolbus chat --continue
+  toolbus resume
   toolbus tools --tools mytools:search
   toolbus events --json-schema > events.schema.json
   toolbus ask "Where is main?" --record main.jsonl && toolbus replay main.jsonl
@@ -27,6 +29,8 @@ environment:
   ANTHROPIC_API_KEY the same for Anthropic, where OPENAI_API_KEY is not set
   OPENAI_BASE_URL   another server that speaks OpenAI's chat completions
   OLLAMA_HOST       where Ollama runs, for --provider ollama:MODEL
+  TOOLBUS_STORE     the file that keeps conversations and unfinished requests;
+                    none: nothing is kept
   TOOLBUS_DEBUG     1 shows tracebacks, as --debug does
   NO_COLOR          any value: no colours and no line that moves
 
@@ -49,6 +53,7 @@ examples:
   toolbus ask "What is the weather in Paris?" --tools mytools:get_weather
   toolbus ask "Where is the timeout set?" --json | jq -r .text
   toolbus ask "Where is the timeout set?" --events | jq -r .type
+  toolbus ask "And who reads it?" --continue
 
 exit status:
   0 answered   1 failed   2 wrong usage or configuration   3 stopped by a limit
@@ -58,12 +63,43 @@ exit status:
 _CHAT = """\
 Keep a conversation going. On a terminal, lines can be edited and called back;
 Ctrl-C cancels the running answer, Ctrl-D or /quit leaves. From a pipe each
-line is one question."""
+line is one question. What was said is kept: --continue goes on with it."""
 
 _CHAT_STATUS = """\
 exit status:
   on a terminal 0; from a pipe that of the first question that was not
   answered (see toolbus ask --help)"""
+
+_RESUME = """\
+Go on with requests that were cut off: by a closed terminal, a crash or a kill.
+Each goes on where it stood, with its provider, directory and limits. Tools of
+your own have to be named again, as they run code. Ctrl-C leaves what is not
+finished for another time."""
+
+_RESUME_EXAMPLES = """\
+examples:
+  toolbus resume
+  toolbus resume --tools mytools:get_weather --provider openai:gpt-5-mini
+  toolbus resume --abandon
+
+exit status:
+  0 all went on and were answered, or there were none   1 one was not
+  2 wrong usage   130 left by Ctrl-C"""
+
+_STORE = """\
+Look into the store: what was asked and answered, and what is unfinished."""
+
+_STORE_EXAMPLES = """\
+examples:
+  toolbus store list --search timeout
+  toolbus store show ID
+  toolbus store prune --before 30d --dry-run
+  toolbus store export --to backup.jsonl
+
+exit status:
+  0 done   1 a problem was found, or it failed   2 wrong usage
+
+toolbus store COMMAND --help tells more."""
 
 _REPLAY = """\
 Carry recorded requests out again, without their model and tools and in no
@@ -120,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     ask = commands.add_parser("ask", help="ask one question about files", **_texts(_ASK, _ASK_EXAMPLES))
     ask.add_argument("question", nargs="?", metavar="QUESTION", help="the question; left out or -: read from stdin")
     _add_sources(ask)
+    _add_keeping(ask)
     _add_approval(ask)
     _add_limits(ask)
     _add_recording(ask)
@@ -130,10 +167,14 @@ def _parser() -> argparse.ArgumentParser:
 
     chat = commands.add_parser("chat", help="keep a conversation going", **_texts(_CHAT, _CHAT_STATUS))
     _add_sources(chat)
+    _add_keeping(chat)
     _add_approval(chat)
     _add_limits(chat)
     _add_recording(chat)
     _add_telling(chat)
+
+    _add_resume(commands.add_parser("resume", help="go on with what was cut off", **_texts(_RESUME, _RESUME_EXAMPLES)))
+    _add_store(commands.add_parser("store", help="look into what is kept", **_texts(_STORE, _STORE_EXAMPLES)))
 
     events = commands.add_parser(
         "events", help="list the types of events", **_texts("List the types of events that there are on the bus.", "")
@@ -188,6 +229,72 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     _add_files(parser)
     parser.add_argument("-p", "--provider", metavar="NAME", help=_PROVIDER)
     parser.add_argument("-i", "--instructions", metavar="TEXT", help="the system prompt, instead of the built-in one")
+
+
+def _add_keeping(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is kept")
+    group.add_argument(
+        "--continue",
+        nargs="?",
+        const="",
+        dest="continue_",
+        metavar="ID",
+        help="go on with this conversation; without an id, with the newest one",
+    )
+    _add_place(group, no_store=True)
+
+
+def _add_place(parser: argparse._ActionsContainer, *, no_store: bool = False) -> None:  # pyright: ignore[reportPrivateUsage]
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
+    if no_store:
+        where.add_argument("--no-store", action="store_true", help="keep nothing")
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-d", "--dir", metavar="PATH", help="the files to ask about; default: each request's own")
+    parser.add_argument("-t", "--tools", action="append", default=[], metavar="MODULE:NAME", help=_TOOLS)
+    parser.add_argument("-p", "--provider", metavar="NAME", help="the provider; default: each request's own")
+    _add_place(parser)
+    parser.add_argument("--abandon", action="store_true", help="end what is unfinished instead; no call of it runs")
+    _add_approval(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print one JSON object for each request")
+    _add_telling(parser)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="store_command", metavar="COMMAND", title="commands", parser_class=_Parser)
+
+    def command(name: str, told: str, more: str = "", *, json: bool = True) -> argparse.ArgumentParser:
+        each = commands.add_parser(name, help=told[0].lower() + told[1:].rstrip("."), **_texts(f"{told}{more}", ""))
+        _add_place(each)
+        if json:
+            each.add_argument("--json", action="store_true", help="print one JSON object")
+        _add_debug(each)
+        return each
+
+    command("stats", "Say how much is kept.")
+    each = command("list", "List conversations, the newest first.")
+    each.add_argument("--search", default="", metavar="TEXT", help="those alone with a message that has this text")
+    each.add_argument("--limit", type=_count, default=50, metavar="N", help="at most so many; default 50")
+    each = command("show", "Show a conversation, or a request's timeline.")
+    each.add_argument("id", metavar="ID", help="of a conversation or a request; its beginning does")
+    each.add_argument("--whole", action="store_true", help="long results too, which are cut otherwise")
+    each = command(
+        "prune",
+        "Delete what is old.",
+        " Journals of requests that have ended are deleted, and with\n--conversations what was said in them as well. "
+        "What is unfinished stays.",
+    )
+    each.add_argument("--before", required=True, metavar="WHEN", help="an age such as 30d, 12h or 2w, or a date")
+    each.add_argument("--conversations", action="store_true", help="conversations too that have not changed since")
+    each.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    command("verify", "Look whether all is as it was written.", " A line for each problem.")
+    each = command("export", "Write all that is kept to a file.", " It can be read by import.", json=False)
+    each.add_argument("--to", required=True, metavar="FILE", help="the file to make")
+    each = command("import", "Read what export has written.", " Nothing of it may be there already.", json=False)
+    each.add_argument("file", metavar="FILE", help="the file that export has written")
 
 
 def _add_approval(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ __all__ = ["as_json", "ask", "read_question"]
 
 def ask(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
     """Ask, show, and return the exit status. Raises `ConfigurationError` before anything was asked."""
+    _tell_question_from_id(options)
     question = read_question(options.question, sys.stdin)
     as_data: bool = options.json or options.events
     on_top = options.events and is_terminal(sys.stdout)  # there, the events tell what is being done
@@ -29,11 +30,17 @@ def ask(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
     show = _both(narrator, _writer(screen)) if options.events else narrator
     tick = narrator.tick if screen.live else None
     with opened(options, screen, show, tick) as open_:
-        result = open_.host.ask(question)
+        result = open_.host.ask(question, open_.conversation_id)
     if options.json:
         screen.data(as_json(result))
-    tell_ending(result, screen, verbose=options.verbose, debug=debug)
+    tell_ending(result, screen, verbose=options.verbose, debug=debug, kept=open_.kept)
     return status_of(result, open_.host.signal)
+
+
+def _tell_question_from_id(options: argparse.Namespace) -> None:
+    """In `toolbus ask --continue "And where?"` the text is the question: an id has no spaces."""
+    if options.question is None and options.continue_ and " " in options.continue_.strip():
+        options.question, options.continue_ = options.continue_, ""
 
 
 def read_question(given: str | None, stdin: TextIO | None) -> str:

@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        named = "ask, chat, events, tools, replay or simulate"
+        named = "ask, chat, resume, store, tools, events, replay or simulate"
         print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _guarded(options: argparse.Namespace, screen: Screen) -> int:
-    debug: bool = options.debug or os.environ.get("TOOLBUS_DEBUG", "") not in {"", "0"}
+    debug: bool = getattr(options, "debug", False) or os.environ.get("TOOLBUS_DEBUG", "") not in {"", "0"}
     from ..errors import ConfigurationError, ToolbusError  # noqa: PLC0415 -- help must not wait for the library
 
     try:
@@ -62,6 +62,14 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
         from ._chat import chat  # noqa: PLC0415
 
         return chat(options, screen, debug=debug)
+    if options.command == "resume":
+        from ._resume import resume  # noqa: PLC0415
+
+        return resume(options, screen, debug=debug)
+    if options.command == "store":
+        from ._store import look_into_store  # noqa: PLC0415
+
+        return look_into_store(options, screen)
     if options.command == "replay":
         from ._recordings import replay_files  # noqa: PLC0415
 

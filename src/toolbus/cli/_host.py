@@ -10,24 +10,27 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.from_thread
 
 from ..events import ApprovalDecided, ApprovalRequested, Event
 from ..outcome import RequestResult
+from ..resumption import OptionsFor, Resumption
 from ..runtime import Runtime
 from ..session import RequestSession
+from ..storage import RequestRecord
 from ._approval import Person
 from ._screen import Screen
 from ._waiting import Waiting
 
 __all__ = ["Host", "Terminated"]
 
+_T = TypeVar("_T")
 _FRAME_SECONDS = 0.1
 _WAKE: int | None = getattr(signal, "SIGURG", None) if hasattr(signal, "pthread_kill") else None
 """Interrupts a reading on the main thread. Ignored unless handled, so a late one does no harm (Go's scheduler uses it
@@ -47,7 +50,8 @@ class Host:
 
     `show` is told of every event of the request that runs, in order, on the loop's thread; `tick` is called there ten
     times a second meanwhile. `person` is put the questions of the request and its sub-requests, one by one, on the main
-    thread. `signal` is the last signal that cancelled a request, or None.
+    thread. `around` is entered on the loop's thread once the runtime runs, and left before it ends. `signal` is the
+    last signal that cancelled a request, or None.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Host:
         show: Callable[[Event], None],
         tick: Callable[[], None] | None,
         person: Person | None = None,
+        around: AbstractContextManager[object] | None = None,
     ) -> None:
         self.signal: int | None = None
         self._runtime = runtime
@@ -64,11 +69,13 @@ class Host:
         self._show = show
         self._tick = tick
         self._person = person
+        self._around = around
         self._waiting = Waiting()
         self._asked: ApprovalRequested | None = None  # the question that stands
         self._wake_thread: int | None = None
-        self._session: RequestSession | None = None
-        self._request_id = ""
+        self._sessions: Sequence[RequestSession] = ()
+        self._request_ids: set[str] = set()
+        self._leaves = False  # whether a signal leaves the requests for another process, and does not cancel them
         self._asking = False
         self._prompting = False
         self._portal: anyio.from_thread.BlockingPortal | None = None
@@ -80,6 +87,8 @@ class Host:
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal(name="toolbus"))
             stack.callback(self._runtime.bus.connect(Event, self._hear))
             stack.enter_context(self._portal.wrap_async_context_manager(self._runtime))
+            if self._around is not None:
+                stack.enter_context(self._on_loop(self._portal, self._around))
             self._screen.on_failure = self._cancel  # it writes on the loop's thread
             self._stack = stack.pop_all()
         return self
@@ -95,12 +104,25 @@ class Host:
 
         Raises what `Runtime.start` raises.
         """
+        self._leaves = False
+        return self._carried_out(self._ask, question, conversation_id)
+
+    def resume(self, options: OptionsFor, ended: Callable[[RequestResult[Any]], None]) -> Resumption:
+        """Go on with the requests that the store has unfinished, to the end of them all: see `Runtime.resume`.
+
+        `ended` is told of each result on the loop's thread. The first Ctrl-C or SIGTERM leaves them unfinished.
+        """
+        self._leaves = True
+        return self._carried_out(self._resume, options, ended)
+
+    def _carried_out(self, task: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
+        """Have the loop carry requests out, and put their questions meanwhile."""
         assert self._portal is not None
         self.signal = None
         self._waiting = waiting = Waiting()
         self._asking = True
         try:
-            future = self._portal.start_task_soon(self._carry_out, question, conversation_id)
+            future = self._portal.start_task_soon(task, *arguments)
             future.add_done_callback(lambda _: waiting.close())
             while (call := waiting.next()) is not None:
                 decided = self._decided(call)
@@ -109,7 +131,7 @@ class Host:
             return future.result()
         finally:
             self._asking = False
-            self._session = None
+            self._sessions = ()
 
     @contextlib.contextmanager
     def prompting(self) -> Generator[None]:
@@ -149,20 +171,57 @@ class Host:
 
     # ------------------------------------------------------------------------------------- on the loop's thread
 
-    async def _carry_out(self, question: str, conversation_id: str | None) -> RequestResult[Any]:
-        self._session = session = self._runtime.start(question, conversation_id=conversation_id)
-        self._request_id = session.request_id
+    async def _ask(self, question: str, conversation_id: str | None) -> RequestResult[Any]:
+        session = self._runtime.start(question, conversation_id=conversation_id)
+        self._request_ids = {session.request_id}
+        await self._finish([session])
+        return await session.result()
+
+    async def _resume(self, options: OptionsFor, ended: Callable[[RequestResult[Any]], None]) -> Resumption:
+        self._request_ids = set()
+
+        def noted(request: RequestRecord) -> Any:
+            self._request_ids.add(request.request_id)  # it is under way before `resume` returns
+            return options(request)
+
+        resumption = await self._runtime.resume(options=noted)
+        await self._finish(resumption, ended)
+        return resumption
+
+    async def _finish(
+        self, sessions: Iterable[RequestSession], ended: Callable[[RequestResult[Any]], None] | None = None
+    ) -> None:
+        """Wait for the end of the requests, while the screen and the questions live."""
+        self._sessions = tuple(sessions)
         self._cancel()
-        if self._tick is None and self._person is None:
-            return await session.result()
         async with anyio.create_task_group() as group:
-            group.start_soon(self._animate)
-            await session.result()
+            if self._tick is not None or self._person is not None:
+                group.start_soon(self._animate)
+            async with anyio.create_task_group() as waits:
+                for session in self._sessions:
+                    waits.start_soon(self._wait_for, session, ended)
             self._waiting.end()
             while self._asked is not None:  # noqa: ASYNC110 -- it is the main thread that answers
                 await anyio.sleep(_FRAME_SECONDS)
             group.cancel_scope.cancel()
-        return await session.result()
+
+    @staticmethod
+    async def _wait_for(session: RequestSession, ended: Callable[[RequestResult[Any]], None] | None) -> None:
+        result = await session.result()
+        if ended is not None:
+            ended(result)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _on_loop(portal: anyio.from_thread.BlockingPortal, what: AbstractContextManager[object]) -> Generator[None]:
+        """`what`, entered and left on the loop's thread: it listens to the bus."""
+        portal.call(what.__enter__)
+        try:
+            yield
+        except BaseException as exc:
+            portal.call(what.__exit__, type(exc), exc, exc.__traceback__)
+            raise
+        portal.call(what.__exit__, None, None, None)
 
     async def _animate(self) -> None:
         while True:
@@ -181,19 +240,21 @@ class Host:
             signal.pthread_kill(thread, _WAKE)
 
     def _hear(self, event: Event) -> None:
-        if event.request_id == self._request_id:
+        if event.request_id in self._request_ids:
             self._show(event)
-        if self._person is not None:  # one request at a time runs here: another's events are its sub-requests'
+        if self._person is not None:  # nobody else's requests run here: another's events are its sub-requests'
             self._waiting.hear(event)
 
     def _cancel(self) -> None:
-        """Cancel the request that runs, if that was asked for, even before it began."""
-        if self._session is None:
-            return
+        """Cancel what runs, or leave it, if that was asked for, even before it began."""
         if self.signal is not None:
-            self._session.cancel(f"cancelled by {signal.Signals(self.signal).name}")
+            why = f"cancelled by {signal.Signals(self.signal).name}"
         elif self._screen.failure is not None:
-            self._session.cancel("the answer cannot be written")
+            why = "the answer cannot be written"
+        else:
+            return
+        for session in self._sessions:
+            session.leave(why) if self._leaves else session.cancel(why)
 
     def _soon(self, function: Callable[[], None]) -> None:
         assert self._portal is not None

@@ -25,7 +25,7 @@ from ..providers._resolve import NAMED
 from ..tools import Tool, ToolRegistry
 from ..toolsets.workspace import workspace_tools
 
-__all__ = ["load_limits", "load_object", "load_provider", "load_tools"]
+__all__ = ["is_vendor", "load_limits", "load_object", "load_provider", "load_tools"]
 
 _VENDORS = frozenset({*NAMED, "extractive"})  # never names of the user's modules
 _FALLBACK = "extractive"
@@ -49,6 +49,11 @@ def load_provider(name: str | None) -> tuple[Provider, str, str]:
             return resolve(_FALLBACK), _FALLBACK, _NO_MODEL
         name = chosen
     return _provider(name.strip()), name.strip(), ""
+
+
+def is_vendor(name: str) -> bool:
+    """Whether a provider's name is one of ours, so that nobody's module is imported for it."""
+    return name.strip().partition(":")[0] in _VENDORS
 
 
 def _provider(name: str) -> Provider:

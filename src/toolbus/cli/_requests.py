@@ -1,4 +1,4 @@
-"""What `ask` and `chat` share: a runtime made of the options, and how an ending is told."""
+"""What `ask`, `chat` and `resume` share: a runtime made of the options, and how an ending is told."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import argparse
 import contextlib
 import dataclasses
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..core.limits import Limits
+from ..errors import ConfigurationError, StoreError
 from ..events import Event
 from ..outcome import RequestResult
 from ..runtime import Runtime
 from ._approval import arrange
 from ._host import Host
 from ._load import load_limits, load_provider, load_tools
+from ._place import LEASE_SECONDS, place_of
 from ._screen import Screen
 from ._text import clean, one_line
 
-__all__ = ["INSTRUCTIONS", "Opened", "ScreenHandler", "opened", "status_of", "tell_ending"]
+if TYPE_CHECKING:
+    from ._kept import Kept
+
+__all__ = ["INSTRUCTIONS", "Opened", "ScreenHandler", "opened", "status_of", "tell_ending", "told_apart"]
 
 INSTRUCTIONS = """\
 You answer questions about the files of a workspace. Your tools read these files; nothing can be changed with them. \
@@ -41,10 +46,17 @@ _RAISABLE = frozenset(name for name, default in _LIMITS.items() if not isinstanc
 
 @dataclasses.dataclass(slots=True)
 class Opened:
-    """A host that runs, and what to call its provider."""
+    """A host that runs, what to call its provider, and what its requests are kept in, if they are."""
 
     host: Host
     provider: str
+    kept: Kept | None = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation to go on with."""
+        conversation = None if self.kept is None else self.kept.conversation
+        return None if conversation is None else conversation.conversation_id
 
 
 @contextlib.contextmanager
@@ -55,28 +67,55 @@ def opened(
 
     Raises `ConfigurationError`.
     """
-    stdout = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr), _logging(options.log_level, screen):
+    with told_apart(options, screen) as stdout:
         given = {name: value for name, value in vars(options).items() if name in _LIMITS and value is not None}
         limits = load_limits(given, options.limit)
         tools = load_tools(options.dir, options.tools)
         provider, name, remark = load_provider(options.provider)
+        if remark and not options.quiet:
+            screen.tell(f"toolbus: {remark}")
+        kept = _kept(options, screen, name)
         runtime = Runtime(
             provider,
             tools=tools,
             instructions=INSTRUCTIONS if options.instructions is None else options.instructions,
             limits=limits,
+            store=None if kept is None else kept.store,
+            lease_seconds=LEASE_SECONDS,
+            # A store that nobody asked for must not cost the answer.
+            on_store_failure="warn" if kept is not None and not kept.is_asked_for else "stop",
         )
-        if remark and not options.quiet:
-            screen.tell(f"toolbus: {remark}")
         person = arrange(runtime, options, screen, stdout)
-        with _recorded(options, runtime, screen), Host(runtime, screen, show, tick, person) as host:
-            yield Opened(host, name)
+        with Host(runtime, screen, show, tick, person, _recorded(options, runtime, screen)) as host:
+            yield Opened(host, name, kept)
 
 
-def _recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def told_apart(options: argparse.Namespace, screen: Screen) -> Generator[TextIO]:
+    """Inside, what is printed and logged goes to stderr. Gives stdout."""
+    stdout = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr), _logging(options.log_level, screen):
+        yield stdout
+
+
+def _kept(options: argparse.Namespace, screen: Screen, provider: str) -> Kept | None:
+    if place_of(options, os.environ) is None and options.continue_ is None:
+        return None
+    try:
+        from ._kept import kept_for  # noqa: PLC0415 -- imports a database
+    except ImportError as exc:
+        if options.store is not None or options.continue_ is not None:
+            raise ConfigurationError(f"this Python has no SQLite, so nothing can be kept: {exc}") from exc
+        return None
+    command = {"provider": provider, "dir": os.path.abspath(options.dir), "tools": options.tools}  # noqa: PTH100
+    return kept_for(options, screen, command)
+
+
+def _recorded(
+    options: argparse.Namespace, runtime: Runtime, screen: Screen
+) -> contextlib.AbstractContextManager[None] | None:
     if options.record is None:
-        return contextlib.nullcontext()
+        return None
     from ._recordings import recorded  # noqa: PLC0415 -- the testing kit, which most commands do not need
 
     return recorded(options, runtime, screen)
@@ -89,8 +128,19 @@ def status_of(result: RequestResult[Any], signal: int | None) -> int:
     return _STATUS[result.outcome]
 
 
-def tell_ending(result: RequestResult[Any], screen: Screen, *, verbose: bool, debug: bool) -> None:
-    """Say on stderr how the request ended, unless it was answered."""
+def tell_ending(
+    result: RequestResult[Any],
+    screen: Screen,
+    *,
+    verbose: bool,
+    debug: bool,
+    kept: Kept | None = None,
+    can_raise: bool = True,
+) -> None:
+    """Say on stderr how the request ended, unless it was answered; and whether what it is `kept` in failed.
+
+    `can_raise` is whether the command takes limits.
+    """
     if verbose:
         screen.tell(clean(result.timeline()))
     if debug:
@@ -104,8 +154,10 @@ def tell_ending(result: RequestResult[Any], screen: Screen, *, verbose: bool, de
     elif result.outcome == "stopped":
         name = result.reason.partition("=")[0]
         by = " by a limit" if name in _LIMITS else ""  # else it is the model's own word
-        hint = f"; raise it with --limit {name}=VALUE" if name in _RAISABLE else ""
+        hint = f"; raise it with --limit {name}=VALUE" if can_raise and name in _RAISABLE else ""
         screen.tell(f"toolbus: stopped{by}: {one_line(result.reason)}{hint}")
+    if kept is not None and not result.journaled and not isinstance(result.error, StoreError):
+        screen.tell(clean(f"toolbus: this is not kept: {kept.place.path} failed (--log-level warning says how)"))
 
 
 # ------------------------------------------------------------------------------------------------ logging

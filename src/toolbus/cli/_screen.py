@@ -32,6 +32,7 @@ _MARKS: dict[str, tuple[str, str]] = {
 }
 _ARROW = "\u203a"
 _LOG_COLUMNS = 120  # where there is no terminal to ask
+_FILE_COLUMNS = 10_000
 _MOST_HELD = 1_000  # pieces that are kept while a question stands
 
 
@@ -114,6 +115,10 @@ class Screen:
             if not self._is_held(partial(self.tell, text)):
                 self.ask(text.rstrip("\n") + "\n")
 
+    def remark(self, text: str) -> None:
+        """Write text to stderr, whole, and faint where that can be."""
+        self.tell(self._painted([("detail", text)]))
+
     def aside(self, text: str) -> None:
         """Write a piece of what tools print to stderr, as it is."""
         with self._lock:
@@ -184,12 +189,12 @@ class Screen:
         """Columns that a line on stderr may take."""
         if not is_terminal(self._err):
             return int(os.environ.get("COLUMNS") or 0) if os.environ.get("COLUMNS", "").isdigit() else _LOG_COLUMNS
-        assert self._err is not None
-        try:
-            columns = os.get_terminal_size(self._err.fileno()).columns
-        except OSError:
-            columns = shutil.get_terminal_size().columns
-        return (columns or 80) - 1  # a full line would wrap on some terminals
+        return _columns_of(self._err)
+
+    @property
+    def columns(self) -> int:
+        """Columns that a line of a table on stdout may take. In a file or a pipe nothing is cut."""
+        return _columns_of(self._out) if is_terminal(self._out) else _FILE_COLUMNS
 
     def _begin_note(self) -> None:
         self.busy(None)
@@ -243,6 +248,15 @@ def write(stream: TextIO | None, text: str) -> None:
         stream.flush()
     except ValueError as exc:  # it is closed
         raise BrokenPipeError(str(exc)) from exc
+
+
+def _columns_of(terminal: TextIO | None) -> int:
+    assert terminal is not None
+    try:
+        columns = os.get_terminal_size(terminal.fileno()).columns
+    except OSError:
+        columns = shutil.get_terminal_size().columns
+    return (columns or 80) - 1  # a full line would wrap on some terminals
 
 
 def is_terminal(stream: TextIO | None) -> bool:
