@@ -1,0 +1,29 @@
+"""What a `MongoStore` does in its thread, in one place: importing this imports the driver."""
+
+from ._mongo_connection import Names, Server, ServerConnection
+from ._mongo_conversations import conversations, history
+from ._mongo_journal import Step, abandon, append_all, facts, release, renew, request, take, unfinished
+from ._mongo_turns import remember
+from ._mongo_upkeep import forget, prune_conversations, prune_requests, statistics
+
+__all__ = [
+    "Names",
+    "Server",
+    "ServerConnection",
+    "Step",
+    "abandon",
+    "append_all",
+    "conversations",
+    "facts",
+    "forget",
+    "history",
+    "prune_conversations",
+    "prune_requests",
+    "release",
+    "remember",
+    "renew",
+    "request",
+    "statistics",
+    "take",
+    "unfinished",
+]
