@@ -1,6 +1,7 @@
 """The tools of a simulated world: each misbehaves in a way of its own, as its call's chance has it.
 
-A handler asks `WORLD`, a context variable, which world it is in: that reaches handlers as any application's does.
+A handler asks `PROCESS`, a context variable, which process of which world it is in: that reaches handlers as any
+application's does. Some are idempotent: they may run once more where nobody knows whether they have run.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ from ...results import ToolResult
 from ...tools import Tool, ToolContext, tool
 
 if TYPE_CHECKING:
-    from ._world import World
+    from ._process import Process
 
-__all__ = ["NEEDS_APPROVAL", "RETRIES", "TOOLS", "WORLD"]
+__all__ = ["IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS"]
 
-WORLD: ContextVar[World] = ContextVar("toolbus_simulated_world")
+PROCESS: ContextVar[Process] = ContextVar("toolbus_simulated_process")
 
 _OUTCOMES = {"text": 6.0, "data": 2.0, "result": 2.0, "long": 1.0, "raise": 2.0, "tell": 1.0, "again": 1.0, "exit": 0.3}
 
 
 async def _behave(context: ToolContext[Any] | None, name: str) -> Any:
     """Wait about as long as may be, then end somehow."""
-    world = WORLD.get()
+    process = PROCESS.get()
+    world = process.world
+    if context is not None:
+        process.watch.begins(context.request_id, context.call_id, context.idempotency_key)
     chance = world.chance(f"{name}/{context.call_id if context else ''}/{context.attempt if context else 0}")
     await anyio.sleep_until(world.moment(chance, world.tool_seconds))
     if context is not None:
-        world.watch.runs(context.request_id, context.call_id)
+        process.watch.runs(context.request_id, context.call_id)
     kind = chance.weighted(_OUTCOMES)
     if context is not None and chance.says(0.1):
         await context.progress("half way", done=1, total=2)
@@ -55,7 +59,7 @@ async def work(n: int, context: ToolContext[Any]) -> Any:
     return await _behave(context, f"work {n}")
 
 
-@tool(retries=2)
+@tool(retries=2, idempotent=True)
 async def flaky(n: int, context: ToolContext[Any]) -> Any:
     """Do something that fails at times."""
     return await _behave(context, f"flaky {n}")
@@ -73,13 +77,13 @@ async def risky(n: int, context: ToolContext[Any]) -> Any:
     return await _behave(context, f"risky {n}")
 
 
-@tool(cache_seconds=3, kind="query")
+@tool(cache_seconds=3, kind="query", idempotent=True)
 async def shared(n: int) -> Any:
     """Look something up."""
     return await _behave(None, f"shared {n}")
 
 
-@tool
+@tool(idempotent=True)
 async def stubborn(n: int, context: ToolContext[Any]) -> Any:
     """Do something, and do not want to be cancelled."""
     try:
@@ -95,7 +99,7 @@ async def stubborn(n: int, context: ToolContext[Any]) -> Any:
 @tool
 async def deep(n: int, context: ToolContext[Any]) -> Any:
     """Ask a request of its own."""
-    world = WORLD.get()
+    world = PROCESS.get().world
     try:
         result = await context.ask(f"part {n}", tools=world.tools_below)
     except ToolbusError as exc:
@@ -113,4 +117,5 @@ outside: Tool[..., Any] = Tool(
 
 TOOLS: tuple[Tool[..., Any], ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside)
 NEEDS_APPROVAL = frozenset({"risky"})
+IDEMPOTENT = frozenset({"flaky", "shared", "stubborn"})
 RETRIES = {"flaky": 2}

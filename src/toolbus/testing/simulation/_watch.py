@@ -6,16 +6,17 @@ Knows events, results and the pure core, and nothing of how the simulated world 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+import anyio
 
 from ...bus import EventBus
 from ...core.limits import Limits
-from ...core.reducer import apply
-from ...core.state import TurnState
 from ...core.transcript import validate
-from ...errors import ProtocolViolation, ToolbusError
+from ...errors import ToolbusError
 from ...events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -27,6 +28,7 @@ from ...events import (
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
+    RequestResumed,
     RequestStarted,
     RoundStarted,
     SteeringAdded,
@@ -40,12 +42,13 @@ from ...events import (
     ToolCallStarted,
 )
 from ...messages import AssistantMessage, Message, ToolMessage
-from ...outcome import RequestResult
 from ...results import failure_content
+from ._accounts import Call, Durable, Request
 from ._findings import Broken
 
-__all__ = ["Call", "Request", "Watch"]
+__all__ = ["Watch", "is_store_failure"]
 
+_STORE_SECONDS = 5.0  # in which a fault of the store is told
 _EPSILON = 1e-5  # seconds: over the rounding of moments since the epoch
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
@@ -53,92 +56,24 @@ _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
 _DEFAULT_LIMITS = Limits()
 
 
-class Durable(Protocol):
-    """What the journal of a simulated world tells."""
-
-    def is_durable(self, fact: Event) -> bool:
-        """Whether the journal has this fact."""
-        ...
-
-    def facts(self, request_id: str) -> Sequence[Event]:
-        """What it has of a request, in order."""
-        ...
-
-    def has_failed(self, request_id: str) -> bool:
-        """Whether an append for this request has failed."""
-        ...
-
-
-class Call:
-    """One call, as its events tell of it."""
-
-    __slots__ = ("approved", "asked", "attempts", "deadline", "name", "requested", "settled_at", "terminal")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.requested: ToolCallRequested | None = None
-        self.deadline = float("inf")
-        self.terminal: ToolCallCompleted | ToolCallFailed | None = None
-        self.settled_at = float("inf")
-        self.asked = False
-        self.approved = False
-        self.attempts = 0
-
-
-class Request:
-    """One request, as its events tell of it."""
-
-    __slots__ = (
-        "appended",
-        "calls",
-        "cancelled_at",
-        "conversation",
-        "ending",
-        "facts",
-        "is_below",
-        "is_trusted",
-        "limits",
-        "paused",
-        "replies",
-        "request_id",
-        "requested",
-        "settled_at",
-        "started",
-    )
-
-    def __init__(self, request_id: str, limits: Limits) -> None:
-        self.request_id = request_id
-        self.limits = limits
-        self.started: RequestStarted | None = None
-        self.ending: Event | None = None
-        self.calls: dict[str, Call] = {}
-        self.facts: list[Event] = []
-        self.appended: list[Message] = []
-        self.replies = 0
-        self.requested = 0
-        self.conversation = ""  # for which a person's word is remembered: that of the topmost request
-        self.is_trusted = False  # none of its calls needs a person's word
-        self.is_below = False  # it works for a call of another request, which is the one that the journal knows
-        self.settled_at = float("-inf")  # when its newest call was
-        self.cancelled_at = float("inf")
-        self.paused = False  # its clocks have stood still at some time, so that its deadlines moved
-
-
 class Watch:
-    """Hears a bus as its first receiver. `broken` is the first invariant that did not hold; `stop` is called then.
+    """Hears the bus of one process as its first receiver. `stop` is called with the first invariant that did not hold.
 
-    `epoch` is the moment at which the bus's clock began. `needs_approval` names the tools of which each call needs a
-    person's word; `retries` how often a tool's call is tried again. `journal` tells what it has, where there is one.
+    `epoch` is the wall clock's reading at the beginning of the loop's time. `needs_approval` names the tools of which
+    each call needs a person's word; `retries` how often a tool's call is tried again, `idempotent` the tools of which
+    a call may run once more after a crash. `journal` tells what it has, where there is one. `slack_seconds` is how long
+    the process has stood still. Once `is_over`, nothing is checked any more.
     """
 
     def __init__(
         self,
         bus: EventBus,
         epoch: float,
-        stop: Callable[[], object],
+        stop: Callable[[Broken], object],
         *,
         needs_approval: frozenset[str] = frozenset(),
         retries: dict[str, int] | None = None,
+        idempotent: frozenset[str] = frozenset(),
         journal: Durable | None = None,
     ) -> None:
         self._bus = bus
@@ -146,11 +81,14 @@ class Watch:
         self._stop = stop
         self._needs_approval = needs_approval
         self._retries = retries or {}
-        self._journal = journal
+        self._idempotent = idempotent
+        self.journal = journal
         self._position = bus.position
         self._ids: set[str] = set()
-        self._remembered: set[str] = set()  # conversations in which a person's word was to be remembered
-        self.broken: Broken | None = None
+        self._remembered: set[str] = set() if journal is None else journal.remembered
+        self._recalls = False
+        self.is_over = False
+        self.slack_seconds = 0.0
         self.requests: dict[str, Request] = {}
         self.heard: list[tuple[float, Event]] = []
         self.checks: Counter[str] = Counter()
@@ -163,7 +101,7 @@ class Watch:
 
     def __call__(self, event: Event) -> None:
         """Check one event. For `EventBus.connect`."""
-        if self.broken is not None:
+        if self.is_over:
             return  # the world is being stopped, and in what order is no matter
         self.heard.append((self._now() - self._epoch, event))
         try:
@@ -177,6 +115,8 @@ class Watch:
 
     def check(self, guarantee: str, holds: object, problem: str | Callable[[], str]) -> None:
         """Count one check; raise `Broken` if it does not hold."""
+        if self._recalls:
+            return
         self.checks[guarantee] += 1
         if not holds:
             raise Broken(guarantee, problem if isinstance(problem, str) else problem())
@@ -189,10 +129,10 @@ class Watch:
             self.fail(exc)
 
     def fail(self, exc: Broken) -> None:
-        """Keep the first thing that broke, and stop the world."""
-        if self.broken is None:
-            self.broken = exc
-            self._stop()
+        """Stop the world: this broke."""
+        if not self.is_over:
+            self.is_over = True
+            self._stop(exc)
 
     def _of_request(self, event: Event) -> None:
         handle = self._HANDLERS.get(type(event))
@@ -203,11 +143,7 @@ class Watch:
         if request is None:
             if handle is None or not event.is_fact:
                 return
-            view = self._bus.view(event.request_id)
-            options: Mapping[str, Any] = {} if view is None else view.options
-            limits = options.get("limits") or _DEFAULT_LIMITS
-            request = self.requests[event.request_id] = Request(event.request_id, limits)
-            request.is_trusted = options.get("approval") is False
+            request = self._new_request(event)
         if event.is_fact:
             request.facts.append(event)
         self.check(
@@ -218,6 +154,25 @@ class Watch:
         if handle is not None:
             handle(self, request, event)
 
+    def _new_request(self, event: Event) -> Request:
+        """One that is heard of for the first time here; of what others have done of it, the journal tells."""
+        view = self._bus.view(event.request_id)
+        options: Mapping[str, Any] = {} if view is None else view.options
+        limits = options.get("limits") or _DEFAULT_LIMITS
+        request = self.requests[event.request_id] = Request(event.request_id, limits)
+        request.is_trusted = options.get("approval") is False
+        written = () if self.journal is None else self.journal.written(event.request_id)
+        before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
+        if before:
+            self._recalls = True
+            for fact in before:
+                request.facts.append(fact)
+                if (handle := self._HANDLERS.get(type(fact))) is not None:
+                    handle(self, request, fact)
+            self._recalls = False
+            request.interrupt(self._now())
+        return request
+
     # ------------------------------------------------------------------------------------------------ kinds of events
 
     def _on_started(self, request: Request, event: RequestStarted) -> None:
@@ -226,6 +181,9 @@ class Watch:
         above = self.requests.get(event.parent_request_id)
         request.is_below = above is not None
         request.conversation = event.conversation_id if above is None else above.conversation
+
+    def _on_resumed(self, request: Request, event: RequestResumed) -> None:
+        self.check("G19", request.resumed_at is not None, f"{event.request_id} goes on, and nobody knows with what")
 
     def _on_message(self, request: Request, event: MessageAppended) -> None:
         message = event.message
@@ -264,27 +222,52 @@ class Watch:
         assert call is not None
         self.check("G06", call.requested is None, f"{event.call_id} is requested twice")
         self.check("G06", call.terminal is None, f"{event.call_id} is requested after it was settled")
-        if self._journal is not None and not request.is_below:
-            self.check("G11", self._journal.is_durable(event), f"{event.call_id} is requested before that is durable")
+        if self._is_journaled(request):
+            self.check("G11", self._is_durable(event), f"{event.call_id} is requested before that is durable")
         if call.name in self._needs_approval and not request.is_trusted:
             approved = call.approved or request.conversation in self._remembered
             self.check("G26", approved, f"{call.name} is requested, and nobody has approved it")
-        call.requested = event
+        if call.before is None:
+            request.requested += call.requested is None
+        else:
+            self._again(call, call.before, event)
+        call.requested, call.before = event, None
         call.deadline = event.at + event.deadline
-        request.requested += 1
         most = request.limits.max_tool_calls
         self.check("G10", request.requested <= most, f"{request.requested} calls, over max_tool_calls={most}")
 
+    def _again(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
+        """A call is requested once more, since nobody knows whether it has run."""
+        request_id, call_id = event.request_id, event.call_id
+        is_known = self.journal is None or not self.journal.has_given_up(request_id)
+        may_run = call.name in self._idempotent or not is_known
+        self.check("G19", may_run, f"{call.name} is not idempotent, and {call_id} is requested once more")
+        same = event.idempotency_key == before.idempotency_key
+        self.check("G19", same, f"{call_id} is requested once more with another key")
+
+    def _is_journaled(self, request: Request) -> bool:
+        return self.journal is not None and not request.is_below
+
+    def _is_durable(self, fact: Event) -> bool:
+        """Whether a fact is, or its request goes on without."""
+        journal = self.journal
+        return journal is None or journal.is_durable(fact) or journal.has_given_up(fact.request_id)
+
     def _on_terminal(self, request: Request, event: ToolCallCompleted | ToolCallFailed) -> None:
         call = request.calls.get(event.call_id)
-        if call is None and self._journal is not None and self._journal.has_failed(request.request_id):
+        if call is None and self.journal is not None and self.journal.has_failed(request.request_id):
             return  # a reply that could not be written was not told, and its calls have ended all the same
         self.check("G05", call is not None, f"{event.type} of {event.call_id}, which no reply asked for")
         assert call is not None
+        if request.resumed_at is not None:
+            self.check("G19", call.terminal is None, f"{event.call_id} was settled elsewhere, and that is told again")
+            asked = event.call_id not in request.unasked or self._now() <= request.resumed_at + _EPSILON
+            self.check("G26", asked, f"nobody was asked again about {event.call_id}")
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
         call.terminal = event
         call.settled_at = request.settled_at = self._now()
         if call.requested is None:
+            self.check("G06", call.before is None or isinstance(event, ToolCallFailed), f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
         elif not request.paused:
             late = self._now() - call.deadline
@@ -293,8 +276,10 @@ class Watch:
                 self.check("G12", late >= -_EPSILON, f"{event.call_id} times out {-late:g} s early")
 
     def _on_asked(self, request: Request, event: ApprovalRequested) -> None:
-        request.calls[event.call_id].asked = True
-        request.paused = True
+        call = request.calls[event.call_id]
+        self.check("G26", not call.approved, f"{event.call_id} is asked about again after it was approved")
+        call.asked = request.paused = True
+        request.unasked.discard(event.call_id)
 
     def _on_decided(self, request: Request, event: ApprovalDecided) -> None:
         call = request.calls.get(event.call_id)
@@ -310,7 +295,7 @@ class Watch:
 
     def _prompt(self, guarantee: str, since: float, what: str) -> None:
         """What follows from something follows at once, where no journal has to be waited for."""
-        if self._journal is None and since > 0:
+        if self.journal is None and since > 0:
             waited = self._now() - since
             self.check(guarantee, waited <= _EPSILON, f"{what} {waited:g} s after what it waited for")
 
@@ -318,9 +303,20 @@ class Watch:
         """A handler goes on by itself: nobody may have settled its call before."""
         request = self.requests.get(request_id)
         call = None if request is None else request.calls.get(call_id)
-        if call is not None and self.broken is None:
+        if call is not None and not self.is_over:
             since = self._now() - call.settled_at
             self.note("G17", since <= _EPSILON, f"the handler of {call_id} runs {since:g} s after it was to stop")
+
+    def begins(self, request_id: str, call_id: str, key: str) -> None:
+        """A handler begins: one that is not idempotent, in one process only."""
+        request = self.requests.get(request_id)
+        journal = self.journal
+        if request is None or journal is None or request.is_below or self.is_over or journal.has_given_up(request_id):
+            return
+        is_first, first_key = journal.begins(request_id, call_id, key)
+        may_run = is_first or request.calls[call_id].name in self._idempotent
+        self.note("G19", may_run, f"{call_id} is not idempotent, and runs in two processes")
+        self.note("G19", key == first_key, f"{call_id} runs again with another key")
 
     def listeners(self) -> None:
         """Every subscription is within its bound, and has told of all that it has not delivered."""
@@ -355,26 +351,41 @@ class Watch:
         self.check("G07", call is not None, f"{event.call_id} is late, and no reply asked for it")
 
     def _on_ending(self, request: Request, event: Event) -> None:
-        if self._journal is not None and not request.is_below and not _is_abrupt(event):
-            self.check("G11", self._journal.is_durable(event), f"{event.request_id} ends before that is durable")
+        if self.journal is not None and not request.is_below:
+            self._ends_durably(self.journal, event)
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
         self.check("G06", not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
         if request.cancelled_at < float("inf"):
             self._prompt("G16", request.cancelled_at, f"{event.request_id} ends")
-            cancelled = isinstance(event, RequestCancelled) or _is_abrupt(event)
+            cancelled = isinstance(event, RequestCancelled) or is_store_failure(event)
             self.check("G16", cancelled, f"{event.request_id} was cancelled, and ends as {event.type}")
         if request.started is not None and not request.paused:
             took = self._now() - request.started.at
             most = request.limits.timeout_seconds + self._slack(request) + _EPSILON
             self.check("G10", took <= most, f"{event.request_id} took {took:g} s of {most:g}")
 
+    def _ends_durably(self, journal: Durable, event: Event) -> None:
+        """An ending is durable before it is told; that the store has failed is told at once, and as what it is."""
+        request_id = event.request_id
+        if is_store_failure(event):
+            took = anyio.current_time() - journal.asked_at.get(request_id, anyio.current_time())
+            within = took <= _STORE_SECONDS + self.slack_seconds + _EPSILON
+            self.check("G21", within, f"{request_id} is told after {took:g} s that the store failed")
+            return  # another process may go on with it; this one could not ask
+        if not journal.has_failed(request_id):
+            self.check("G11", self._is_durable(event), f"{request_id} ends before that is durable")
+        if not journal.has_given_up(request_id):
+            is_ours = journal.is_ours(request_id) or journal.is_durable(event)
+            self.check("G20", is_ours, f"{request_id} ends in two processes")
+
     def _slack(self, _request: Request) -> float:
         """Seconds that a journal may take, in which deadlines are not looked at."""
-        return 0.0 if self._journal is None else 60.0
+        return 0.0 if self.journal is None else 60.0 + self.slack_seconds
 
     _HANDLERS: dict[type[Event], Callable[[Watch, Request, Any], None]] = {  # noqa: RUF012 -- a table that nobody changes
         RequestStarted: _on_started,
+        RequestResumed: _on_resumed,
         MessageAppended: _on_message,
         RoundStarted: _on_round,
         ToolCallRequested: _on_requested,
@@ -399,66 +410,16 @@ class Watch:
     def sent(self, messages: Sequence[Message]) -> None:
         """What a model is sent has to be a valid transcript for all vendors."""
         try:
-            self._valid(messages, "the model was sent")
+            self.valid(messages, "the model was sent")
         except Broken as exc:
             self.fail(exc)
 
-    def _valid(self, messages: Sequence[Message], whose: str) -> None:
+    def valid(self, messages: Sequence[Message], whose: str) -> None:
         self.checks["G08"] += 1
         try:
             validate(messages)
         except ToolbusError as exc:
             raise Broken("G08", f"{whose} a transcript that is not valid: {exc}") from exc
-
-    # --------------------------------------------------------------------------------------------------- the end
-
-    def ended(self, result: RequestResult[Any], *, broke: bool) -> None:
-        """Check a result against what was heard of its request. `broke`: its journal failed, and not all was told."""
-        request = self.requests.get(result.request_id)
-        self._valid(result.messages, f"{result.request_id} leaves")
-        turn = result.new_messages
-        asked = [call.call_id for each in turn if isinstance(each, AssistantMessage) for call in each.tool_calls]
-        answered = [each.call_id for each in turn if isinstance(each, ToolMessage)]
-        self.check("G06", asked == answered, f"the turn of {result.request_id} asks {asked} and answers {answered}")
-        if request is None:
-            return
-        contents = {each.call_id: each for each in turn if isinstance(each, ToolMessage)}
-        for call_id, call in request.calls.items():
-            if isinstance(call.terminal, ToolCallCompleted):
-                kept = contents.get(call_id)
-                self.check(
-                    "G09",
-                    kept is not None and kept.content == call.terminal.content,
-                    f"the result of {call_id} is not in the transcript of {result.request_id}",
-                )
-        if broke:
-            return
-        self.check("G10", request.ending is not None, f"the ending of {result.request_id} was not told")
-        self.check("G06", asked == list(request.calls), f"{result.request_id} was told to call {list(request.calls)}")
-        self._replay(request, result)
-
-    def _replay(self, request: Request, result: RequestResult[Any]) -> None:
-        """The facts, applied again, have to give the same transcript, usage and ending.
-
-        What people ask is heard when they do, and becomes a fact when the session takes it, as the journal has it.
-        """
-        facts = request.facts if self._journal is None else self._journal.facts(request.request_id) or request.facts
-        if facts is request.facts and any(isinstance(fact, _ASKED) for fact in facts):
-            return
-        state = TurnState(
-            request.request_id,
-            limits=request.limits,
-            messages=list(result.messages[: result.history_count]),
-            providers=9,
-        )
-        try:
-            for fact in facts:
-                apply(state, fact)
-        except ProtocolViolation as exc:
-            raise Broken("G01", f"the facts of {request.request_id} cannot be replayed: {exc}") from exc
-        same = state.messages == result.messages and state.usage == result.usage
-        same = same and (state.ending is request.ending or request.ending not in facts)
-        self.check("G01", same, f"the facts of {request.request_id}, replayed, give another turn")
 
     def digest(self) -> str:
         """What happened, in a few letters: the same for the same seed."""
@@ -468,6 +429,6 @@ class Watch:
         return told.hexdigest()[:16]
 
 
-def _is_abrupt(ending: Event) -> bool:
-    """Whether the request was left at once: by a journal that failed, or a host that did not wait."""
-    return isinstance(ending, RequestCancelled) or (isinstance(ending, RequestFailed) and ending.reason == "error")
+def is_store_failure(ending: Event) -> bool:
+    """Whether the request was ended at once, by a store that failed."""
+    return isinstance(ending, RequestFailed) and ending.reason.startswith("store_")

@@ -1,0 +1,171 @@
+"""Who else is on a process's bus: people, strangers who answer calls, and listeners. None of them reliable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import anyio
+
+from ...errors import SubscriptionOverflow
+from ...events import (
+    FACT_TYPES,
+    ApprovalRequested,
+    Event,
+    RequestResumed,
+    RequestStarted,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+    ToolCallRequested,
+)
+from ._chance import Chance
+
+if TYPE_CHECKING:
+    from ...session import RequestSession
+    from ._process import Process
+
+__all__ = ["Actors"]
+
+
+class Actors:
+    """Those of one process, which live as long as it does."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+        self._bus = process.bus
+        self._faults = process.world.faults
+        self._dropping: set[str] = set()  # requests that want no late results
+
+    def listen(self) -> None:
+        """Hear the bus, before anything happens on it."""
+        bus, chance = self._bus, self._chance("listeners")
+        bus.connect(RequestStarted, self._on_begun)
+        bus.connect(RequestResumed, self._on_begun)
+        bus.connect(ApprovalRequested, self._on_question)
+        bus.connect(ToolCallRequested, self._on_requested)
+        if chance.says(0.5):
+            bus.connect(chance.pick(FACT_TYPES), self._raising("one"))
+            bus.connect(Event, self._raising("all"))
+        if chance.says(0.5):
+            bus.connect(ToolCallRequested, self._talking)
+        for number in range(chance.whole(0, 2)):
+            self._process.group.start_soon(self._subscriber, f"subscriber {number}")
+
+    def _chance(self, name: str) -> Chance:
+        return self._world.chance(self._process.named(name))
+
+    # ------------------------------------------------------------------------------------------------------ people
+
+    def _on_begun(self, event: RequestStarted | RequestResumed) -> None:
+        """People have plans for each request that begins, or goes on."""
+        chance = self._chance(f"people {event.request_id}")
+        view = self._bus.view(event.request_id)
+        if view is None:
+            return
+        if view.options.get("late_results") == "drop":
+            self._dropping.add(event.request_id)
+        session = cast("RequestSession", view)  # every view in this process is one
+        if chance.says(0.2):
+            self._process.group.start_soon(self._steer, session, self._world.moment(chance, self._world.model_seconds))
+        if chance.says(0.2):
+            self._process.group.start_soon(self._cancel, session, self._world.moment(chance, self._world.tool_seconds))
+
+    async def _steer(self, session: RequestSession, moment: float) -> None:
+        await anyio.sleep_until(moment)
+        self._faults["steered"] += session.steer("hurry")
+
+    async def _cancel(self, session: RequestSession, moment: float) -> None:
+        await anyio.sleep_until(moment)
+        self._faults["cancelled"] += session.cancel("never mind")
+
+    def _on_question(self, event: ApprovalRequested) -> None:
+        """Somebody is asked: he answers, or not, or twice."""
+        chance = self._chance(f"approval {event.call_id}")
+        for _ in range(chance.pick([1, 1, 1, 2, 0])):
+            self._process.group.start_soon(
+                self._decide, event, self._world.moment(chance, self._world.approval_seconds), chance
+            )
+
+    async def _decide(self, event: ApprovalRequested, moment: float, chance: Chance) -> None:
+        await anyio.sleep_until(moment)
+        self._faults["decided"] += 1
+        edited = {**event.arguments, "n": 7} if chance.says(0.2) else None
+        approved = chance.says(0.7)
+        self._bus.publish(event.decided(approved=approved, arguments=edited, remember=chance.says(0.2)))
+
+    # --------------------------------------------------------------------------------------------------- strangers
+
+    def _on_requested(self, event: ToolCallRequested) -> None:
+        """Whoever answers calls from elsewhere: late, twice, or never; and one who answers calls of others."""
+        chance = self._chance(f"stranger {event.call_id}")
+        if event.name == "outside":
+            for _ in range(chance.pick([1, 1, 1, 2, 0])):
+                self._process.group.start_soon(self._answer, event, self._world.moment(chance, event.deadline), chance)
+        elif not self._world.is_quiet and chance.says(0.1):
+            self._process.group.start_soon(self._answer, event, self._world.moment(chance, event.deadline), chance)
+        if not self._world.is_quiet and chance.says(0.03):
+            stray = ToolCallCompleted(request_id=event.request_id, call_id="nobody's", name="x", content="x")
+            self._process.group.start_soon(self._publish, stray)
+
+    async def _answer(self, event: ToolCallRequested, moment: float, chance: Chance) -> None:
+        await anyio.sleep_until(moment)
+        await self._publish(
+            event.completed("from outside") if chance.says(0.8) else event.failed("gone", reason="lost")
+        )
+
+    async def _publish(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+        """Nothing vanishes: an answer is taken, or becomes a letter that all can see, unless they want to drop it."""
+        letters = self._process.watch.letters
+        if not self._bus.publish(event):
+            self._faults["answered too late, or to nobody"] += 1
+            told = self._process.watch.letters > letters or event.request_id in self._dropping
+            self._process.watch.note("G05", told, f"{event.type} of {event.call_id} vanished")
+
+    # --------------------------------------------------------------------------------------------------- listeners
+
+    def _raising(self, name: str) -> Callable[[Event], None]:
+        """A receiver that raises at times."""
+        chance = self._chance(f"receiver {name}")
+
+        def receive(event: Event) -> None:
+            if chance.says(0.05):
+                self._faults["receiver raised"] += 1
+                raise RuntimeError(f"{name} cannot hear {event.type}")
+
+        return receive
+
+    def _talking(self, event: Event) -> None:
+        """A receiver that answers an event with an event."""
+        if isinstance(event, ToolCallRequested) and event.round == 0:
+            self._bus.publish(
+                ToolCallProgress(request_id=event.request_id, call_id=event.call_id, name=event.name, message="heard")
+            )
+
+    async def _subscriber(self, name: str) -> None:
+        """Reads events, slowly or not at all."""
+        chance = self._chance(f"subscriber {name}")
+        kinds = [] if chance.says(0.5) else [chance.pick(FACT_TYPES)]
+        subscription = self._bus.subscribe(
+            *kinds,
+            capacity=chance.pick([1, 3, 1_000]),
+            overflow=chance.pick(["drop_oldest", "drop_newest", "coalesce", "disconnect"]),
+            name=name,
+        )
+        hangs, seconds = chance.says(0.2), chance.pick([0.0, 0.0, 0.3])
+        position = 0
+        async with subscription:
+            if hangs:
+                self._faults["subscriber hangs"] += 1
+                await anyio.sleep_forever()
+            try:
+                async for _ in subscription:
+                    self._process.watch.note(
+                        "G01", subscription.position > position, f"{name} reads events out of order"
+                    )
+                    position = subscription.position
+                    if seconds:
+                        await anyio.sleep(seconds)
+            except SubscriptionOverflow:
+                self._faults["subscriber overflowed"] += 1

@@ -1,0 +1,326 @@
+"""What outlives the processes of a simulated world: a store that fails at times, and a handle on it for each process.
+
+The disk knows what is durable, whose it is and what went wrong, and tells the checks. What its faults do is what a full
+disk, a locked database or a broken connection does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import anyio
+import orjson
+
+from ...errors import StoreError, StoreUnavailable
+from ...events import Event, decode, encode
+from ...messages import Message
+from ...storage import (
+    ConversationRecord,
+    Entry,
+    JournalStore,
+    Pruned,
+    RequestRecord,
+    StoredFact,
+    StoreStatistics,
+)
+from ...stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from ._process import Process
+    from ._world import World
+
+__all__ = ["Disk", "Handle"]
+
+T = TypeVar("T")
+
+_SECONDS = {"well": [0.01, 0.5], "ill": [0.01, 0.5, 4.0, 6.0]}
+_FAULTS = {"refused": 4.0, "locked": 2.0, "full": 2.0, "written, and then refused": 1.5, "no answer": 1.0}
+_WRITTEN_FIRST = "written, and then refused"
+_SILENCE_SECONDS = 20.0  # over the time that anybody waits
+
+
+class Disk:
+    """A store in memory that is ill for a while, as its chance has it. `journals` is whether it has a journal."""
+
+    def __init__(self, world: World, *, journals: bool) -> None:
+        chance = world.chance("disk")
+        self.faults = world.faults
+        self.chance = chance
+        self.memory = MemoryStore(journal=journals)
+        self.journals = journals
+        self._ill_from = chance.pick([0.0, 0.5, 2.0, 8.0]) if chance.says(0.35) else float("inf")
+        self._ill_until = self._ill_from + chance.pick([1.0, 5.0, 30.0])
+        self._illness = chance.pick([0.1, 0.3, 1.0])  # how often something goes wrong then
+        self._written: dict[str, list[Event]] = {}
+        self._durable: dict[str, Event] = {}
+        self.holders: dict[str, Process] = {}  # who has taken each request, the newest
+        self.endings: dict[str, str] = {}
+        self.broken: set[str] = set()  # requests of which an append has failed, or was not answered
+        self.given_up: set[str] = set()  # those of them that went on, as `on_store_failure="warn"` has it
+        self.ran: dict[tuple[str, str], tuple[Process, str]] = {}  # who has begun each call, with which key
+        self.remembered: set[str] = set()  # conversations in which a person's word was to be remembered
+
+    # ------------------------------------------------------------------------------------------- what is durable
+
+    def is_durable(self, fact: Event) -> bool:
+        """Whether the journal has this fact, and no other one in its place."""
+        return self._durable.get(fact.event_id) is fact
+
+    def facts(self, request_id: str) -> Sequence[Event]:
+        """What was written of a request, in order."""
+        return self._written.get(request_id, ())
+
+    def has_failed(self, request_id: str) -> bool:
+        """Whether an append for this request has failed."""
+        return request_id in self.broken
+
+    def begun(self) -> list[str]:
+        """Requests that have durable facts."""
+        return list(self._written)
+
+    def unfinished(self) -> list[str]:
+        """Requests that have durable facts and no ending."""
+        return [request_id for request_id in self._written if request_id not in self.endings]
+
+    def note(self, entry: Entry) -> None:
+        """An entry is durable from now on."""
+        self._written.setdefault(entry.request_id, []).extend(entry.facts)
+        self._durable.update((fact.event_id, fact) for fact in entry.facts)
+        if entry.ending is not None:
+            self.endings[entry.request_id] = entry.ending
+
+    # -------------------------------------------------------------------------------------------------- illness
+
+    def recover(self) -> None:
+        """From now on nothing goes wrong any more."""
+        self._ill_until = 0.0
+
+    @property
+    def is_ill(self) -> bool:
+        """Whether something may go wrong now."""
+        return self._ill_from <= anyio.current_time() < self._ill_until
+
+    def fault(self) -> str:
+        """What goes wrong with the next that is asked of it; empty for nothing."""
+        if not (self.is_ill and self.chance.says(self._illness)):
+            return ""
+        return self.chance.weighted(_FAULTS)
+
+    def delay(self) -> float:
+        """Seconds that an answer takes."""
+        if not self.chance.says(0.2):
+            return 0.0
+        return self.chance.pick(_SECONDS["ill" if self.is_ill else "well"])
+
+
+class Handle:
+    """One process's way to the disk: a `Store`, and a `JournalStore`. `die` is the end of it."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self._disk = disk
+        self._process = process
+        self._inner: JournalStore | None = disk.memory.journal
+        self._is_dead = False
+        self._failed: set[str] = set()  # requests of which an append by this process has failed
+        self.asked_at: dict[str, float] = {}  # when the newest append of a request was begun
+        self._keeps = process.on_store_failure == "warn"
+
+    def die(self) -> None:
+        """The process was killed: nothing of it is written any more."""
+        self._is_dead = True
+
+    @property
+    def journal(self) -> JournalStore | None:
+        """See `Store`."""
+        return None if self._inner is None else self
+
+    @property
+    def _journal(self) -> JournalStore:
+        assert self._inner is not None
+        return self._inner
+
+    async def _ask(self, what: Callable[[], Awaitable[T]]) -> T:
+        """Have the disk do something, slowly, or not at all, or nobody knows whether."""
+        disk = self._disk
+        self._check()
+        fault = disk.fault()
+        if fault:
+            disk.faults[f"store: {fault}"] += 1
+        written_first = fault == _WRITTEN_FIRST or disk.chance.says(0.3)
+        try:
+            if written_first and fault in ("", _WRITTEN_FIRST, "no answer"):
+                answer = await what()
+                await self._pass(fault)
+                return answer
+            await self._pass(fault)
+        except BaseException:
+            self._check()
+            raise
+        self._check()
+        return await what()
+
+    async def _pass(self, fault: str) -> None:
+        if fault == "no answer":
+            await anyio.sleep(_SILENCE_SECONDS)
+        elif seconds := self._disk.delay():
+            await anyio.sleep(seconds)
+        if fault:
+            _refuse(fault)
+
+    def _check(self) -> None:
+        if self._is_dead:
+            raise StoreError("the process is dead")
+
+    # --------------------------------------------------------------------------------------------- for the checks
+
+    @property
+    def remembered(self) -> set[str]:
+        """Conversations in which a person's word was to be remembered, in any process."""
+        return self._disk.remembered
+
+    def is_durable(self, fact: Event) -> bool:
+        """Whether the journal has this fact, and no other one in its place."""
+        return self._disk.is_durable(fact)
+
+    def written(self, request_id: str) -> Sequence[Event]:
+        """What the journal has of a request, in order."""
+        return self._disk.facts(request_id)
+
+    def has_failed(self, request_id: str) -> bool:
+        """Whether an append by this process for this request has failed."""
+        return request_id in self._failed
+
+    def has_given_up(self, request_id: str) -> bool:
+        """Whether any process has gone on with the request without its journal."""
+        return request_id in self._disk.given_up
+
+    def is_ours(self, request_id: str) -> bool:
+        """Whether no other process has taken the request over."""
+        return self._disk.holders.get(request_id, self._process) is self._process
+
+    def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
+        """A handler begins: whether no other process has begun it, and the key that the first one had."""
+        process, first = self._disk.ran.setdefault((request_id, call_id), (self._process, key))
+        return process is self._process, first
+
+    # ------------------------------------------------------------------------------------------------ the journal
+
+    async def append(self, entry: Entry) -> int:
+        """See `JournalStore`."""
+        request_id, watch = entry.request_id, self._process.watch
+        goes_on = self._keeps or request_id not in self._failed
+        watch.note("G11", goes_on, f"{request_id} goes on after its journal failed")
+        self.asked_at[request_id] = anyio.current_time()
+
+        async def write() -> int:
+            self._process.counts_append(is_before=True)
+            self._check()
+            size_bytes = await self._journal.append(entry)
+            known = self._disk.facts(request_id)
+            watch.note("G01", entry.seq == len(known), f"the journal of {request_id} has a gap at {entry.seq}")
+            if entry.seq == 0:
+                self._disk.holders[request_id] = self._process
+            is_holder = self._disk.holders.get(request_id) is self._process
+            watch.note("G20", is_holder, f"{request_id} is another process's, and this one writes")
+            self._disk.note(entry)
+            self._process.counts_append(is_before=False)
+            return size_bytes
+
+        try:
+            return await self._ask(write)
+        except BaseException:
+            if not self._is_dead:
+                self._failed.add(request_id)
+                self._disk.broken.add(request_id)
+                if self._keeps:
+                    self._disk.given_up.add(request_id)
+                self._disk.faults["journal failed"] += 1
+            raise
+
+    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
+        """See `JournalStore`. As a database has them: what they were as JSON."""
+        found = await self._ask(lambda: self._journal.facts(request_id, start=start))
+        return [replace(each, fact=decode(encode(each.fact))) for each in found]
+
+    async def request(self, request_id: str) -> RequestRecord | None:
+        """See `JournalStore`."""
+        return _as_written(await self._ask(lambda: self._journal.request(request_id)))
+
+    async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
+        """See `JournalStore`."""
+        return await self._ask(lambda: self._journal.unfinished(limit=limit))
+
+    async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
+        """See `JournalStore`."""
+
+        async def take() -> RequestRecord | None:
+            taken = await self._journal.take(request_id, owner, seconds)
+            if taken is not None:
+                self._disk.holders[request_id] = self._process
+                self._disk.faults["taken over"] += 1
+            return taken
+
+        return _as_written(await self._ask(take))
+
+    async def renew(self, owner: str, seconds: float) -> int:
+        """See `JournalStore`."""
+        return await self._ask(lambda: self._journal.renew(owner, seconds))
+
+    async def release(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore`."""
+        return await self._ask(lambda: self._journal.release(request_id, epoch))
+
+    async def abandon(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore`."""
+
+        async def abandon() -> bool:
+            is_ours = await self._journal.abandon(request_id, epoch)
+            if is_ours:
+                self._disk.endings[request_id] = "abandoned"
+            return is_ours
+
+        return await self._ask(abandon)
+
+    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+        """See `JournalStore`."""
+        return await self._journal.prune(before=before, conversations=conversations)
+
+    async def statistics(self) -> StoreStatistics:
+        """See `JournalStore`."""
+        return await self._journal.statistics()
+
+    # ----------------------------------------------------------------------------------------------- conversations
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        """See `Store`."""
+        return await self._ask(lambda: self._disk.memory.history(conversation_id))
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """See `Store`."""
+        await self._ask(lambda: self._disk.memory.remember(conversation_id, messages))
+
+    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+        """See `Store`."""
+        return await self._disk.memory.conversations(search=search, limit=limit)
+
+    async def forget(self, conversation_id: str) -> bool:
+        """See `Store`."""
+        return await self._disk.memory.forget(conversation_id)
+
+    async def aclose(self) -> None:
+        """See `Store`."""
+
+
+def _refuse(fault: str) -> NoReturn:
+    if fault == "full":
+        raise OSError(28, "no space left")  # as an application's own store may
+    if fault == "locked":
+        raise StoreUnavailable("the database is locked")
+    raise StoreError(f"the disk is ill: {fault}")
+
+
+def _as_written(record: RequestRecord | None) -> RequestRecord | None:
+    """A record as a database gives it: what was agreed, as JSON."""
+    return None if record is None else replace(record, agreed=orjson.loads(orjson.dumps(dict(record.agreed))))

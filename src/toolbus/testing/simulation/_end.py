@@ -1,0 +1,153 @@
+"""What has to hold at the end of a world: of each result, of each process, and of what is on the disk.
+
+Knows what the checks of a process have heard, and the pure core.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ...core.reducer import apply
+from ...core.state import TurnState
+from ...errors import ProtocolViolation
+from ...events import (
+    ApprovalDecided,
+    CancelRequested,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallResumed,
+)
+from ...messages import AssistantMessage, ToolMessage
+from ...outcome import RequestResult
+from ._accounts import Request
+from ._disk import Disk
+from ._findings import Broken
+from ._process import Process
+from ._watch import Watch
+
+__all__ = ["look_at_the_disk", "look_at_the_process"]
+
+_ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
+_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
+
+
+def look_at_the_process(process: Process) -> None:
+    """A process that was not killed has left nothing behind, and told each ending."""
+    watch = process.watch
+    heard = [event for _, event in watch.heard]
+    same = [id(each) for each in process.order] == [id(each) for each in heard]
+    watch.check("G03", same, "listeners heard two orders")
+    left = process.bus.statistics()
+    watch.check("G10", not left.mailboxes, f"{left.mailboxes} mailboxes are left")
+    watch.check("G06", not left.open_calls, f"{left.open_calls} calls are left open")
+    watch.check("G02", not left.subscriptions, f"{left.subscriptions} are left")
+    resumable = {result.request_id for result in process.results if result.resumable}
+    for each in watch.requests.values():
+        told = each.ending is not None or each.request_id in resumable or not process.handle.is_ours(each.request_id)
+        watch.check("G10", told, f"{each.request_id} has no ending")
+    for result in process.results:
+        _look_at_the_result(process, result)
+
+
+def _look_at_the_result(process: Process, result: RequestResult[Any]) -> None:
+    """Check a result against what was heard of its request, and what the journal has."""
+    watch = process.watch
+    request = watch.requests.get(result.request_id)
+    watch.valid(result.messages, f"{result.request_id} leaves")
+    turn = result.new_messages
+    asked = [call.call_id for each in turn if isinstance(each, AssistantMessage) for call in each.tool_calls]
+    answered = [each.call_id for each in turn if isinstance(each, ToolMessage)]
+    watch.check("G06", asked == answered, f"the turn of {result.request_id} asks {asked} and answers {answered}")
+    if watch.journal is not None:
+        _look_at_the_journal_of(process, result)
+    if request is None:
+        return
+    contents = {each.call_id: each for each in turn if isinstance(each, ToolMessage)}
+    for call_id, call in request.calls.items():
+        if isinstance(call.terminal, ToolCallCompleted):
+            kept = contents.get(call_id)
+            watch.check(
+                "G09",
+                kept is not None and kept.content == call.terminal.content,
+                f"the result of {call_id} is not in the transcript of {result.request_id}",
+            )
+    has_failed = watch.journal is not None and watch.journal.has_failed(result.request_id)
+    if result.resumable or (has_failed and not result.journaled):
+        return
+    watch.check("G10", request.ending is not None, f"the ending of {result.request_id} was not told")
+    watch.check("G06", asked == list(request.calls), f"{result.request_id} was told to call {list(request.calls)}")
+    _replay(watch, request, result)
+
+
+def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
+    """The facts, applied again, have to give the same transcript, usage and ending.
+
+    What people ask is heard when they do, and becomes a fact when the session takes it, as the journal has it.
+    """
+    facts = request.facts if watch.journal is None else watch.journal.written(request.request_id) or request.facts
+    if facts is request.facts and any(isinstance(fact, _ASKED) for fact in facts):
+        return
+    if request.started is None:
+        return  # what had to be waited for has failed, so that it did not begin
+    state = TurnState(
+        request.request_id,
+        limits=request.limits,
+        messages=list(result.messages[: result.history_count]),
+        providers=9,
+    )
+    try:
+        for fact in facts:
+            apply(state, fact)
+    except ProtocolViolation as exc:
+        raise Broken("G01", f"the facts of {request.request_id} cannot be replayed: {exc}") from exc
+    same = state.messages == result.messages and state.usage == result.usage
+    same = same and (state.ending is request.ending or request.ending not in facts)
+    watch.check("G01", same, f"the facts of {request.request_id}, replayed, give another turn")
+
+
+def _look_at_the_journal_of(process: Process, result: RequestResult[Any]) -> None:
+    """What a result says of its journal is so; and what was left can go on, with all that was done."""
+    watch, handle, disk = process.watch, process.handle, process.world.disk
+    request_id, ending = result.request_id, disk.endings.get(result.request_id)
+    if result.journaled:
+        watch.check(
+            "G19", ending == result.outcome, f"{request_id} ended {result.outcome}, and the journal says {ending}"
+        )
+    elif not result.resumable:
+        known = handle.has_failed(request_id) or not disk.facts(request_id)
+        watch.check("G11", known, f"{request_id} is not in the journal, and nothing says why")
+    if not result.resumable or not handle.is_ours(request_id) or handle.has_failed(request_id):
+        return
+    watch.check("G18", ending is None, f"{request_id} was left to be resumed, and has ended as {ending}")
+    request = watch.requests.get(request_id)
+    for call_id, call in request.calls.items() if request else ():
+        done = isinstance(call.terminal, ToolCallCompleted)
+        watch.check("G18", not done or _has(disk, call.terminal), f"the result of {call_id} is lost")
+
+
+def _has(disk: Disk, fact: Any) -> bool:
+    return any(each.event_id == fact.event_id for each in disk.facts(fact.request_id))
+
+
+async def look_at_the_disk(disk: Disk, conversations: int, watch: Watch) -> None:
+    """Each request that has begun has ended once, with one outcome of each call; each turn was remembered once."""
+    for request_id in disk.begun():
+        watch.check("G19", request_id in disk.endings, f"{request_id} has not ended")
+        facts = disk.facts(request_id)
+        endings = [each for each in facts if isinstance(each, _ENDINGS)]
+        ends = 0 if disk.endings[request_id] == "abandoned" else 1
+        watch.check("G19", len(endings) == ends, f"{request_id} has {len(endings)} endings")
+        watch.check("G19", not ends or facts[-1] is endings[0], f"{request_id} goes on after its ending")
+        told = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
+        twice = [call_id for call_id, times in told.items() if times > 1]
+        watch.check("G19", not twice, f"{request_id} has two outcomes of {twice}")
+    for number in range(1, conversations + 1):
+        kept = await disk.memory.history(f"c{number}")
+        twice = [each for each, times in Counter(one.message_id for one in kept).items() if each and times > 1]
+        watch.check("G19", not twice, f"conversation c{number} has {twice} twice")

@@ -1,0 +1,59 @@
+"""What becomes of each process of a simulated world: it is left, drained, killed or paused, and another goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ._chance import Chance
+
+__all__ = ["Plan", "Way", "plans_of"]
+
+Way: TypeAlias = Literal["left", "drained", "killed", "paused"]
+_WAYS = {"killed": 6.0, "paused": 2.5, "drained": 1.5}
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """How one process ends. Seconds are virtual.
+
+    `after_seconds`, or at the `at_append`th append to the journal, before or behind it, or at the `at_event`th event.
+    `pause_seconds` is how long it stands still; `next_after_seconds` when another process begins from then on.
+    """
+
+    way: Way
+    after_seconds: float = 0.0
+    at_append: int = 0
+    is_before: bool = False
+    at_event: int = 0
+    pause_seconds: float = 0.0
+    next_after_seconds: float = 0.0
+
+
+def plans_of(chance: Chance, model_seconds: float, *, journals: bool) -> list[Plan]:
+    """The processes of a world, one after the other; without a journal there is nothing for a second one to do."""
+    if not journals:
+        return [_drained(chance, model_seconds) if chance.says(0.15) else Plan(way="left")]
+    deaths = chance.pick([0, 0, 0, 0, 1, 1, 1, 2, 3])
+    return [*(_death(chance, model_seconds) for _ in range(deaths)), Plan(way="left")]
+
+
+def _drained(chance: Chance, model_seconds: float) -> Plan:
+    return Plan(way="drained", after_seconds=chance.around(model_seconds))
+
+
+def _death(chance: Chance, model_seconds: float) -> Plan:
+    way = chance.weighted(_WAYS)
+    if way == "drained":
+        plan = _drained(chance, model_seconds)
+    else:
+        plan = Plan(way="killed" if way == "killed" else "paused", pause_seconds=chance.pick([1.0, 5.0, 40.0]))
+        when = chance.whole(0, 2)
+        if when == 0:
+            plan.after_seconds = chance.around(model_seconds) + chance.below(2.0)
+        elif when == 1:
+            plan.at_append, plan.is_before = chance.whole(1, 20), chance.says(0.5)
+        else:
+            plan.at_event = chance.whole(1, 60)
+    plan.next_after_seconds = chance.pick([0.0, 0.0, 1.0, 10.0])
+    return plan

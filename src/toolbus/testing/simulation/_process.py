@@ -1,0 +1,219 @@
+"""One process of a simulated world: a bus, a runtime and who else is there. It may be killed or paused at any time."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ...bus import EventBus
+from ...errors import ConversationBusy, NotRunning, Overloaded, StoreError
+from ...events import Event
+from ...outcome import RequestResult
+from ...runtime import Runtime
+from ...session import RequestSession
+from ...storage import RequestRecord
+from ._actors import Actors
+from ._disk import Handle
+from ._findings import Broken
+from ._loop import SteadyLoop
+from ._plans import Plan
+from ._tools import IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
+from ._watch import Watch
+
+if TYPE_CHECKING:
+    import anyio.abc
+
+    from ._world import World
+
+__all__ = ["Process"]
+
+_PATIENCE_SECONDS = 3_000.0  # virtual: over any lease, pause and illness of the disk, many times
+
+
+class Process:
+    """The `number`th process of a world. `makes_way` is set when the next one may begin: it was killed, paused or left.
+
+    `epoch` is the wall clock's reading at the beginning of the loop's time; `stop` is called with what is broken.
+    """
+
+    def __init__(self, world: World, number: int, plan: Plan, epoch: float, stop: Callable[[Broken], object]) -> None:
+        self.world = world
+        self.number = number
+        self.plan = plan
+        chance = world.chance(self.named("process"))
+        self.on_store_failure: str = chance.pick(["stop", "stop", "warn"])
+        self.bus = EventBus(max_settled=world.max_settled)
+        self.group: anyio.abc.TaskGroup
+        self.handle = Handle(world.disk, self)
+        self.watch = Watch(
+            self.bus,
+            epoch,
+            stop,
+            needs_approval=NEEDS_APPROVAL,
+            retries=RETRIES,
+            idempotent=IDEMPOTENT,
+            journal=self.handle if world.disk.journals else None,
+        )
+        self.makes_way = anyio.Event()
+        self.results: list[RequestResult[Any]] = []
+        self._started: list[RequestSession] = []  # whose results nobody waits for any more
+        self.refused = 0
+        self.order: list[Event] = []
+        self.is_dead = False
+        self._scope = anyio.CancelScope()
+        self._appends = 0
+        self._events = 0
+        self._grace = chance.pick([1.0, 30.0])
+
+    def named(self, name: str) -> str:
+        """The name of a `Chance` that later processes do not share."""
+        return f"{name} in {self.number}" if self.number else name
+
+    async def run(self) -> None:
+        """Live, until left or killed."""
+        PROCESS.set(self)
+        try:
+            with self._scope:
+                await self._live()
+        except BaseException:
+            if not self.is_dead:
+                raise
+        finally:
+            self.makes_way.set()
+
+    async def _live(self) -> None:
+        world, plan = self.world, self.plan
+        self.bus.connect(Event, self.watch)
+        if plan.at_event:
+            self.bus.connect(Event, self._count_event)
+        runtime = self._runtime()
+        async with anyio.create_task_group() as self.group:
+            Actors(self).listen()
+            self.bus.connect(Event, self.order.append)
+            if plan.way in ("killed", "paused") and not (plan.at_append or plan.at_event):
+                self.group.start_soon(self._end_in_time)
+            async with runtime, anyio.create_task_group() as asking:
+                if self.number:
+                    asking.start_soon(self._go_on, runtime, asking)
+                for number in range(1 if self.number else world.requests):
+                    asking.start_soon(self._ask, runtime, number)
+                if plan.way == "drained":
+                    await anyio.sleep(plan.after_seconds)
+                    await runtime.drain(grace_seconds=world.chance(self.named("drain")).below(3.0))
+            self.results += [await session.result() for session in self._started]
+            self.watch.listeners()
+            self._look_at_the_dispatcher(runtime)
+            self.group.cancel_scope.cancel()
+
+    def _runtime(self) -> Runtime:
+        world = self.world
+        return Runtime(
+            world.model,
+            tools=TOOLS,
+            store=self.handle,
+            bus=self.bus,
+            max_sessions=world.places,
+            max_queued=4,
+            max_concurrency=world.workers,
+            drain_seconds=self._grace,
+            grace_seconds=1.0,
+            lease_seconds=world.lease_seconds,
+            on_store_failure="warn" if self.on_store_failure == "warn" else "stop",
+        )
+
+    # ------------------------------------------------------------------------------------------------- requests
+
+    async def _ask(self, runtime: Runtime, number: int) -> None:
+        world = self.world
+        name = self.named(str(number))
+        chance = world.chance(f"request {name}")
+        await anyio.sleep(chance.pick([0.0, 0.0, 0.5, 3.0]))
+        conversation = f"c{chance.whole(1, world.conversations)}"
+        host = anyio.CancelScope()
+        if chance.says(0.2):
+            world.faults["host cancelled"] += 1
+            host.deadline = world.moment(chance, world.tool_seconds)
+        try:
+            with host:
+                options = world.options(name)
+                if chance.says(0.3):
+                    session = runtime.start(f"q{number}", conversation_id=conversation, **options)
+                    self._started.append(session)
+                    result = await session.result()
+                    self._started.remove(session)
+                else:
+                    result = await runtime.run(f"q{number}", conversation_id=conversation, **options)
+                self.results.append(result)
+        except (Overloaded, ConversationBusy, NotRunning):
+            self.refused += 1
+
+    async def _go_on(self, runtime: Runtime, asking: anyio.abc.TaskGroup) -> None:
+        """Go on with what other processes have left, until nothing is left."""
+        disk, began = self.world.disk, anyio.current_time()
+        while disk.unfinished() and anyio.current_time() - began < _PATIENCE_SECONDS:
+            try:
+                for session in await runtime.resume(options=self._options):
+                    self.world.faults["resumed"] += 1
+                    asking.start_soon(self._wait_for, session)
+            except NotRunning:
+                return
+            except StoreError:
+                pass
+            await anyio.sleep(self.world.lease_seconds / 2)
+
+    def _options(self, _record: RequestRecord) -> dict[str, Any]:
+        return {"compression": self.world.compression}
+
+    async def _wait_for(self, session: RequestSession) -> None:
+        self.results.append(await session.result())
+
+    # --------------------------------------------------------------------------------------------------- endings
+
+    def _count_event(self, _event: Event) -> None:
+        self._events += 1
+        if self._events == self.plan.at_event:
+            self._end()
+
+    def counts_append(self, *, is_before: bool) -> None:
+        """An append is about to be durable, or is so now."""
+        self._appends += is_before
+        plan = self.plan
+        if plan.at_append and self._appends == plan.at_append and is_before is plan.is_before:
+            self._end()
+
+    async def _end_in_time(self) -> None:
+        await anyio.sleep(self.plan.after_seconds)
+        self._end()
+
+    def _end(self) -> None:
+        if self.plan.way == "killed":
+            self.kill()
+        elif self.plan.way == "paused":
+            self._pause(self.plan.pause_seconds)
+
+    def kill(self) -> None:
+        """As SIGKILL does: nothing that happens here from now on is ever seen."""
+        if self.is_dead:
+            return
+        self.world.faults["process killed"] += 1
+        self.is_dead = self.watch.is_over = True
+        self.handle.die()
+        self._scope.cancel()
+        self.makes_way.set()
+
+    def _pause(self, seconds: float) -> None:
+        """As SIGSTOP does, and SIGCONT after so many seconds."""
+        self.world.faults["process paused"] += 1
+        self.watch.slack_seconds += seconds
+        SteadyLoop.running().pause(self, seconds)
+        contextvars.Context().run(self.makes_way.set)
+
+    def _look_at_the_dispatcher(self, runtime: Runtime) -> None:
+        watch, left = self.watch, runtime.dispatcher.statistics()
+        watch.note("G17", not left.running, f"{left.running} handlers hold places after the runtime was left")
+        watch.note("G17", not left.queued, f"{left.queued} calls wait after the runtime was left")
+        watch.note("G17", not left.overdue, f"{left.overdue} run on after the runtime was left")
+        watch.note("G13", not left.retrying, f"{left.retrying} calls wait to be retried after the runtime was left")
