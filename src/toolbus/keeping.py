@@ -20,7 +20,7 @@ from .events import Event, RequestCancelled, RequestCompleted, RequestFailed, ne
 from .session import RequestSession
 from .storage import Ending, Entry, JournalStore, RequestRecord
 
-__all__ = ["Keeper", "OnStoreFailure"]
+__all__ = ["Keeper", "OnStoreFailure", "answered"]
 
 T = TypeVar("T")
 OnStoreFailure: TypeAlias = Literal["stop", "warn"]
@@ -47,6 +47,7 @@ class _Kept:
     is_unsure: bool = False  # whether some of it is written all the same: the store did not answer
     has_warned: bool = False
     has_ended: bool = False
+    is_abandoned: bool = False
     has_told_size: bool = False
 
 
@@ -71,6 +72,10 @@ class Keeper:
     def keeps(self, request_id: str) -> bool:
         """Whether the request runs here."""
         return request_id in self._kept
+
+    def owes(self, request_id: str) -> bool:
+        """Whether the store has still to be told how the request was left here, or has ended."""
+        return request_id in self._owed
 
     def keep(self, session: RequestSession, *, given: int = 0, resumed: RequestRecord | None = None) -> None:
         """Take a request on, before it runs. `given` are how many messages `history=` gave.
@@ -201,9 +206,27 @@ class Keeper:
         if not may_have_turn and unsure is not None and unsure.ending is not None:
             # A turn that is remembered twice is worse than one that is not.
             may_have_turn = await self._guarded(self._look(kept, unsure)) is not None or kept.has_ended
-        if not kept.has_ended:
+        if kept.has_ended:
+            return may_have_turn
+        if may_have_turn:
             self._owe(session.request_id, lambda: self._end(kept))
-        return may_have_turn
+            return True
+        # Until the store says that it is ended, it may go on in another process, with its turn.
+        return not await self._settle(kept) or (kept.written > 0 and not kept.is_abandoned)
+
+    async def take(self, request_id: str) -> RequestRecord | None:
+        """See `JournalStore.take`. Where nobody knows whether the lease was taken, it is given back in time."""
+        try:
+            return await answered(self.store.take(request_id, self.owner, self.lease_seconds))
+        except StoreError:
+            self._owe(request_id, lambda: self._disown(request_id))
+            raise
+
+    async def _disown(self, request_id: str) -> None:
+        """Give a lease back that is ours, and that nobody here knows of: it would be renewed with all the others."""
+        there = await _asked(self.store.request(request_id))
+        if there is not None and there.owner == self.owner and not self.keeps(request_id):
+            await self.store.release(request_id, there.epoch)
 
     async def give_up(self, record: RequestRecord) -> None:
         """A request whose lease was taken cannot go on: leave it for another attempt."""
@@ -215,9 +238,12 @@ class Keeper:
         if await self._guarded(release()) is not None:
             self._owe(record.request_id, release)
 
-    async def _settle(self, kept: _Kept) -> None:
-        if await self._guarded(self._end(kept)) is not None:
-            self._owe(kept.session.request_id, lambda: self._end(kept))
+    async def _settle(self, kept: _Kept) -> bool:
+        """Tell the store how a request was left or ended, or owe it that."""
+        if await self._guarded(self._end(kept)) is None:
+            return True
+        self._owe(kept.session.request_id, lambda: self._end(kept))
+        return False
 
     def _owe(self, request_id: str, what: Callable[[], Awaitable[object]]) -> None:
         self._owed[request_id] = what
@@ -234,7 +260,7 @@ class Keeper:
                 await self._changed.wait()
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
-                if self._kept:
+                if self._kept or self._owed:
                     await self._guarded(self._renew())
             await self.flush()
 
@@ -270,7 +296,7 @@ class Keeper:
         elif session.leaves:
             await self.store.release(session.request_id, kept.epoch)
         else:
-            await self.store.abandon(session.request_id, kept.epoch)
+            kept.is_abandoned = await self.store.abandon(session.request_id, kept.epoch)
 
     async def _guarded(self, what: Awaitable[object]) -> StoreError | None:
         """Await `what`; why it failed. What is another process's by now needs no more care.
@@ -296,6 +322,13 @@ class Keeper:
         elif problem is not None and not self._fails:
             _logger.warning("the store failed, and is asked again and again: %s", problem)
         self._fails = problem is not None
+
+
+async def answered(what: Awaitable[T]) -> T:
+    """What a store gives, or a `StoreError` within the time that it has."""
+    with anyio.move_on_after(_ANSWER_SECONDS):
+        return await _asked(what)
+    raise StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
 
 
 async def _asked(what: Awaitable[T]) -> T:

@@ -15,7 +15,7 @@ import anyio
 from .agreement import limits_in, memo_in, messages_from, options_in, provider_name
 from .errors import ApplicationError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
 from .events import Event, RequestCancelled, RequestCompleted, RequestFailed, RequestStarted
-from .keeping import Keeper
+from .keeping import Keeper, answered
 from .logs import logger
 from .messages import Message, UserMessage
 from .options import RequestOptions, check_options
@@ -77,7 +77,7 @@ class Unfinished:
         sessions: list[RequestSession] = []
         problems: list[ResumeProblem] = []
         held = 0
-        for record in await self._journal.unfinished(limit=limit):
+        for record in await answered(self._journal.unfinished(limit=limit)):
             try:
                 session = await self._taken_up(record, take_up)
             except ToolbusError as exc:
@@ -97,11 +97,12 @@ class Unfinished:
     ) -> RequestSession | None:
         """The session that goes on with a request; None where somebody else has it. What fails gives the lease back."""
         keeper = self._keeper
-        if keeper.keeps(record.request_id):  # this runtime itself, whose lease has run out: its next renewal is due
+        if keeper.keeps(record.request_id) or keeper.owes(record.request_id):
+            # This runtime itself, whose lease has run out: its next renewal, or what it has still to write, is due.
             return None
         taken = None
-        with anyio.CancelScope(shield=True):  # bounded by the store; a lease that nobody knew of would be renewed too
-            taken = await self._journal.take(record.request_id, keeper.owner, keeper.lease_seconds)
+        with anyio.CancelScope(shield=True):  # bounded; a lease that nobody knew of would be renewed too
+            taken = await keeper.take(record.request_id)
         if taken is None:
             return None
         try:
@@ -117,7 +118,7 @@ class Unfinished:
 
     async def recall(self, request_id: str) -> RequestResult[Any] | None:
         """The result of a request that has ended."""
-        record = await self._journal.request(request_id)
+        record = await answered(self._journal.request(request_id))
         if record is None or record.ending is None:
             return None
         session = await self._session(record)
@@ -127,11 +128,11 @@ class Unfinished:
     async def _session(self, record: RequestRecord) -> RequestSession:
         """A session that stands where the journal's facts end. Raises `ResumeMismatch`, `StoreDamaged`."""
         agreed = record.agreed
-        facts = [each.fact for each in await self._journal.facts(record.request_id)]
+        facts = [each.fact for each in await answered(self._journal.facts(record.request_id))]
         if not facts or not isinstance(facts[0], RequestStarted):
             raise ResumeMismatch(f"request {record.request_id} cannot go on: its first fact is not request_started")
         stored: int = agreed.get("history_stored", 0)
-        history = await self._store.history(record.conversation_id) if stored else ()
+        history = await answered(self._store.history(record.conversation_id)) if stored else ()
         options = _options_of(record, self._given(record))
         prompt = UserMessage(content=facts[0].prompt or "-")  # in the facts as it was
         session = self._make(

@@ -24,7 +24,7 @@ from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallLate
 from .inputs import read_messages, read_prompt, shown, tool_registry
-from .keeping import Keeper, OnStoreFailure
+from .keeping import Keeper, OnStoreFailure, answered
 from .late import LateShelf
 from .messages import Message, PromptLike
 from .narrator import Narrator
@@ -429,7 +429,7 @@ class Runtime:
     async def _earlier(self, session: RequestSession, *, begins: bool) -> Sequence[Message]:
         """The conversation so far; what else it remembers goes to the session."""
         conversation_id = session.conversation_id
-        earlier = await self.store.history(conversation_id)
+        earlier = await answered(self.store.history(conversation_id))
         if earlier and begins:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
