@@ -49,9 +49,9 @@ class SqlStore(DatabaseStore):
     (https://www.postgresql.org/docs/current/wal-async-commit.html).
 
     Leases go by the server's clock. Faults: `StoreUnavailable` for a server that is out of reach, restarts or does not
-    answer within four seconds, `StoreError` for what it refuses, `StoreDamaged`. A connection that broke is made again
-    by the next call; where it broke before its commit was sent, by the same one. Raises `MissingExtra` when opened
-    without psycopg.
+    answer within four seconds, `StoreError` for what it refuses, `StoreDamaged`; `ConfigurationError` for a `conninfo`
+    that cannot be read, and `MissingExtra` without psycopg, both when it is opened. A connection that broke is made
+    again by the next call; where it broke before its commit was sent, by the same one.
     """
 
     def __init__(
@@ -133,6 +133,7 @@ class _Postgres(Database):
         self._schema = schema
         self._connection: Any = None
         self.deadline = deadline
+        _check_conninfo(conninfo)
         try:
             # libpq takes whole seconds, and two at least.
             whole = max(2, int(self.seconds_left))
@@ -272,6 +273,18 @@ class _Postgres(Database):
         if self.in_doubt or not isinstance(exc, self._psycopg.Error):
             return False
         return _state(exc) in _AGAIN or self.is_broken(exc)
+
+
+def _check_conninfo(conninfo: str) -> None:
+    """Raise `ConfigurationError` for what is no conninfo. Without its text, or libpq's, where a password may stand."""
+    psycopg = _psycopg()
+    try:
+        psycopg.conninfo.conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        raise ConfigurationError(
+            "the conninfo cannot be read; give a URL, as postgresql://user@host/database, or options, as "
+            "'host=localhost dbname=mine'"
+        ) from None
 
 
 def _lock_key(what: str, schema: str) -> int:
