@@ -141,11 +141,9 @@ class Asker:
     def _masked(self, exc: ToolbusError) -> ToolbusError:
         return exc if self._secrecy is None else self._secrecy.words(exc)
 
-    def _reply_mask(self, call: ModelCall) -> ReplyMask | None:
-        """What takes the secrets out of a reply; None where there are none."""
-        if self._secrecy is None:
-            return None
-        return self._secrecy.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
+    def _reply_mask(self, secrecy: Secrecy, call: ModelCall) -> ReplyMask:
+        """What takes the secrets out of a reply."""
+        return secrecy.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
 
     def _offered(self, specs: Mapping[str, ToolSpec], command: CallModel) -> tuple[ToolSpec, ...]:
         """What the model may call now. In the last answer after a limit, only what gives the structured output."""
@@ -159,9 +157,11 @@ class Asker:
         self.error = None
         state = self._state
         try:
-            self._look_for_secrets(tools, view)
+            specs = tools.specs
+            if specs is not self._looked_at or cast("SecretKeeper", view).secrecy is not None:
+                self._look_for_secrets(tools, view)
             self._asked = self._provider(command)
-            self.sending.look(tools.specs)
+            self.sending.look(specs)
             state.tools = specs = self.known(tools)
             system = await self._system(specs, view)
             if self.sending.is_plain:
@@ -190,7 +190,7 @@ class Asker:
         if self._state.phase is not Phase.MODEL:
             return Elapsed()  # what a summary has cost has ended the request
         spent: list[Usage] = []
-        mask = self._reply_mask(call)
+        mask = None if self._secrecy is None else self._reply_mask(self._secrecy, call)
         try:
             if not self.interceptors:
                 reply = await self._asked.respond(request, call.emit if mask is None else mask.emit)

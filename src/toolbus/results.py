@@ -45,10 +45,10 @@ class ToolResult:
     how many they are, and they are gathered on the `RequestResult`. A `SecretStr` may stand for any text in it.
     """
 
-    message: str = ""
+    message: str | SecretStr = ""
     data: Any = None
     artifacts: Sequence[Artifact] = field(default_factory=tuple)
-    affected: Sequence[str] = field(default_factory=tuple)
+    affected: Sequence[str | SecretStr] = field(default_factory=tuple)
     parts: Sequence[ImagePart | FilePart] = field(default_factory=tuple)
 
 
@@ -91,11 +91,11 @@ def render(value: Any) -> Rendered:
             return _render_parts((value,))
         if (kind is list or kind is tuple) and _are_parts(value):
             return _render_parts(value)
-    found = _Secrets()
-    if isinstance(value, _SECRETS):
-        return Rendered(found.mark(value), secrets=tuple(found))
-    content, data = _to_json(value, found)
-    return Rendered(content, data, secrets=tuple(found)) if found else Rendered(content, data)
+        if isinstance(value, _SECRETS):
+            found = _Secrets()
+            return Rendered(found.mark(value), secrets=tuple(found))
+    content, data, secrets = _to_json(value)
+    return Rendered(content, data, secrets=secrets) if secrets else Rendered(content, data)
 
 
 def _render_result(result: ToolResult) -> Rendered:
@@ -105,7 +105,7 @@ def _render_result(result: ToolResult) -> Rendered:
     names: Sequence[Any] = (result.affected,) if alone else result.affected
     affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])  # of paths, too
     parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
-    content, written = _to_json(_envelope(message, affected, result.data), found)
+    content, written, _ = _to_json(_envelope(message, affected, result.data), found)
     return Rendered(
         content,
         written.get("data"),
@@ -279,19 +279,25 @@ def clean(text: str) -> str:
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode("utf-8")
 
 
-def _to_json(value: Any, found: _Secrets) -> tuple[str, Any]:
-    """The JSON text, and what it says: fresh objects, which the handler has no hand on. Secrets go to `found`."""
+def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple[str | float, ...]]:
+    """The JSON text, and what it says: fresh objects, which the handler has no hand on. And the secrets in it.
+
+    `found` are those whose marks come before.
+    """
+    secrets: tuple[str | float, ...] = ()
     try:
         written = orjson.dumps(value)
     except TypeError:
+        found = _Secrets() if found is None else found
         written = _write_slowly(value, found)
+        secrets = tuple(found)
     text = written.decode()
     if '"type":"' in text and _holds_part(value, text):
         raise UnserialisableResult(
             f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "
             "return it alone, in a list with texts, or as ToolResult(parts=[...])"
         )
-    return text, orjson.loads(written)
+    return text, orjson.loads(written), secrets
 
 
 def _holds_part(value: Any, written: str) -> bool:
@@ -315,6 +321,8 @@ def _holds_part(value: Any, written: str) -> bool:
 
 
 def _write_slowly(value: Any, found: _Secrets) -> bytes:
+    before = len(found)
+
     def step(each: Any) -> Any:
         return _default(each, found)
 
@@ -324,7 +332,7 @@ def _write_slowly(value: Any, found: _Secrets) -> bytes:
         except TypeError as exc:
             if "surrogate" not in str(exc):
                 raise
-            found.clear()
+            del found[before:]
             return orjson.dumps(_without_surrogates(value, found), default=step, option=orjson.OPT_NON_STR_KEYS)
     except (TypeError, RecursionError) as exc:
         cause = exc.__cause__ or exc

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, SecretBytes, SecretStr
 
 import toolbus
 from support import secret_scene as scene
@@ -17,8 +17,9 @@ from support.journaled import JournaledStore
 from support.secret_scene import SecretScene, entry_bytes, leaks
 from toolbus import EventBus, Interceptor, RequestSession, Runtime, Tool, ToolDispatcher, ToolRegistry, tool
 from toolbus.core.secrets import REFERENCE
-from toolbus.errors import ConfigurationError
+from toolbus.errors import ConfigurationError, UnserialisableResult
 from toolbus.events import (
+    Artifact,
     Event,
     StatusChanged,
     TextDelta,
@@ -32,6 +33,7 @@ from toolbus.events import (
 from toolbus.logs import LOGGERS
 from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
+from toolbus.results import ToolResult, render, settled
 from toolbus.testing import ScriptedProvider, calls, record, replay, text
 
 VALUE = "swordfish-1234"
@@ -321,6 +323,21 @@ def test_secrets_that_are_none_are_refused_without_being_shown(wrong: Any) -> No
     with pytest.raises(ConfigurationError, match="give a list of texts or SecretStr, each of at least 4") as refused:
         Runtime(ScriptedProvider([]), secrets=wrong)
     assert VALUE not in str(refused.value)
+
+
+def test_each_secret_of_a_result_has_its_own_mark_also_beside_text_that_json_cannot_carry() -> None:
+    kept = Artifact(name="a", content=SecretStr("in an artifact"))  # pyright: ignore[reportArgumentType]
+    data = {"odd": "\ud800", "value": SecretStr("in the data")}
+    result = ToolResult(
+        message=SecretStr("in the message"), data=data, artifacts=[kept], affected=[SecretStr("changed")]
+    )  # pyright: ignore[reportArgumentType]
+    told = settled(render(result), lambda value: f"<{value}>")
+    assert (told.message, told.data["value"], told.affected) == ("<in the message>", "<in the data>", ("<changed>",))
+    assert told.artifacts[0].content == "<in an artifact>"
+    assert json.loads(told.content)["message"] == "<in the message>"
+    assert not told.secrets
+    with pytest.raises(UnserialisableResult, match="no UTF-8 text"):
+        render([SecretBytes(b"\xff")])
 
 
 async def test_a_request_without_secrets_keeps_none() -> None:
