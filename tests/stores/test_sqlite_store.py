@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing as closed
 from itertools import chain
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.store_entries import closing, entry, text_of, turn, write_whole
@@ -393,6 +395,21 @@ async def test_a_reading_that_takes_too_long_is_given_up(path: Path) -> None:
         with pytest.raises(StoreUnavailable, match="did not answer in time: interrupted"):
             await store._read(lambda database: database.rows(endless))
         assert await store.history("c") == []
+
+
+async def test_a_reading_that_is_cancelled_ends_however_long_it_would_have_taken(path: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    begun = threading.Event()
+
+    def read(database: Database) -> object:
+        begun.set()
+        return database.rows(endless)
+
+    async with closing(SqliteStore(path)) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(store._read, read, 600.0)
+        while not begun.is_set():
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.guarantee("G22")

@@ -103,6 +103,7 @@ class _Queue:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job | _End] = SimpleQueue()
         self._lock = threading.Lock()
+        self._under_way: tuple[_Job, Database] | None = None
         self.put = self._jobs.put
 
     def __len__(self) -> int:
@@ -123,10 +124,20 @@ class _Queue:
                     jobs.append(each)
         return jobs, end
 
-    def withdraw(self, job: _Job) -> bool:
-        """Have a job not be done. False when it has been begun."""
+    def begin(self, job: _Job, database: Database) -> None:
+        """A job is begun, with its time."""
+        with self._lock:
+            self._under_way = (job, database)
+            database.deadline = job.until
+
+    def withdraw(self, job: _Job, *, hurries: bool = False) -> bool:
+        """Have a job not be done. False when it was taken: then, with `hurries`, its time is over now."""
         with self._lock:
             job.is_withdrawn = not job.is_taken
+            if job.is_taken and hurries:
+                job.until = 0.0
+                if self._under_way is not None and self._under_way[0] is job:
+                    self._under_way[1].deadline = 0.0
             return job.is_withdrawn
 
 
@@ -138,9 +149,9 @@ class DatabaseThread(Generic[_D, _A]):
     became of it; what it raises is what became of all of them.
 
     A job whose waiter is cancelled is not done; or if it is being done just then, cancellation waits for its end, so
-    that what comes next finds all of it or nothing. In a thread that only reads, without `append`, it does not wait.
-    A job that fails since the connection broke is done again, once, on a new one, unless it broke in a commit. May be
-    used from several event loops and threads.
+    that what comes next finds all of it or nothing. In a thread that only reads, without `append`, it does not wait:
+    the job's time is over then. A job that fails since the connection broke is done again, once, on a new one, unless
+    it broke in a commit. May be used from several event loops and threads.
     """
 
     def __init__(
@@ -191,7 +202,8 @@ class DatabaseThread(Generic[_D, _A]):
             queue.withdraw(job)
             raise
         except BaseException:
-            if not queue.withdraw(job) and self._append is not None:
+            only_reads = self._append is None
+            if not queue.withdraw(job, hurries=only_reads) and not only_reads:
                 with anyio.CancelScope(shield=True):  # bounded: each job has its time
                     await job.settled()
             raise
@@ -278,7 +290,7 @@ class _Worker(Generic[_D, _A]):
 
     def _call(self, job: _Job) -> None:
         try:
-            job.result = self._attempt(job.item, job.until)
+            job.result = self._attempt(job.item, job)
         except BaseException as exc:
             job.error = exc
         _wake([job])
@@ -290,7 +302,7 @@ class _Worker(Generic[_D, _A]):
         assert append is not None
         entries = [job.item for job in jobs]
         try:
-            outcomes = self._attempt(lambda database: append(database, entries), jobs[0].until)
+            outcomes = self._attempt(lambda database: append(database, entries), jobs[0])
         except BaseException as exc:
             _fail_all(jobs, exc)
         else:
@@ -311,19 +323,19 @@ class _Worker(Generic[_D, _A]):
             owner.commits += done > 0
             owner.queue_peak = max(owner.queue_peak, waited + len(self._queue))
 
-    def _attempt(self, function: Callable[[_D], _T], deadline: float) -> _T:
+    def _attempt(self, function: Callable[[_D], _T], job: _Job) -> _T:
         """What `function` returns, in what is left of the job's time."""
         for is_second in (False, True):
-            if monotonic() >= deadline:
+            if monotonic() >= job.until:
                 raise StoreUnavailable("the database did not answer in time: others' calls were before this one")
             try:
                 if self._database is None:
-                    self._database = self._connect(deadline)
-                self._database.deadline = deadline
+                    self._database = self._connect(job.until)
+                self._queue.begin(job, self._database)
                 return function(self._database)
             except Exception as exc:
                 error, may_try_again = self._understood(exc)
-                if not may_try_again or is_second or monotonic() >= deadline:
+                if not may_try_again or is_second or monotonic() >= job.until:
                     if error is exc:
                         raise
                     raise error from exc
