@@ -202,10 +202,11 @@ class JournalStore(Protocol):
     A request belongs to who holds its lease. Each taking of a lease raises its `epoch` by one, and an append with an
     older epoch, or at a place that is taken, is refused with `LeaseLost` in the same transaction: so a process that was
     stopped for longer than its lease cannot write any more. A lease that has run out, and that nobody has taken, is
-    still good for writing and can be renewed. Appends of several sessions may be called at once, and share a transaction
-    where the database has them. A request that was forgotten may begin again. Ids are any texts: one that the database
-    cannot keep apart from others (with a NUL, or half a surrogate pair) is refused by a `ToolbusError`. Every method
-    raises `StoreError` for what goes wrong out there, within five seconds, and works again when that is over.
+    still good for writing and can be renewed. Appends of several sessions may be called at once, and share a
+    transaction where the database has them. A request that was forgotten may begin again. Ids are any texts: one that
+    the database cannot keep apart from others (with a NUL, or half a surrogate pair) is refused by a `ToolbusError`.
+    Every method raises `StoreError` for what goes wrong out there, within five seconds, and works again when that is
+    over.
     """
 
     async def append(self, entry: Entry) -> int:

@@ -82,6 +82,12 @@ async def test_the_facts_alone_give_the_transcript_of_the_replayed_request(path:
         assert (state.usage, state.cost) == (result.usage, result.cost)
 
 
+WRITTEN_SINCE = {
+    # A request whose host has left it was not written to its end when the recordings in `tests/data` were made.
+    "a_request_that_its_host_has_left": {"cancel_requested", "tool_call_failed", "request_cancelled"}
+}
+
+
 @pytest.mark.parametrize("name", SCENES)
 async def test_what_is_recorded_now_replays_now(name: str, tmp_path: Path):
     path = tmp_path / f"{name}.jsonl"
@@ -91,9 +97,8 @@ async def test_what_is_recorded_now_replays_now(name: str, tmp_path: Path):
     ours, kept = (
         {orjson.loads(line)["type"] for line in each} for each in (lines_of(path), lines_of(FOLDER / path.name))
     )
-    assert ours - {"left"} == kept - {
-        "left"
-    }  # a sub-request whose time is over as its call's may be left or end itself
+    # A sub-request whose time is over as its call's may be left or end itself.
+    assert ours - {"left"} == (kept | WRITTEN_SINCE.get(name, set())) - {"left"}
 
 
 # ------------------------------------------------------------------------------------------------- differences
