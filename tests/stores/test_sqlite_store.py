@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -303,6 +304,51 @@ async def test_what_is_queued_when_the_program_ends_is_written(path: Path, anyio
     assert await run_program(ENDS_EARLY, path) == 3
     async with closing(SqliteStore(path)) as store:
         assert (await store.statistics()).requests == 51
+
+
+WRITES_ON = """
+import asyncio, sys
+from support.store_entries import entry
+from toolbus.stores.sqlite import SqliteStore
+
+async def write(store, number):
+    for seq in range(1_000_000):
+        await store.append(entry(f"r{number}", seq, "some text " * 50))
+        print(number, seq, flush=True)
+
+async def main():
+    store = SqliteStore(sys.argv[1], durability="process")
+    await asyncio.gather(*[write(store, number) for number in range(8)])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.guarantee("G11")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_of_a_killed_process_each_append_that_had_returned_is_there_and_whole(
+    path: Path, anyio_backend: str
+) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    told: list[bytes] = []
+    async with await anyio.open_process([sys.executable, "-c", WRITES_ON, str(path)], env=env) as process:
+        assert process.stdout is not None
+        while sum(each.count(b"\n") for each in told) < 400:
+            told.append(await process.stdout.receive())
+        process.kill()
+        with contextlib.suppress(anyio.EndOfStream):
+            while True:
+                told.append(await process.stdout.receive())
+    lines = [line.split() for line in b"".join(told).splitlines(keepends=True) if line.endswith(b"\n")]
+    returned = {int(number): int(seq) for number, seq in lines}
+    async with closing(SqliteStore(path)) as store:
+        assert len(returned) == 8
+        for number, seq in returned.items():
+            assert len(await store.facts(f"r{number}")) in {
+                seq + 1,
+                seq + 2,
+            }  # the last may not have been told any more
+        assert (await verify(store)).problems == []
 
 
 FORKS = """
