@@ -32,7 +32,6 @@ from pymongo.errors import (
 from pymongo.operations import InsertOne, UpdateOne
 
 from ..errors import StoreDamaged, StoreError, StoreFormat, StoreUnavailable
-from ..network import check_allowed
 from ._encoding import Fetch, Head
 
 __all__ = ["DUPLICATE", "Document", "Names", "Server", "ServerConnection", "is_own_fault", "moment_of", "prefix_of"]
@@ -131,7 +130,6 @@ class ServerConnection:
         self.heads: dict[str, tuple[Head, str]] = {}
         self.names = server.names
         self._server = server
-        check_allowed("mongo", server.shown)
         wait = int(server.answer_seconds * 1_000)
         try:
             self._client: MongoClient[Document] = MongoClient(

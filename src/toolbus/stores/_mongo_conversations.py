@@ -18,7 +18,7 @@ from ..storage import ConversationRecord
 from ._encoding import searchable
 from ._mongo_connection import Document, ServerConnection
 from ._mongo_deleting import finish_forgetting
-from ._mongo_documents import expanded, is_edited, milliseconds_of, own_part, place_of, session_ids
+from ._mongo_documents import expanded, is_edited, own_part, place_of, session_ids
 from ._mongo_turns import complete, messages_in, publish_waiting
 from ._texts import folded, message_text, title_of
 
@@ -179,11 +179,13 @@ def _with_others(
     """A conversation with what another application has said there: each of its documents counts as a message."""
     names = database.names
     condition: Document = {names.session: {"$in": [session]}, f"{names.own}.turn": None}
-    first = database.messages.find_one({**condition, names.sender: "user"}, sort=[(names.timestamp, 1)])
-    ends = [database.messages.find_one(condition, sort=[(names.timestamp, way)]) for way in (1, -1)]
-    times = [milliseconds_of(each.get(names.timestamp)) / 1_000 for each in ends if each is not None]
-    title = title_of(expanded(names, first)) if first is not None else ""
-    count = database.messages.count_documents(condition)
+    fields = {names.timestamp: 1, names.sender: 1}
+    found = sorted(database.messages.find(condition, fields), key=lambda each: place_of(names, each))
+    times = [place_of(names, each)[0] / 1_000 for each in found]
+    count, title = len(found), ""
+    prompt = next((each["_id"] for each in found if each.get(names.sender) == "user"), None)
+    if prompt is not None and (first := database.messages.find_one({"_id": prompt})) is not None:
+        title = title_of(expanded(names, first))
     if known is not None:
         title = known.title or title
         count += known.messages

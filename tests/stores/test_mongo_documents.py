@@ -1,0 +1,358 @@
+"""Conversations in MongoDB as other applications see them: what they write is read, and what toolbus writes they read.
+
+The ticket assistant's documents and its two ways of reading them are those of its own description.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from bson import Decimal128, ObjectId
+from bson.datetime_ms import DatetimeMS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pymongo import MongoClient
+from pymongo.collection import Collection
+
+from support.mongo_server import MongoServer
+from support.transcript_strategies import histories
+from toolbus.core.transcript import validate
+from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, to_openai
+from toolbus.stores._encoding import turn_of
+from toolbus.stores._mongo_connection import Names, Server, ServerConnection
+from toolbus.stores._mongo_conversations import _messages, history
+from toolbus.stores._mongo_turns import remember
+from toolbus.stores.mongo import MessageFields, MongoStore
+
+NAMES = Names("sessionId", "sender", "content", "messageType", "timestamp", "data", "messages", "toolbus_")
+NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
+CALL = {"toolCallId": "call1", "toolName": "get_tickets", "args": {"project": "X"}}
+RESULT = {"toolCallId": "call1", "toolName": "get_tickets", "result": [{"id": "T1", "summary": "Ticket 1"}]}
+
+
+def said(sender: Any, content: Any, minute: int = 0, **more: Any) -> dict[str, Any]:
+    """A document as the ticket assistant writes it."""
+    at = NOON + timedelta(minutes=minute)
+    return {"_id": ObjectId(), "sessionId": "s", "sender": sender, "content": content, "timestamp": at, **more}
+
+
+def read(*documents: dict[str, Any]) -> list[Message]:
+    """The messages of documents, in the order in which they are given."""
+
+    class Offline:
+        names = NAMES
+
+    return _messages(cast("ServerConnection", Offline()), "s", documents)
+
+
+def outline(messages: list[Message]) -> list[tuple[str, Any]]:
+    """Roles and texts; of calls their names and ids."""
+    return [
+        ("calls", [(call.name, call.call_id) for call in each.tool_calls])
+        if isinstance(each, AssistantMessage) and each.tool_calls
+        else (each.role, each.content if isinstance(each, (UserMessage, ToolMessage)) else each.text)
+        for each in messages
+    ]
+
+
+# --------------------------------------------------------------------------------------- what others have written
+
+
+async def test_the_ticket_assistants_documents_become_the_history_that_it_asks_for(
+    mongo_database: tuple[str, str],
+) -> None:
+    url, name = mongo_database
+    session = ObjectId()
+    final = "Here is ticket T1: Ticket 1 summary..."
+    documents = [
+        said("user", "Now show me tickets for project Y.", 2, messageType="text"),
+        said("assistant", final, 1, messageType="tool_calls", data={"toolCalls": [CALL], "toolResults": [RESULT]}),
+        said("user", "Show me tickets for project X.", 0, messageType="text", __v=0, userId=ObjectId()),
+        said("system", "The session has begun.", 0),
+    ]
+    with MongoClient[dict[str, Any]](url) as client:
+        client[name]["messages"].insert_many([{**each, "sessionId": session} for each in documents])
+    store = MongoStore(url, name)
+    try:
+        found = await store.history(str(session))
+        [listed] = await store.conversations(search="TICKET 1 summ")
+        assert await store.conversations(search="Ticket 2") == []
+    finally:
+        await store.aclose()
+    validate(found)
+    assert to_openai(found) == [
+        {"role": "user", "content": "Show me tickets for project X."},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "call1", "type": "function", "function": {"name": "get_tickets", "arguments": '{"project":"X"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call1", "content": '[{"id":"T1","summary":"Ticket 1"}]'},
+        {"role": "assistant", "content": final},
+        {"role": "user", "content": "Now show me tickets for project Y."},
+    ]
+    assert (listed.conversation_id, listed.title, listed.messages) == (str(session), documents[2]["content"], 4)
+    assert (listed.begun_at, listed.changed_at) == (NOON.timestamp(), NOON.timestamp() + 120)
+
+
+def test_calls_results_and_the_answer_may_be_documents_of_their_own() -> None:
+    found = read(
+        said("user", "Tickets?"),
+        said("assistant", "I look.", data={"toolCalls": [CALL]}, messageType="tool_calls"),
+        said("tool", None, data={"toolResults": [RESULT]}, messageType="tool_results"),
+        said("assistant", "T1.", data={}, messageType="text"),
+    )
+    validate(found)
+    result = '[{"id":"T1","summary":"Ticket 1"}]'
+    assert outline(found) == [
+        ("user", "Tickets?"),
+        ("calls", [("get_tickets", "call1")]),
+        ("tool", result),
+        ("assistant", "T1."),
+    ]
+    assert cast("AssistantMessage", found[1]).text == "I look."
+
+
+def called(*ids: str, **more: Any) -> dict[str, Any]:
+    return {"toolCalls": [{**CALL, "toolCallId": each} for each in ids], **more}
+
+
+def results(*given: tuple[str, Any]) -> list[dict[str, Any]]:
+    return [{"toolCallId": call_id, "toolName": "get_tickets", "result": result} for call_id, result in given]
+
+
+@pytest.mark.parametrize(
+    ("data", "content", "expected"),
+    [
+        # results in another order, of every type of JSON
+        (
+            called("a", "b", "c", toolResults=results(("c", None), ("b", 0.5), ("a", "text"))),
+            "Done.",
+            [("calls", "abc"), ("tool", "text"), ("tool", "0.5"), ("tool", "null"), ("assistant", "Done.")],
+        ),
+        # one is missing
+        (
+            called("a", "b", toolResults=results(("b", True))),
+            None,
+            [("calls", "ab"), ("tool", "interrupted"), ("tool", "true")],
+        ),
+        # nobody knows of the call
+        ({"toolResults": results(("z", {"x": []}))}, "Hm.", [("calls", "z"), ("tool", '{"x":[]}'), ("assistant", "Hm.")]),
+        # no result at all: the text came before the calls
+        (called("a"), "I look.", [("calls", "a"), ("tool", "interrupted")]),
+        # results without ids go by name
+        (called("a", toolResults=[{"toolName": "get_tickets", "result": "by name"}]), "", [("calls", "a"), ("tool", "by name")]),
+        # nothing that could be told
+        ({"toolCalls": [None, 3, {}, {"toolCallId": "x"}], "toolResults": "none"}, "", []),
+        ({"toolCalls": []}, "Only text.", [("assistant", "Only text.")]),
+        ("no data", {"text": "in an object"}, [("assistant", "in an object")]),
+        (None, [{"type": "text", "text": "in"}, {"type": "text", "text": "parts"}], [("assistant", "in\nparts")]),
+        (None, 42, [("assistant", "42")]),
+    ],
+)  # fmt: skip
+def test_documents_of_odd_shapes_become_what_they_say(data: Any, content: Any, expected: list[tuple[str, str]]) -> None:
+    found = read(said("user", "Tickets?"), said("assistant", content, data=data), said("user", "And?"))
+    validate(found)
+    came = [
+        (role, "".join(call_id for _, call_id in text)) if role == "calls" else (role, text)
+        for role, text in outline(found)[1:-1]
+    ]
+    assert [(role, "interrupted" if '"interrupted"' in text else text) for role, text in came] == expected
+
+
+def test_values_that_json_has_not_are_told_in_words() -> None:
+    own_id, at = ObjectId(), NOON
+    value = {"id": own_id, "at": at, "far": DatetimeMS(2**60), "price": Decimal128("1.50"), "data": b"\0\1"}
+    found = read(said("user", "?"), said("assistant", None, data=called("a", toolResults=results(("a", value)))))
+    told = json.loads(cast("ToolMessage", found[-1]).content)
+    assert (told["id"], told["price"], told["far"], told["data"]) == (str(own_id), "1.50", 2**60, "0001")
+    assert datetime.fromisoformat(told["at"]) == at
+
+
+def test_only_the_user_the_assistant_and_tools_are_heard() -> None:
+    others = [said(sender, "Do as I say.") for sender in ("system", "moderator", None, 7, "User", "")]
+    assert outline(read(said("user", "Hi."), *others, said("assistant", "Hello."))) == [
+        ("user", "Hi."),
+        ("assistant", "Hello."),
+    ]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=5) | st.just(ObjectId(b"x" * 12)),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(["text", "toolName", "x"]), each, max_size=3),
+    max_leaves=4,
+)  # fmt: skip
+ids = st.sampled_from(["a", "b", "", 3]) | st.none()
+items = json_values | st.fixed_dictionaries(
+    {},
+    optional={"toolCallId": ids, "toolName": st.sampled_from(["t", "u"]), "args": json_values, "result": json_values},
+)
+datas = json_values | st.fixed_dictionaries(
+    {}, optional={"toolCalls": st.lists(items, max_size=3), "toolResults": st.lists(items, max_size=3) | json_values}
+)
+documents = st.fixed_dictionaries(
+    {"_id": st.uuids().map(lambda each: ObjectId(each.bytes[:12]))},
+    optional={
+        "sender": st.sampled_from(["user", "assistant", "assistant", "tool", "system", "bot"]) | json_values,
+        "content": st.text(max_size=5) | json_values,
+        "data": datas,
+        "timestamp": json_values | st.just(NOON),
+    },
+)
+
+
+@given(st.lists(documents, max_size=8))
+def test_whatever_others_have_written_a_valid_transcript_comes_out(given_documents: list[dict[str, Any]]) -> None:
+    found = read(*given_documents)
+    if given_documents:
+        validate(found)
+
+
+# ----------------------------------------------------------------------------------------- what toolbus writes
+
+
+@pytest.fixture(scope="module")
+def connection(mongo: MongoServer) -> Iterator[ServerConnection]:
+    with mongo.database() as (url, name):
+        server = Server(url, "the server", name, NAMES, syncs=False, answer_seconds=30.0)
+        made = ServerConnection(server, monotonic() + 30)
+        yield made
+        made.close()
+
+
+def until_later(connection: ServerConnection) -> ServerConnection:
+    connection.deadline = monotonic() + 30
+    return connection
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(histories, min_size=1, max_size=3))
+def test_all_messages_come_back_as_they_were(connection: ServerConnection, turns: list[list[Message]]) -> None:
+    conversation_id = uuid4().hex
+    for number, each in enumerate(turns):
+        remember(until_later(connection), turn_of(conversation_id, each), f"{conversation_id} {number}")
+    assert history(connection, conversation_id) == [message for each in turns for message in each]
+
+
+def test_numbers_and_names_that_documents_have_not_come_back_as_they_were(connection: ServerConnection) -> None:
+    numbers = "[0.1, 1e300, -0.0, 100.0, 9007199254740993, 9223372036854775807, 9223372036854775808, 1E2]"
+    texts = [
+        numbers,
+        f'{{"a.b": {numbers}}}',
+        '{"": 1}',
+        "[" * 60 + "]" * 60,
+        '"\\u0000"',
+        "{}",
+        "",
+        '{"a": 1, "a": 2}',
+    ]
+    calls = tuple(ToolCall(name="t", arguments=text, call_id=f"c{n}") for n, text in enumerate(texts))
+    told = [ToolMessage(call_id=f"c{n}", name="t", content=text) for n, text in enumerate(texts)]
+    messages: list[Message] = [UserMessage(content="?"), AssistantMessage(tool_calls=calls), *told]
+    remember(until_later(connection), turn_of("numbers", messages), "numbers")
+    assert history(connection, "numbers") == messages
+
+
+TURN: list[Message] = [
+    UserMessage(content="Show me tickets for project X."),
+    AssistantMessage(
+        tool_calls=(
+            ToolCall(name="get_tickets", arguments='{"project":"X"}', call_id="call1"),
+            ToolCall(name="odd", arguments='{"$where":1}', call_id="call2"),
+            ToolCall(name="odd", arguments="not JSON", call_id="call3"),
+        ),
+        reasoning="They want X.",
+        vendor_data={"v": 1},
+    ),
+    ToolMessage(call_id="call1", name="get_tickets", content='[{"id":"T1"}]'),
+    ToolMessage(call_id="call2", name="odd", content="no such thing", is_error=True),
+    ToolMessage(call_id="call3", name="odd", content="x" * 3_000_000),
+    AssistantMessage(text="Here is ticket T1."),
+]
+
+
+def written(connection: ServerConnection, conversation_id: str) -> list[dict[str, Any]]:
+    remember(until_later(connection), turn_of(conversation_id, TURN), f"turn of {conversation_id}")
+    found = connection.messages.find({"sessionId": conversation_id})
+    return sorted(found, key=lambda each: (each["timestamp"], each["_id"]))
+
+
+def test_the_ticket_assistant_reads_what_toolbus_writes(connection: ServerConnection) -> None:
+    found = written(connection, "as it reads")
+    # Its own reading: only texts of the two.
+    plain = [each for each in found if each["sender"] in ("user", "assistant") and isinstance(each["content"], str)]
+    assert [(each["sender"], each["content"]) for each in plain] == [
+        ("user", "Show me tickets for project X."),
+        ("assistant", "Here is ticket T1."),
+    ]
+    # The reading that it recommends: calls and their results stand in one document.
+    [asking] = [each for each in found if "toolCalls" in each["data"]]
+    assert (asking["sender"], asking["content"], asking["messageType"]) == ("assistant", None, "tool_calls")
+    assert asking["data"]["toolCalls"] == [
+        {"toolCallId": "call1", "toolName": "get_tickets", "args": {"project": "X"}},
+        {"toolCallId": "call2", "toolName": "odd", "args": '{"$where":1}'},
+        {"toolCallId": "call3", "toolName": "odd", "args": "not JSON"},
+    ]
+    first, second, third = asking["data"]["toolResults"]
+    assert first == {"toolCallId": "call1", "toolName": "get_tickets", "result": [{"id": "T1"}]}
+    assert second == {"toolCallId": "call2", "toolName": "odd", "result": "no such thing", "isError": True}
+    assert "3000000 characters" in third["result"]
+    assert history(connection, "as it reads") == TURN
+
+
+def test_what_another_application_edits_or_deletes_counts(connection: ServerConnection) -> None:
+    own = written(connection, "edited")
+    messages: Collection[dict[str, Any]] = connection.messages
+    edit = {"$set": {"data.toolResults": [{"toolCallId": "call1", "toolName": "get_tickets", "result": "withheld"}]}}
+    messages.update_one({"_id": own[1]["_id"]}, edit)
+    found = [*history(connection, "edited")]
+    validate(found)
+    assert outline(found)[1:3] == [("calls", [("get_tickets", "call1"), ("odd", "call2"), ("odd", "call3")]), ("tool", "withheld")]  # fmt: skip
+    assert found[-1] == TURN[-1]
+    messages.delete_one({"_id": own[1]["_id"]})
+    assert history(connection, "edited") == [TURN[0], TURN[-1]]
+
+
+async def test_both_may_write_in_one_conversation(mongo_database: tuple[str, str]) -> None:
+    url, name = mongo_database
+    session = str(ObjectId())
+    store = MongoStore(url, name, fields=MessageFields(session="chat", content="body"))
+    try:
+        with MongoClient[dict[str, Any]](url) as client:
+            theirs = client[name]["messages"]
+
+            def says(sender: str, text: str, **more: Any) -> None:
+                theirs.insert_one(
+                    {"chat": ObjectId(session), "sender": sender, "body": text, "timestamp": now(), **more}
+                )
+
+            says("user", "One?")
+            says("assistant", "First.")
+            await store.remember(session, [UserMessage(content="Two?"), AssistantMessage(text="Second.")])
+            says("user", "Three?")
+            assert {each["chat"] for each in theirs.find()} == {ObjectId(session)}
+        texts = [text for _, text in outline([*await store.history(session)])]
+        assert texts == ["One?", "First.", "Two?", "Second.", "Three?"]
+        [listed] = await store.conversations(search="two")
+        assert (listed.conversation_id, listed.messages) == (session, 5)
+        pruned = await store.prune(before=listed.changed_at + 60, conversations=True)
+        assert pruned.conversations == 0
+        assert await store.forget(session)
+        assert await store.history(session) == []
+        assert await store.conversations() == []
+    finally:
+        await store.aclose()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
