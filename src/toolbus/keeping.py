@@ -261,7 +261,7 @@ class Keeper:
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
                 if self._kept or self._owed:
-                    await self._guarded(self._renew())
+                    await self._guarded(self._renew(), heals=not self._owed)
             await self.flush()
 
     async def _renew(self) -> None:
@@ -298,16 +298,17 @@ class Keeper:
         else:
             kept.is_abandoned = await self.store.abandon(session.request_id, kept.epoch)
 
-    async def _guarded(self, what: Awaitable[object]) -> StoreError | None:
+    async def _guarded(self, what: Awaitable[object], *, heals: bool = True) -> StoreError | None:
         """Await `what`; why it failed. What is another process's by now needs no more care.
 
-        The log tells of the first failure, and when the store answers again.
+        The log tells of the first failure, and when the store answers again, if that `heals` what has failed.
         """
         problem: StoreError = StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
         try:
             with anyio.move_on_after(_ANSWER_SECONDS):
                 await _asked(what)
-                self._note(None)
+                if heals:
+                    self._note(None)
                 return None
         except LeaseLost:
             return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Process"]
 
-_PATIENCE_SECONDS = 3_000.0  # virtual: over any lease, pause and illness of the disk, many times
+_PATIENCE_SECONDS = 300.0  # virtual: over any lease, and any illness of the disk
 
 
 class Process:
@@ -162,7 +162,7 @@ class Process:
                 return
             except StoreError:
                 pass
-            await anyio.sleep(self.world.lease_seconds / 2)
+            await anyio.sleep(self.world.lease_seconds)
 
     def _options(self, _record: RequestRecord) -> dict[str, Any]:
         return {"compression": self.world.compression}
