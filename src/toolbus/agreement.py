@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -36,7 +37,12 @@ FUNCTION = "function"
 """Stands for what is a function of the application."""
 
 _PLAIN = ("metadata", "guidance", "note_failures", "max_result_chars", "include_data", "late_results")
-_messages = TypeAdapter(list[Message])
+
+
+@cache
+def _messages() -> TypeAdapter[list[Message]]:
+    """Made when it is first needed: most requests bring no history along, and a command has to start soon."""
+    return TypeAdapter(list[Message])
 
 
 def agreed_by(session: RequestSession, limits: Limits) -> dict[str, Any]:
@@ -82,13 +88,13 @@ def memo_in(agreed: Mapping[str, Any]) -> Memo | None:
 
 def messages_to_json(messages: Sequence[Message]) -> list[Any]:
     """Messages as JSON values."""
-    return _messages.dump_python(list(messages), mode="json")
+    return _messages().dump_python(list(messages), mode="json") if messages else []
 
 
 def messages_from(written: Any) -> list[Message]:
     """Messages that were written as JSON values. Raises `ConfigurationError` for what are none."""
     try:
-        return _messages.validate_python(written or [])
+        return _messages().validate_python(written) if written else []
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])

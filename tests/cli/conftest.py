@@ -52,5 +52,14 @@ def toolbus(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 @pytest.fixture
+def kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store's file, where the default place is. There is none yet."""
+    monkeypatch.delenv("TOOLBUS_STORE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setattr("sys.platform", "linux")
+    return folder / "state" / "toolbus" / "toolbus.db"
+
+
+@pytest.fixture
 def terminal() -> Terminal:
     return Terminal()

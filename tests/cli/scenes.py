@@ -28,6 +28,7 @@ def forget() -> None:
     seen.clear()
     did.clear()
     asked.clear()
+    holding.clear()
 
 
 def play(*steps: Any) -> None:
@@ -198,3 +199,32 @@ async def helper(task: str, context: ToolContext[None]) -> str:
 
 asked = threading.Event()
 dangerous = [delete_file, send_mail, failing, get_weather, printing, helper, update_plan, task_complete, give_up]
+
+
+# ------------------------------------------------------------------------------------------------ cut off
+
+holding: list[anyio.Event] = []
+"""While there is an event in it, the tools below tell it that they run, and never return."""
+
+
+async def _held(name: str) -> str:
+    if holding:
+        holding[0].set()
+        await anyio.sleep_forever()
+    did.append(name)
+    return f"{name} is done"
+
+
+@tool
+async def send(to: str) -> str:
+    """Send something, which must not happen twice."""
+    return await _held(f"send {to}")
+
+
+@tool(idempotent=True)
+async def fetch(what: str) -> str:
+    """Fetch something, which may happen twice."""
+    return await _held(f"fetch {what}")
+
+
+resumable = [send, fetch, delete_file, interrupted]

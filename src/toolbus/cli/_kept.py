@@ -173,9 +173,11 @@ async def _look(
         await store.open()
         conversation = None if wanted is None else await conversation_of(store, wanted)
         waiting = await store.requests(is_unfinished=True) if tells else ()
-        return conversation, [each for each in waiting if whose(each.record) in ("nobody", "gone")]
-    finally:
+    except BaseException:
         await store.aclose()
+        raise
+    # It stays open: the request's runtime, on another loop, goes on with it and closes it.
+    return conversation, [each for each in waiting if whose(each.record) in ("nobody", "gone")]
 
 
 async def conversation_of(store: KeptStore, wanted: str) -> ConversationRecord:

@@ -269,7 +269,7 @@ def _table(rows: Sequence[Sequence[str]], screen: Screen, *, indent: str = "") -
     for row in cleaned:
         head = "  ".join(each + " " * (width - cells(each)) for each, width in zip(row, widths, strict=False))
         room = screen.columns - cells(head) - len(indent) - 2
-        screen.data(f"{indent}{head}  {cut(row[-1], max(room, 20), screen.ellipsis)}")
+        screen.data(f"{indent}{head}  {cut(row[-1], max(room, 10), screen.ellipsis)}")
 
 
 def _when(moment: float) -> str:

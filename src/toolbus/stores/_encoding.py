@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from struct import Struct
 from struct import error as StructError  # noqa: N812 -- a class
@@ -61,7 +62,6 @@ LARGE_BYTES = 16 * 1024
 
 _REFERENCES = b"@"
 _PLACE = Struct(">QQ")
-_messages: TypeAdapter[Message] = TypeAdapter(Message)
 
 UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, StructError)
 """What comes of reading values that damage has made something else of."""
@@ -267,11 +267,17 @@ def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
         raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
 
 
+@cache
+def _messages() -> TypeAdapter[Message]:
+    """Made when it is first needed: it costs a command more than opening its store does."""
+    return TypeAdapter(Message)
+
+
 def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
     """The message that was stored as `data`: see `fact_from`."""
     text = whole(data, fetch)
     try:
-        return _messages.validate_json(text, strict=True)
+        return _messages().validate_json(text, strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
         raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {first}") from exc

@@ -1,0 +1,246 @@
+"""`toolbus resume`: requests that were cut off go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+import scenes
+from cut_off import COMMAND, NOBODY, cut_off, hold, with_store
+from desk import Command, Terminal
+
+from toolbus.cli import _resume, main
+from toolbus.messages import ToolMessage
+from toolbus.providers.scripted import calls, text
+
+RESUME = ("resume", "-p", "scenes:scripted", "-t", "scenes:resumable")
+WRITE = ("send", {"to": "Ann"})
+NOTHING = "There is nothing to resume.\n"
+
+
+def test_one_goes_on_where_it_stood_and_is_shown_as_ask_shows_it(toolbus: Command, kept: Path):
+    request_id = cut_off(kept, ("fetch", {"what": "mail"}), "Is there mail?")
+    scenes.play(text("There is."))
+    ended = toolbus(*RESUME)
+    assert ended.status == 0
+    assert ended.out == f"request {request_id}: Is there mail?\n\nThere is.\n"
+    assert '✓ Fetch  what="mail"' in ended.err
+    assert scenes.did == ["fetch mail"]
+    assert toolbus("resume").out == NOTHING
+
+
+def test_what_may_have_run_is_not_run_again_and_the_model_is_told(toolbus: Command, kept: Path):
+    cut_off(kept, WRITE, "Write to Ann")
+    scenes.play(text("I cannot tell."))
+    ended = toolbus(*RESUME)
+    assert (ended.status, scenes.did) == (0, [])
+    assert "  interrupted: The process ended while send ran; it may have had its effect.\n" in ended.err
+    [result] = [each for each in scenes.seen[-1].messages if isinstance(each, ToolMessage)]
+    assert result.is_error
+
+
+def test_of_several_there_is_a_line_for_each_and_the_answers_with_their_ids(toolbus: Command, kept: Path):
+    first = cut_off(kept, ("fetch", {"what": "1"}), "one?")
+    second = cut_off(kept, ("fetch", {"what": "2"}), "two?")
+    scenes.play(text("Yes."))
+    ended = toolbus(*RESUME)
+    assert ended.status == 0
+    assert ended.out.count("Yes.") == 2
+    for request_id, prompt in ((first, "one?"), (second, "two?")):
+        assert f"→ {request_id}  {prompt}\n" in ended.err
+        assert f"✓ {request_id}  {prompt}  completed  " in ended.err
+        assert f"request {request_id}: {prompt}\nYes.\n" in ended.out
+
+
+def test_each_is_one_object_with_json(toolbus: Command, kept: Path):
+    ids = {cut_off(kept, ("fetch", {"what": each}), each) for each in "ab"}
+    scenes.play(text("Yes."))
+    found = [orjson.loads(line) for line in toolbus(*RESUME, "--json", "-q").out.splitlines()]
+    assert {each["request_id"] for each in found} == ids
+    assert {each["text"] for each in found} == {"Yes."}
+    assert toolbus("resume", "--json").out == ""
+
+
+class TestWhatItNeeds:
+    def test_code_is_never_run_because_a_store_says_so(self, toolbus: Command, kept: Path):
+        request_id = cut_off(kept, WRITE, "Write")
+        ended = toolbus("resume")
+        assert (ended.status, ended.out) == (1, "")
+        assert ended.err == (
+            f"toolbus: request {request_id} cannot go on: it needs code of yours: "
+            "toolbus resume --provider scenes:scripted --tools scenes:resumable\n"
+        )
+        ended = toolbus("resume", "-p", "extractive", "--store", str(kept))
+        assert "it needs tools of yours: toolbus resume --store " in ended.err
+        assert ended.err.endswith(" --provider extractive --tools scenes:resumable\n")
+
+    def test_directory_and_provider_are_its_own_where_toolbus_has_it_by_name(
+        self, toolbus: Command, kept: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        command = {**COMMAND, "provider": "extractive", "dir": str(folder)}
+        cut_off(kept, WRITE, "What is the default timeout?", command=command)
+        elsewhere = folder / "elsewhere"
+        elsewhere.mkdir()
+        monkeypatch.chdir(elsewhere)
+        ended = toolbus("resume", "-t", "scenes:resumable")
+        assert ended.status == 0
+        assert "limits.py:3: DEFAULT_TIMEOUT_SECONDS = 120" in ended.out
+
+    def test_a_directory_that_is_gone_is_told(self, toolbus: Command, kept: Path):
+        cut_off(kept, WRITE, "Write", command={**COMMAND, "dir": "/nowhere"})
+        ended = toolbus(*RESUME)
+        assert ended.status == 1
+        assert "cannot go on: --dir /nowhere does not exist" in ended.err
+
+    def test_what_a_program_has_begun_wants_its_model_named(self, toolbus: Command, kept: Path):
+        cut_off(kept, WRITE, "Write", command=None)
+        assert "it was begun by a program: name its model, and its tools" in toolbus("resume").err
+        scenes.play(text("Done."))
+        assert toolbus(*RESUME).status == 0
+
+    def test_one_that_is_damaged_is_told_with_what_to_do_and_the_others_go_on(self, toolbus: Command, kept: Path):
+        damaged = cut_off(kept, WRITE, "one")
+        cut_off(kept, WRITE, "two")
+        with contextlib.closing(sqlite3.connect(kept)) as database:
+            database.execute("UPDATE facts SET data = ? WHERE request_id = ? AND seq = 2", (b"{}", damaged))
+            database.commit()
+        scenes.play(text("Done."))
+        ended = toolbus(*RESUME)
+        assert ended.status == 1
+        assert "Done." in ended.out
+        [told] = [line for line in ended.err.splitlines() if "cannot go on" in line]
+        assert told.startswith(f"toolbus: request {damaged} cannot go on: ")
+        assert told.endswith("; toolbus store verify looks further, toolbus resume --abandon drops it")
+        assert "Done." not in toolbus(*RESUME).out
+
+
+class TestPeople:
+    def test_a_question_that_waited_is_asked_again(
+        self, toolbus: Command, kept: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        cut_off(kept, ("delete_file", {"path": "notes.txt"}), "Delete it")
+        scenes.play(text("Done."))
+        terminal.readline = lambda *_: "y\n"  # type: ignore[method-assign]
+        monkeypatch.setattr("sys.stdin", terminal)
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("TERM", "dumb")
+        assert main([*RESUME]) == 0
+        assert scenes.did == ["notes.txt"]
+        assert '? Delete File  path="notes.txt"\n' in terminal.getvalue()
+
+    def test_without_a_terminal_it_is_denied_or_approved_as_the_option_says(self, toolbus: Command, kept: Path):
+        for option, did in (((), []), (("--approve", "all"), ["notes.txt"])):
+            cut_off(kept, ("delete_file", {"path": "notes.txt"}), "Delete it")
+            scenes.play(text("Done."))
+            assert toolbus(*RESUME, *option).status == 0
+            assert scenes.did == did
+
+    def test_ctrl_c_leaves_what_is_not_finished(self, toolbus: Command, kept: Path):
+        request_id = cut_off(kept, WRITE, "Write to Ann")
+        scenes.play(calls(("interrupted", {})), text("never"))
+        ended = toolbus(*RESUME)
+        assert ended.status == 130
+        assert ended.err.endswith("toolbus: 1 request is left unfinished: toolbus resume goes on with it\n")
+        scenes.play(text("Done."))
+        ended = toolbus(*RESUME)
+        assert (ended.status, ended.out) == (0, f"request {request_id}: Write to Ann\n\nDone.\n")
+
+    def test_what_nobody_wants_any_more_is_abandoned_and_nothing_of_it_runs(self, toolbus: Command, kept: Path):
+        request_id = cut_off(kept, WRITE, "Write to Ann")
+        ended = toolbus("resume", "--abandon")
+        assert (ended.status, ended.out) == (0, f"{request_id}  abandoned  Write to Ann\n")
+        assert toolbus("resume").out == NOTHING
+        [found] = with_store(kept, lambda store: store.requests())
+        assert found.record.ending == "abandoned"
+
+
+class TestLeases:
+    def test_the_hold_of_a_process_that_is_gone_is_waited_for(
+        self, toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(_resume, "_LOOK_SECONDS", 0.01)
+        hold(kept, cut_off(kept, WRITE, "Write"), 0.3, process=NOBODY)
+        scenes.play(text("Done."))
+        ended = toolbus(*RESUME)
+        assert ended.status == 0
+        assert ended.err.startswith("toolbus: waiting for the hold of a process that is gone to end, 10 s at most\n")
+
+    def test_what_runs_in_another_process_is_left_to_it(self, toolbus: Command, kept: Path):
+        hold(kept, cut_off(kept, WRITE, "Write"), 60)
+        ended = toolbus("resume")
+        assert (ended.status, ended.out) == (0, "There is nothing to resume: 1 request runs in another process.\n")
+
+    def test_ctrl_c_while_it_waits_leaves_all_as_it_is(
+        self, toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        hold(kept, cut_off(kept, WRITE, "Write"), 60, process=NOBODY)
+
+        async def interrupted(_seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("toolbus.cli._resume.anyio.sleep", interrupted)
+        ended = toolbus("resume")
+        assert ended.status == 130
+        assert ended.err.endswith("toolbus: nothing was begun; what is unfinished still is\n")
+
+
+def test_one_that_comes_too_late_says_how_to_ask_on(toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch):
+    cut_off(kept, WRITE, "Write to Ann")
+    later = time.time() + 3_600
+    monkeypatch.setattr("toolbus.clock.wall_time", lambda: later)
+    scenes.play(text("never"))
+    ended = toolbus(*RESUME)
+    assert ended.status == 1
+    assert "toolbus: stopped by a limit: timeout_seconds=120\n" in ended.err
+    [typed] = [line.partition("kept: toolbus ")[2] for line in ended.err.splitlines() if "is kept: " in line]
+    assert typed.startswith('ask "Go on." --continue c')
+
+
+def test_there_is_nothing_where_nothing_was_kept(toolbus: Command, kept: Path):
+    assert toolbus("resume").out == NOTHING
+    assert not kept.parent.exists()
+    ended = toolbus("resume", "--store", "missing.db")
+    assert (ended.status, ended.err) == (2, "toolbus: --store: there is no store missing.db\n")
+
+
+HANGS = '''
+import anyio
+from toolbus import tool
+from toolbus.providers.scripted import ScriptedProvider, calls, text
+
+@tool
+async def hang() -> str:
+    """Hang."""
+    await anyio.sleep_forever()
+
+def hanging(): return ScriptedProvider([calls(("hang", {})), text("Never.")])
+'''
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
+def test_a_process_that_is_killed_leaves_its_request_to_be_found(toolbus: Command, kept: Path, folder: Path):
+    (folder / "hangs.py").write_text(HANGS, encoding="utf-8")
+    command = [sys.executable, "-m", "toolbus", "ask", "Hang on", "-p", "hangs:hanging", "-t", "hangs:hang"]
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ
+    )
+    assert process.stderr is not None
+    with process:
+        assert process.stderr.readline().startswith("→ Hang".encode())
+        process.kill()
+    scenes.play(text("x"))
+    assert '("Hang on"): toolbus resume goes on with it' in toolbus("ask", "q", "-p", "scenes:scripted").err
+    [found] = with_store(kept, lambda store: store.requests(is_unfinished=True))
+    with_store(kept, lambda store: store.release(found.record.request_id, found.record.epoch))  # 10 s sooner
+    ended = toolbus("resume")
+    assert "toolbus resume --provider hangs:hanging --tools hangs:hang\n" in ended.err
+    scenes.play(text("Gone on."))
+    assert toolbus("resume", "-p", "scenes:scripted", "-t", "hangs:hang").out.endswith("\n\nGone on.\n")

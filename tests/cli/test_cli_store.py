@@ -1,0 +1,253 @@
+"""`toolbus store`: what is kept, as tables; and its upkeep."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from pathlib import Path
+
+import orjson
+import pytest
+import scenes
+from cut_off import cut_off
+from desk import Command, Terminal
+
+from toolbus.cli import main
+from toolbus.cli._timeline import message_lines, timeline
+from toolbus.events import RequestResumed, RequestStarted, SteeringAdded, ToolCallRequested
+from toolbus.messages import AssistantMessage, SystemMessage, ToolCall
+from toolbus.providers.scripted import calls, text
+
+WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+
+
+@pytest.fixture
+def talk(toolbus: Command, kept: Path) -> str:
+    """The id of the only conversation in the store: two turns, the first with a call."""
+    scenes.play(calls(("add", {"a": 1, "b": 1})), text("It is two."))
+    toolbus("ask", "What is one and one?", "-p", "scenes:scripted", "-t", "scenes:add")
+    scenes.play(text("As \x1b[31mI\x1b[0m said.\n\n" + "word " * 200))
+    toolbus("ask", "Sure?", "-p", "scenes:scripted", "--continue")
+    [found] = orjson.loads(toolbus("store", "list", "--json").out)
+    return found["conversation_id"]
+
+
+def damage(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE facts SET data = ? WHERE seq = 1", (b"{}",))
+        database.commit()
+
+
+class TestLooking:
+    def test_stats_say_how_much_there_is_and_where(self, toolbus: Command, kept: Path, talk: str):
+        told = toolbus("store", "stats").out.splitlines()
+        assert told[0] == f"store          {kept}"
+        assert told[1] == "conversations  1, with 6 messages"
+        assert told[2] == "requests       2, of which 0 unfinished; 18 facts"
+        assert re.fullmatch(r"size           \d+\.\d KiB; the file takes \d+\.\d KiB", told[3])
+        found = orjson.loads(toolbus("store", "stats", "--json").out)
+        assert (found["requests"], found["messages"], found["path"]) == (2, 6, str(kept))
+
+    def test_a_list_has_a_line_for_each_and_can_be_searched(self, toolbus: Command, talk: str):
+        line = rf"{talk}  {WHEN}  6 messages  What is one and one\?\n"
+        assert re.fullmatch(line, toolbus("store", "list").out)
+        assert re.fullmatch(line, toolbus("store", "list", "--search", "as i").out) is None
+        assert re.fullmatch(line, toolbus("store", "list", "--search", "IT IS two").out)
+        assert toolbus("store", "list", "--search", "nowhere").out == "There is no such conversation.\n"
+        scenes.play(text("x"))
+        toolbus("ask", "The newest?", "-p", "scenes:scripted")
+        newest, older = toolbus("store", "list").out.splitlines()
+        assert newest.endswith("2 messages  The newest?")
+        assert talk in older
+        assert toolbus("store", "list", "--limit", "1").out.count("\n") == 1
+
+    def test_a_conversation_is_shown_with_its_messages_and_requests(self, toolbus: Command, talk: str):
+        told = toolbus("store", "show", talk[:-2]).out
+        assert told.startswith(f"{talk}  ")
+        assert "\n\nuser\n  What is one and one?\n\nassistant\n  → Add  a=1 b=1\n\nAdd\n  2\n" in told
+        assert "assistant\n  As I said.\n" in told
+        assert "\x1b" not in told
+        assert re.search(r"\n  … \d+ more characters \(--whole shows them\)\n", told)
+        assert re.search(
+            rf"\nrequests\n  \w+  {WHEN}  completed  What is one and one\?\n  \w+  {WHEN}  completed  Sure\?\n$", told
+        )
+        assert "more characters" not in toolbus("store", "show", talk, "--whole").out
+
+    def test_a_request_is_shown_with_its_timeline(self, toolbus: Command, talk: str):
+        found = orjson.loads(toolbus("store", "show", talk, "--json").out)
+        roles = [each["role"] for each in found["messages"]]
+        assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+        request_id = found["requests"][0]["request_id"]
+        told = toolbus("store", "show", request_id).out
+        assert re.match(rf"{request_id}  {WHEN}  completed  12 facts, \d\.\d KiB\nconversation {talk}\n\n", told)
+        steps = [line.split("s  ", 1)[1] for line in told.splitlines()[3:]]
+        assert steps[:3] == ["asked: What is one and one?", "the model answered, asks for 1 call", "→ Add  a=1 b=1"]
+        assert re.fullmatch(r"✓ Add  \d+ ms  2", steps[3])
+        assert steps[4:] == ["the model answered: It is two.", "completed"]
+        facts = orjson.loads(toolbus("store", "show", request_id, "--json").out)["facts"]
+        assert [each["type"] for each in facts][:2] == ["request_started", "message_appended"]
+
+    def test_one_that_is_unfinished_is_shown_as_such(self, toolbus: Command, kept: Path):
+        request_id = cut_off(kept, ("send", {"to": "Ann"}), "Write to Ann")
+        told = toolbus("store", "show", request_id).out
+        assert "  unfinished  " in told.splitlines()[0]
+        assert told.endswith('→ Send  to="Ann"\n')
+
+    def test_a_terminal_cuts_what_is_too_wide(
+        self, toolbus: Command, talk: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("sys.stdout", terminal)
+        monkeypatch.setenv("COLUMNS", "65")
+        assert main(["store", "list"]) == 0
+        assert re.search(r"  6 messages  What is .*…\n$", terminal.getvalue())
+        assert len(terminal.getvalue()) <= 65
+
+
+class TestUpkeep:
+    def test_prune_says_what_it_did_and_a_dry_run_what_it_would(self, toolbus: Command, talk: str):
+        assert re.fullmatch(
+            rf"0 requests from before {WHEN} deleted, 0 bytes; what was said stays \(--conversations deletes that too\)\n",
+            toolbus("store", "prune", "--before", "30d").out,
+        )
+        both = ("store", "prune", "--before", "0s", "--conversations")
+        told = rf"2 requests and 1 conversation from before {WHEN} would be deleted, \d+\.\d KiB\n"
+        assert re.fullmatch(told, toolbus(*both, "--dry-run").out)
+        ended = toolbus("store", "prune", "--before", "2999-12-31", "--json")
+        found = orjson.loads(ended.out)
+        assert (found["requests"], found["conversations"], found["is_dry_run"]) == (2, 0, False)
+        assert re.fullmatch(rf"0 requests and 1 conversation from before {WHEN} deleted, .*\n", toolbus(*both).out)
+        assert toolbus("store", "list").out == "There is no conversation yet.\n"
+
+    def test_a_dry_run_says_what_the_prune_then_does(self, toolbus: Command, kept: Path, talk: str):
+        cut_off(kept, ("send", {"to": "Ann"}), "Write to Ann")
+        both = ("store", "prune", "--before", "0s", "--conversations", "--json")
+        would, did = (orjson.loads(toolbus(*both, *more).out) for more in (("--dry-run",), ()))
+        for name in ("requests", "conversations", "size_bytes"):
+            assert would[name] == did[name] > 0
+
+    @pytest.mark.parametrize("when", ["soon", "30", "d", "2026-13-01", "999999-01-01"])
+    def test_a_moment_that_is_none_is_refused(self, toolbus: Command, kept: Path, when: str):
+        ended = toolbus("store", "prune", "--before", when)
+        assert (ended.status, ended.err) == (
+            2,
+            f"toolbus: --before {when}: give an age, such as 30d, 12h or 2w, or a date, such as 2026-01-31\n",
+        )
+
+    def test_verify_has_a_line_for_each_problem(self, toolbus: Command, kept: Path, talk: str):
+        ended = toolbus("store", "verify")
+        assert (ended.status, ended.out) == (
+            0,
+            "2 requests with 18 facts, 1 conversation with 6 messages: all is as it was written\n",
+        )
+        damage(kept)
+        ended = toolbus("store", "verify")
+        *problems, last = ended.out.splitlines()
+        assert (ended.status, ended.err, len(problems)) == (1, "", 2)
+        assert all(re.match(r"the journal of request \w+ is damaged at fact 1: ", each) for each in problems)
+        assert last.endswith(": 2 problems")
+        ended = toolbus("store", "verify", "--json")
+        assert (ended.status, orjson.loads(ended.out)["problems"]) == (1, problems)
+        request_id = problems[0].split()[4]
+        ended = toolbus("store", "show", request_id)
+        assert (ended.status, ended.err) == (1, f"toolbus: {problems[0]}\n")
+
+    def test_what_is_exported_can_be_imported_elsewhere_and_not_twice(self, toolbus: Command, kept: Path, talk: str):
+        told = "2 requests with 18 facts, 1 conversation with 6 messages"
+        assert toolbus("store", "export", "--to", "a.jsonl").out == f"{told} written to a.jsonl\n"
+        assert toolbus("store", "import", "a.jsonl", "--store", "b.db").out.startswith(f"{told} read into ")
+        assert toolbus("store", "list", "--store", "b.db").out == toolbus("store", "list").out
+        ended = toolbus("store", "import", "a.jsonl")
+        assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
+        assert "is in the store already; nothing was imported" in ended.err
+        ended = toolbus("store", "export", "--to", "a.jsonl")
+        assert (ended.status, ended.err.count("\n")) == (1, 1)
+        damage(kept)
+        ended = toolbus("store", "export", "--to", "c.jsonl")
+        assert ended.status == 1
+        assert ended.err.count("toolbus: left out: the journal of request ") == 2
+
+    def test_the_default_store_is_made_by_an_import(self, toolbus: Command, kept: Path, talk: str):
+        toolbus("store", "export", "--to", "a.jsonl")
+        kept.rename("away.db")
+        kept.parent.rmdir()
+        assert toolbus("store", "import", "a.jsonl").status == 0
+        assert kept.exists()
+        kept.unlink()
+        for path in kept.parent.iterdir():
+            path.unlink()
+        kept.parent.rmdir()
+        kept.parent.write_text("a file", encoding="utf-8")
+        ended = toolbus("store", "import", "a.jsonl")
+        assert (ended.status, ended.err.count("\n")) == (1, 1)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "status", "said"),
+        [
+            ((), 2, "name a command: store stats, list, show, prune, verify, export, import"),
+            (("frob",), 2, "invalid choice: 'frob'"),
+            (("prune",), 2, "the following arguments are required: --before"),
+            (("list", "--store", "missing.db"), 2, "--store: there is no store missing.db"),
+            (("list", "--store", "none"), 2, "nothing is kept"),
+            (("import", "x", "--store", "none"), 2, "there is no place to import into"),
+            (("list", "--store", "limits.py"), 1, "is no SQLite database"),
+            (("show", "nope"), 2, "there is no conversation or request 'nope'"),
+            (("import", "limits.py", "--store", "new.db"), 1, "limits.py is no archive"),
+        ],
+    )
+    def test_each_is_one_line(self, toolbus: Command, kept: Path, arguments: tuple[str, ...], status: int, said: str):
+        ended = toolbus("store", *arguments)
+        assert (ended.status, ended.out, ended.err.count("\n")) == (status, "", 1)
+        assert said in ended.err
+
+    def test_an_id_that_there_is_not_is_told(self, toolbus: Command, talk: str):
+        ended = toolbus("store", "show", "nope")
+        assert (ended.status, ended.err) == (
+            2,
+            "toolbus: there is no conversation or request 'nope'; toolbus store list shows those\n",
+        )
+
+    def test_where_nothing_was_kept_yet_that_is_said(self, toolbus: Command, kept: Path):
+        for arguments, told in (
+            (("stats",), "Nothing is kept yet: toolbus ask and toolbus chat do.\n"),
+            (("list", "--json"), "[]\n"),
+            (("verify", "--json"), "{}\n"),
+        ):
+            ended = toolbus("store", *arguments)
+            assert (ended.status, ended.out, ended.err) == (0, told, "")
+        assert not kept.parent.exists()
+
+
+class TestLines:
+    def test_every_kind_of_fact_is_a_short_line_or_none(self):
+        facts = [
+            RequestStarted(request_id="r", prompt="a\nb", deadline=1.0, at=10.0),
+            RequestResumed(request_id="r", resumption=2, at=11.5),
+            SteeringAdded(request_id="r", text="be quick", at=12.0),
+            ToolCallRequested(
+                request_id="r",
+                call_id="c",
+                name="x",
+                arguments={"a": "y" * 500},
+                at=13.0,
+                deadline=1.0,
+                round=0,
+                idempotency_key="k",
+            ),
+        ]
+        assert list(timeline(facts, 60)) == [
+            "     0.000s  asked: a b",
+            "     1.500s  went on, in another process (resumption 2)",
+            "     2.000s  steering added: be quick",
+            f'     3.000s  → X  a="{"y" * 38}…',
+        ]
+        assert list(timeline([], 60)) == []
+
+    def test_arguments_that_are_no_json_are_shown_as_they_are(self):
+        messages = [
+            SystemMessage(text="Be kind."),
+            AssistantMessage(tool_calls=(ToolCall(call_id="c", name="add", arguments='{"a": '),)),
+        ]
+        assert list(message_lines(messages, 60)) == ["system", "  Be kind.", "", "assistant", '  → Add  {"a":']
