@@ -1,0 +1,84 @@
+"""Kill the process anywhere: the next one carries on, and every result is reported once. By SIGKILL, at 50 named points
+and at hundreds of random moments; several requests at once, in several conversations. See `kill_child.py`.
+
+TOOLBUS_KILLS=400 has so many random cases on each store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durability.kill_child import DRAINING, POINTS, RESUMING
+from support.postgres_server import PostgresServer
+
+CHILD = Path(__file__).with_name("kill_child.py")
+LANES = 6  # more than there are cores: lives wait for leases to run out
+
+pytestmark = [
+    pytest.mark.guarantee("G11", "G18", "G19", "G26"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="lives are forked; SIGKILL is POSIX's too"),
+]
+
+
+def named() -> list[dict[str, Any]]:
+    """A life for each point that is killed there; half of the next ones are killed as well, while they resume."""
+    cases: list[dict[str, Any]] = [
+        {"name": f"at {point}", "fates": [[point, 1], *([[RESUMING[i // 2 % len(RESUMING)], 1]] if i % 2 else [])]}
+        for i, point in enumerate(POINTS)
+    ]
+    cases += [
+        {"name": f"at {point}", "fates": [["after append settled", 1 + i % 3], [point, 1], [point, 1 + i % 2]]}
+        for i, point in enumerate(RESUMING)
+    ]
+    cases += [
+        {"name": f"at {point}", "fates": [[point, 1]], "drains": {0: 20 + 10 * i}} for i, point in enumerate(DRAINING)
+    ]
+    return cases
+
+
+def at_random(count: int, seed: int) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    return [
+        {"name": f"random {i}", "fates": [round(chance.uniform(0.01, 0.9), 3) for _ in range(chance.choice((1, 1, 2)))]}
+        for i in range(count)
+    ]
+
+
+def live_through(cases: list[dict[str, Any]], **config: Any) -> None:
+    """Have all cases run, and fail with those in which something was wrong."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    done = subprocess.run(
+        [sys.executable, CHILD, json.dumps({"lanes": LANES, "cases": cases, **config})],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=variables,
+    )
+    assert done.returncode == 0, done.stderr
+    told = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+    wrong = [f"{name} (lives {each['lives']}): {each['problems']}" for name, each in told.items() if each["problems"]]
+    assert not wrong, "\n".join(wrong)
+    missed = [each["name"] for each in cases if each["name"] not in told]
+    assert not missed, (missed, done.stderr)
+    kills = {each["name"]: told[each["name"]]["kills"] for each in cases}
+    assert not [each for each in cases if each["name"].startswith("at ") and not kills[each["name"]]], kills
+    assert sum(kills.values()) >= len(cases) * 0.75, "too few lives were killed"
+
+
+def test_a_killed_process_is_carried_on_from_its_sqlite_file(tmp_path: Path) -> None:
+    random_cases = int(os.environ.get("TOOLBUS_KILLS", "400"))
+    live_through([*named(), *at_random(random_cases, 1)], store="sqlite", place=str(tmp_path))
+
+
+def test_a_killed_process_is_carried_on_from_its_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
+    random_cases = int(os.environ.get("TOOLBUS_KILLS", "60"))
+    with postgres.database() as url:
+        live_through([*named(), *at_random(random_cases, 2)], store="postgres", url=url, place=str(tmp_path))
