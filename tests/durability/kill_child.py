@@ -135,23 +135,21 @@ class Fate:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kind_of(entry: Entry) -> str:
-    kinds = {type(fact) for fact in entry.facts}
-    if entry.seq == 0:
-        return "begun"
-    for kind, name in (
-        (RequestResumed, "resumed"),
-        (RequestCompleted, "ended"),
-        (ApprovalRequested, "asked"),
-        (ToolCallRequested, "requested"),
-        (ToolCallPaused, "paused"),
-        (ToolCallResumed, "unpaused"),
-        (ToolCallCompleted, "settled"),
-        (ToolCallFailed, "settled"),
-    ):
-        if kind in kinds:
-            return name
-    return "other"
+_KINDS: dict[type[Event], str] = {
+    RequestStarted: "begun",
+    RequestResumed: "resumed",
+    RequestCompleted: "ended",
+    ApprovalRequested: "asked",
+    ToolCallRequested: "requested",
+    ToolCallPaused: "paused",
+    ToolCallResumed: "unpaused",
+    ToolCallCompleted: "settled",
+    ToolCallFailed: "settled",
+}
+
+
+def kinds_of(entry: Entry) -> list[str]:
+    return sorted({_KINDS[type(fact)] for fact in entry.facts if type(fact) in _KINDS})
 
 
 def wrap_store(store: Any, fate: Fate) -> None:
@@ -159,10 +157,11 @@ def wrap_store(store: Any, fate: Fate) -> None:
     append, database = store.append, store._writer
 
     async def appended(entry: Entry) -> int:
-        kind = kind_of(entry)
-        fate.passes(f"before append {kind}")
+        for kind in kinds_of(entry):
+            fate.passes(f"before append {kind}")
         size = await append(entry)
-        fate.passes(f"after append {kind}")
+        for kind in kinds_of(entry):
+            fate.passes(f"after append {kind}")
         return size
 
     def passing(name: str, before: bool = False) -> None:
@@ -387,7 +386,7 @@ async def committed(store: Any, name: str) -> list[str]:
     """The calls whose terminal event the journal has."""
     found: list[str] = []
     for request_id, _, _ in await requests_of(store, name):
-        facts = await type(store).facts(store, request_id)
+        facts: list[Any] = await type(store).facts(store, request_id)  # not the wrapped one
         found += [each.fact.call_id for each in facts if isinstance(each.fact, TERMINAL)]
     return found
 
