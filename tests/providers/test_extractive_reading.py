@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from toolbus.core.structure import read_structure
 from toolbus.providers.extractive._passages import Weigher, best_passages
 from toolbus.providers.extractive._question import read_question, split_identifier, stem
-from toolbus.providers.extractive._structure import read_structure
 
 
 def forms(text: str) -> list[str]:

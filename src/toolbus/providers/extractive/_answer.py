@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...core.structure import Line
 from ._passages import Passage, Weigher
 from ._question import Question
-from ._structure import Line
 from ._transcript import Turn
 
 __all__ = ["missing_tools_answer", "nothing_found_answer", "nothing_to_look_for_answer", "quoted_answer"]

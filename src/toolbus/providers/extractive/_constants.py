@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ...core.structure import Line, Scope
 from ._passages import Passage
 from ._question import Question, split_identifier
-from ._structure import Line, Scope
 from ._transcript import Turn
 
 __all__ = ["constant_passages", "constants_in"]

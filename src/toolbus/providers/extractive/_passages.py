@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...core.structure import Line, Scope, read_structure
 from ._question import Question, Term
-from ._structure import Line, Scope, read_structure
 
 __all__ = ["Passage", "Weigher", "best_passages", "is_secondary"]
 

@@ -35,7 +35,9 @@ _SUGGESTION_FILES = 20_000
 
 @dataclass(slots=True, frozen=True)
 class FileEntry:
-    """A regular file of the walk. `path` is relative to the root, with `/`; `size_bytes` is what the listing said.
+    """A regular file of the walk. `path` is relative to the root, with `/`.
+
+    `size_bytes` and `modified_ns` (since 1970) are what the listing said.
 
     `name` and `directory` are for opening it, and hold only until the walk goes on.
     """
@@ -44,6 +46,7 @@ class FileEntry:
     size_bytes: int
     name: str
     directory: int | None
+    modified_ns: int = 0
 
     def read(self, limit_bytes: int) -> bytes | None:
         """The first `limit_bytes`, or None for what cannot be read or is no regular file any more."""
@@ -101,9 +104,9 @@ class Tree:
                         with _directory(*_child(directory, entry.name)) as descriptor:
                             yield from self._walk(descriptor, f"{path}/", rules, depth + 1)
                 elif entry.is_file(follow_symlinks=False):
-                    size = entry.stat(follow_symlinks=False).st_size
+                    status = entry.stat(follow_symlinks=False)
                     name, parent = _child(directory, entry.name)
-                    yield FileEntry(path, size, name, parent)
+                    yield FileEntry(path, status.st_size, name, parent, status.st_mtime_ns)
             except OSError:  # unreadable, or gone or swapped since the listing
                 continue
 
