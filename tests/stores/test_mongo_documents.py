@@ -66,8 +66,9 @@ def outline(messages: list[Message]) -> list[tuple[str, Any]]:
 # --------------------------------------------------------------------------------------- what others have written
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_ticket_assistants_documents_become_the_history_that_it_asks_for(
-    mongo_database: tuple[str, str],
+    mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
     url, name = mongo_database
     session = ObjectId()
@@ -323,7 +324,8 @@ def test_what_another_application_edits_or_deletes_counts(connection: ServerConn
     assert history(connection, "edited") == [TURN[0], TURN[-1]]
 
 
-async def test_both_may_write_in_one_conversation(mongo_database: tuple[str, str]) -> None:
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_both_may_write_in_one_conversation(mongo_database: tuple[str, str], anyio_backend: str) -> None:
     url, name = mongo_database
     session = str(ObjectId())
     store = MongoStore(url, name, fields=MessageFields(session="chat", content="body"))

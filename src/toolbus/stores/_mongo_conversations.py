@@ -101,7 +101,8 @@ def _own_messages(database: ServerConnection, conversation_id: str, own: Mapping
     try:
         return messages_in(database, own, where)
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as exc:
-        raise StoreDamaged(f"{where} is damaged: {exc.args[0] if exc.args else exc!r}") from exc
+        why = exc.args[0] if exc.args else "it cannot be read"
+        raise StoreDamaged(f"{where} is damaged: {why}") from exc
 
 
 def _with_calls(messages: Sequence[Message]) -> list[Message]:

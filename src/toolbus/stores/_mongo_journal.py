@@ -8,7 +8,7 @@ for all that wait, and the updates go in one go too. Knows documents and their o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -27,6 +27,7 @@ __all__ = ["Step", "abandon", "append_all", "facts", "release", "renew", "reques
 
 _STEP_BYTES = 8 * 2**20  # from which on a step's facts are large values of their own: a document takes 16 MiB
 _FACT_BYTES = 2**20  # the same of one fact
+_LARGE_BYTES = 2**20  # from which on a step is sent alone
 
 
 @dataclass(slots=True)
@@ -52,15 +53,37 @@ def append_all(database: ServerConnection, steps: Sequence[Step]) -> Sequence[in
     """
     outcomes: dict[int, int | StoreError] = {}
     with database.in_time():
-        waiting = list(enumerate(steps))
-        while waiting:  # a request's steps one after the other, those of several requests at once
-            first: dict[str, tuple[int, Step]] = {}
-            for place, step in waiting:
-                first.setdefault(step.written.request_id, (place, step))
-            chosen = {place for place, _ in first.values()}
-            outcomes |= _append_each(database, [*first.values()])
-            waiting = [each for each in waiting if each[0] not in chosen]
+        for group in _rounds(steps):
+            try:
+                outcomes |= _append_each(database, group)
+            except Exception as exc:
+                if not outcomes:
+                    raise
+                for place in range(len(steps)):  # those before have been written, and are told so
+                    error = database.translated(exc)
+                    if not isinstance(error, StoreError):
+                        raise
+                    outcomes.setdefault(place, error)
+                break
     return [outcomes[place] for place in range(len(steps))]
+
+
+def _rounds(steps: Sequence[Step]) -> Iterator[list[tuple[int, Step]]]:
+    """Steps, with their places, that are written together: of each request one, and a large one alone, behind others.
+
+    So what takes long to send fails nobody else.
+    """
+    waiting = list(enumerate(steps))
+    while waiting:
+        first: dict[str, tuple[int, Step]] = {}
+        for place, step in waiting:
+            first.setdefault(step.written.request_id, (place, step))
+        small = [each for each in first.values() if each[1].written.size_bytes < _LARGE_BYTES]
+        if small:
+            yield small
+        yield from ([each] for each in first.values() if each[1].written.size_bytes >= _LARGE_BYTES)
+        chosen = {place for place, _ in first.values()}
+        waiting = [each for each in waiting if each[0] not in chosen]
 
 
 def _append_each(database: ServerConnection, steps: Sequence[tuple[int, Step]]) -> dict[int, int | StoreError]:

@@ -1,0 +1,475 @@
+"""The store in MongoDB: what is the server's, what becomes of it when the server fails, and when a process dies."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from time import monotonic
+from typing import Any
+
+import anyio
+import pytest
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.errors import NetworkTimeout, PyMongoError
+
+from support.mongo_server import MongoServer
+from support.store_entries import entry, text_of, turn
+from toolbus.clock import wall_time_from
+from toolbus.errors import (
+    ConfigurationError,
+    LeaseLost,
+    MissingExtra,
+    StoreDamaged,
+    StoreError,
+    StoreFormat,
+    StoreUnavailable,
+)
+from toolbus.messages import ToolMessage, UserMessage
+from toolbus.storage import Entry
+from toolbus.stores._encoding import turn_of, written
+from toolbus.stores._mongo_connection import Names, Server, ServerConnection
+from toolbus.stores._mongo_conversations import conversations, history
+from toolbus.stores._mongo_journal import Step, append_all, facts, request
+from toolbus.stores._mongo_turns import remember
+from toolbus.stores._mongo_upkeep import forget, prune_conversations, prune_requests, statistics
+from toolbus.stores.mongo import MessageFields, MongoStore
+from toolbus.stores.sqlite import Durability
+
+NAMES = Names("sessionId", "sender", "content", "messageType", "timestamp", "data", "messages", "toolbus_")
+
+
+@asynccontextmanager
+async def closing(store: MongoStore) -> AsyncGenerator[MongoStore]:
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@contextmanager
+def direct(database: tuple[str, str]) -> Generator[Any]:
+    """The database, as another program has it."""
+    with MongoClient[dict[str, Any]](database[0]) as client:
+        yield client[database[1]]
+
+
+async def write_whole(store: MongoStore, request_id: str = "r", text: str = "three") -> None:
+    """A request of two steps and an ending: facts 0-1, 2-3, 4."""
+    await store.append(entry(request_id, 0, "zero", "one", agreed={"limit": 3}))
+    await store.append(entry(request_id, 2, "two", text))
+    await store.append(entry(request_id, 4, "end", ending="completed", turn=turn(f"q {request_id}")))
+
+
+async def unavailable(*asked: Callable[[], Awaitable[object]]) -> list[StoreUnavailable]:
+    """Ask all at once: the errors that come, of which there has to be one for each, in time."""
+    caught: list[StoreUnavailable] = []
+
+    async def ask(each: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(StoreUnavailable, match="is out of reach, or did not answer in time") as told:
+            await each()
+        caught.append(told.value)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for each in asked:
+                tasks.start_soon(ask, each)
+    return caught
+
+
+# ------------------------------------------------------------------------------------------------- the server
+
+
+@pytest.mark.guarantee("G11")
+async def test_many_appends_at_once_are_sent_together(mongo_database: tuple[str, str]) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.open()
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(store.append, entry(f"r{number}"))
+        counted = await store.statistics()
+        assert (counted.requests, counted.appends) == (200, 200)
+        assert counted.commits <= 20
+
+
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_leases_go_by_the_servers_clock(mongo_database: tuple[str, str], anyio_backend: str) -> None:
+    async with closing(MongoStore(*mongo_database)) as ours, closing(MongoStore(*mongo_database)) as theirs:
+        await ours.append(entry(lease_seconds=3_600))
+        with wall_time_from(lambda: 4_000_000_000.0):
+            assert await theirs.take("r", "other", 60) is None
+        assert await ours.release("r", 1)
+        assert await theirs.take("r", "other", 60) is not None
+        with pytest.raises(LeaseLost):
+            await ours.append(entry("r", 1))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_entries_that_are_refused_do_not_harm_those_that_are_sent_with_them(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    refused: dict[str, str] = {}
+
+    async def append(request_id: str, seq: int) -> None:
+        try:
+            await store.append(entry(request_id, seq))
+        except StoreError as exc:
+            refused[request_id] = str(exc)
+
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.append(entry("a"))
+        await store.append(entry("b"))
+        async with anyio.create_task_group() as tasks:
+            for request_id, seq in (("a", 1), ("b", 0), ("nul\0", 0), ("x", 3), ("\ud83d", 0), ("c", 0)):
+                tasks.start_soon(append, request_id, seq)
+        assert {*refused} == {"b", "nul\0", "x", "\ud83d"}
+        assert refused["b"] == "request b is in the journal already"
+        assert "cannot be an id" in refused["nul\0"]
+        assert (await store.statistics()).facts == 4
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_server_that_is_started_again_is_unavailable_meanwhile_and_then_used_again(
+    mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with closing(MongoStore(*mongo_database, answer_seconds=1.0)) as store:
+        await write_whole(store)
+        mongo.kill()
+        caught = await unavailable(lambda: store.append(entry("s")), lambda: store.facts("r"))
+        assert all(isinstance(each.__cause__, PyMongoError) for each in caught)
+        mongo.start()
+        await store.append(entry("s"))
+        assert len(await store.facts("r")) == 5
+        mongo.kill()
+        mongo.start()
+        await store.append(entry("s", 1))  # at the first attempt of the caller
+        assert len(await store.facts("s")) == 2
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_server_that_does_not_answer_is_given_up_in_time(
+    mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with closing(MongoStore(*mongo_database, answer_seconds=1.5)) as store:
+        await write_whole(store)
+        with mongo.halted():
+            await unavailable(lambda: store.append(entry("s")), lambda: store.history("c"))
+        assert await store.history("c") == turn("q r")
+        record = await store.request("s")  # what was sent when the server stood still, it may have done since
+        await store.append(entry("s", 0 if record is None else 1))
+        assert [each.seq for each in await store.facts("s")] == [*range(1 if record is None else 2)]
+
+
+@pytest.mark.guarantee("G23")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_data_of_a_newer_format_are_refused_by_name(mongo_database: tuple[str, str], anyio_backend: str) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.open()
+    with direct(mongo_database) as database:
+        database["toolbus_info"].update_one({"_id": "format"}, {"$set": {"number": 99}})
+    async with closing(MongoStore(*mongo_database)) as store:
+        with pytest.raises(StoreFormat, match=r"database .* was written by a newer toolbus, in format 99"):
+            await store.history("c")
+
+
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], anyio_backend: str) -> None:
+    damages = {"changed": 3, "gone": 2, "agreed": 0, "end": 4}
+    async with closing(MongoStore(*mongo_database)) as store:
+        for request_id in damages:
+            await write_whole(store, request_id)
+        with direct(mongo_database) as database:
+            steps, requests = database["toolbus_steps"], database["toolbus_requests"]
+            changed = steps.find_one({"request_id": "changed", "seq": 2})
+            changed["facts"][1]["data"] += " "
+            steps.update_one({"_id": changed["_id"]}, {"$set": {"facts": changed["facts"]}})
+            steps.delete_one({"request_id": "gone", "seq": 2})
+            steps.delete_one({"request_id": "end", "seq": 4})
+            requests.update_one({"_id": "agreed"}, {"$set": {"agreed": '{"limit":4}'}})
+        for request_id, seq in damages.items():
+            with pytest.raises(StoreDamaged) as caught:
+                await store.facts(request_id)
+            assert (caught.value.request_id, caught.value.seq) == (request_id, seq)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_damage_to_what_is_kept_of_a_conversation_is_named(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.remember("c", turn("one"))
+        with direct(mongo_database) as database:
+            database["messages"].update_one({"content": "one"}, {"$set": {"data.toolbus.messages": "{}"}})
+        with pytest.raises(
+            StoreDamaged, match="message 0 of conversation 'c' is damaged: what toolbus has kept in it was changed"
+        ):
+            await store.history("c")
+
+
+# ----------------------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    text = "line of a log 0123456789\n" * (50 * 2**20 // 25)
+    result = ToolMessage(call_id="call", name="tool", content=text)
+    async with closing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
+        await store.append(entry("r", 0, text))
+        [stored] = await store.facts("r")
+        assert text_of(stored.fact) == text
+        await store.append(entry("r", 1, ending="completed", turn=[UserMessage(content="?"), result]))
+        assert (await store.history("c"))[1] == result
+        assert await store.forget("c")
+    with direct(mongo_database) as database:
+        assert database["toolbus_blobs"].count_documents({}) == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_step_of_many_small_texts_may_be_larger_than_a_document(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    texts = [f"{number} ".ljust(15_000, "x") for number in range(1_120)]  # 16.8 MB, none of which is long
+    messages = [UserMessage(content=each) for each in texts[:80]]
+    async with closing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
+        await store.append(entry("r", 0, *texts))
+        await store.append(entry("r", 1_120, ending="completed", turn=messages))
+        assert len(await store.facts("r", start=1_119)) == 2
+        assert await store.history("c") == messages
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_large_step_that_is_not_sent_in_time_fails_nobody_else(
+    mongo_database: tuple[str, str], monkeypatch: pytest.MonkeyPatch, anyio_backend: str
+) -> None:
+    def late(*_: object) -> None:
+        raise NetworkTimeout("too much to send")
+
+    monkeypatch.setattr(ServerConnection, "put_blobs", late)
+    refused: list[str] = []
+
+    async def append(request_id: str, text: str) -> None:
+        try:
+            await store.append(entry(request_id, 0, text))
+        except StoreUnavailable:
+            refused.append(request_id)
+
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.open()
+        async with anyio.create_task_group() as tasks:
+            for request_id, text in (("a", "x"), ("large", "x" * 2**21), ("b", "x")):
+                tasks.start_soon(append, request_id, text)
+        assert refused == ["large"]
+        assert await store.request("large") is None
+        assert (await store.statistics()).requests == 2
+
+
+# ---------------------------------------------------------------------------------- processes that die
+
+
+class Died(BaseException):
+    """The process is dead: nothing behind this is done."""
+
+
+WRITES = ("insert_one", "insert_many", "update_one", "update_many", "bulk_write", "delete_one", "delete_many")
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, writes: int) -> Generator[None]:
+    """A process that dies at a write: behind so many, and of an insertion of several documents behind the first."""
+    left = [writes]
+
+    def deadly(name: str) -> Callable[..., Any]:
+        real = getattr(Collection, name)
+
+        def write(self: Collection[Any], given: Any, *args: Any, **options: Any) -> Any:
+            if left[0] == 0:
+                if name in ("insert_many", "bulk_write") and len(given) > 1:
+                    real(self, given[:1], *args, **options)
+                raise Died
+            left[0] -= 1
+            return real(self, given, *args, **options)
+
+        return write
+
+    with monkeypatch.context() as patched:
+        for name in WRITES:
+            patched.setattr(Collection, name, deadly(name))
+        yield
+
+
+class Process:
+    """Opens connections to one database, as processes do one after the other."""
+
+    def __init__(self, database: tuple[str, str]) -> None:
+        url, name = database
+        self._server = Server(url, "the server", name, NAMES, syncs=False, answer_seconds=30.0)
+        self._opened: list[ServerConnection] = []
+
+    def open(self) -> ServerConnection:
+        self._opened.append(ServerConnection(self._server, monotonic() + 30))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for each in self._opened:
+            each.close()
+
+
+@pytest.fixture
+def process(mongo_database: tuple[str, str]) -> Iterator[Process]:
+    made = Process(mongo_database)
+    yield made
+    made.close()
+
+
+def append(database: ServerConnection, *entries: Entry) -> Sequence[int | StoreError]:
+    return append_all(database, [Step(written(each), f"{each.request_id} {each.seq}") for each in entries])
+
+
+def deaths(monkeypatch: pytest.MonkeyPatch, process: Process, act: Callable[[ServerConnection, str], object]) -> Iterator[tuple[str, bool]]:  # fmt: skip
+    """Act in a new conversation, with a death at each write in turn: the conversation, and whether it got to its end."""
+    database = process.open()
+    for writes in range(40):
+        conversation_id = f"c{writes}"
+        try:
+            with dying(monkeypatch, writes):
+                act(database, conversation_id)
+        except Died:
+            yield conversation_id, False
+        else:
+            yield conversation_id, True
+            return
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.guarantee("G11")
+def test_a_death_while_a_request_is_written_leaves_all_or_nothing_of_each_step_and_of_its_turn(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = [UserMessage(content="long " * 5_000), *turn("asked")]
+
+    def act(database: ServerConnection, conversation_id: str) -> None:
+        ids: dict[str, Any] = {"conversation_id": conversation_id}
+        append(database, entry(f"r {conversation_id}", 0, "zero", "one " * 5_000, agreed={"limit": 3}, **ids))
+        append(database, entry(f"r {conversation_id}", 2, "two", **ids))
+        append(database, entry(f"r {conversation_id}", 3, "end", **ids, ending="completed", turn=long))
+
+    seen: list[tuple[int, bool]] = []
+    for conversation_id, _ in deaths(monkeypatch, process, act):
+        other = process.open()
+        request_id = f"r {conversation_id}"
+        record = request(other, request_id)
+        places = [each.seq for each in facts(other, request_id, 0)]
+        assert places == [*range(0 if record is None else record.facts)]
+        has_ended = record is not None and record.ending is not None
+        if not has_ended:
+            again = entry(
+                request_id, len(places), "end", conversation_id=conversation_id, ending="completed", turn=long
+            )
+            assert history(other, conversation_id) == []
+            assert isinstance(append(other, again)[0], int)
+        assert [each.conversation_id for each in conversations(other, "long", 1)] == [conversation_id]
+        assert history(other, conversation_id) == long
+        seen.append((len(places), has_ended))
+    assert {*seen} == {(0, False), (2, False), (3, False), (4, True)}
+
+
+def test_a_death_while_a_turn_is_remembered_leaves_all_or_nothing_of_it(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act(database: ServerConnection, conversation_id: str) -> None:
+        remember(database, turn_of(conversation_id, turn("before")), f"1 {conversation_id}")
+        remember(database, turn_of(conversation_id, turn("newest")), f"2 {conversation_id}")
+
+    seen: set[int] = set()
+    for conversation_id, _ in deaths(monkeypatch, process, act):
+        other = process.open()
+        found = [*history(other, conversation_id)]
+        assert found == [*turn("before"), *turn("newest")][: len(found)]
+        seen.add(len(found))
+        act(other, conversation_id)  # which adds each of the two once, by its id
+        assert history(other, conversation_id) == [*turn("before"), *turn("newest")]
+    assert seen == {0, 2, 4}
+
+
+def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act(database: ServerConnection, conversation_id: str) -> None:
+        ids: dict[str, Any] = {"conversation_id": conversation_id}
+        append(database, entry(f"r {conversation_id}", 0, "long " * 5_000, **ids))
+        append(database, entry(f"r {conversation_id}", 1, **ids, ending="completed", turn=turn("long " * 5_000)))
+        with monkeypatch.context():
+            forget(database, conversation_id)
+
+    for conversation_id, _ in deaths(monkeypatch, process, act):
+        other = process.open()
+        assert len(history(other, conversation_id)) in (0, 2)
+        record = request(other, f"r {conversation_id}")
+        assert len(facts(other, f"r {conversation_id}", 0)) == (0 if record is None else record.facts)
+        if record is not None and record.ending is None:
+            append(other, entry(f"r {conversation_id}", 1, conversation_id=conversation_id, ending="failed"))
+        forget(other, conversation_id)
+        assert (history(other, conversation_id), request(other, f"r {conversation_id}")) == ([], None)
+    other = process.open()
+    prune_requests(other, 1e12)
+    prune_conversations(other, 1e12, None)
+    left = statistics(other)
+    assert (left.requests, left.facts, left.conversations, left.size_bytes) == (0, 0, 0, 0)
+    assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
+
+
+# --------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_durability_is_whether_a_majority_has_it_on_disk(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    concerns: dict[Durability, dict[str, object]] = {"power": {"w": "majority", "j": True}, "process": {"w": 1}}
+    for durability, concern in concerns.items():
+        async with closing(MongoStore(*mongo_database, durability=durability)) as store:
+            assert await store._write(lambda database: database.requests.write_concern.document) == concern
+            await store.remember("c", turn(durability))
+
+
+def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "mongodb://127.0.0.1:1"
+    with pytest.raises(ConfigurationError, match="durability is 'never'"):
+        MongoStore(url, durability="never")  # pyright: ignore[reportArgumentType]
+    for name in ("", "a b", "a/b", "a$b", "x" * 64):
+        with pytest.raises(ConfigurationError, match="database is "):
+            MongoStore(url, name)
+    for name in ("", "a b", "system.users", "toolbus_steps"):
+        with pytest.raises(ConfigurationError, match="messages is "):
+            MongoStore(url, messages=name)
+    for fields in (MessageFields(data="a.b"), MessageFields(content="$x"), MessageFields(content="sender")):
+        with pytest.raises(ConfigurationError, match="fields is "):
+            MongoStore(url, fields=fields)
+    for wrong in ("", "http://host", "mongodb://me:secret@", "mongodb://me:sec:ret@host/x"):
+        with pytest.raises(ConfigurationError, match="the URL is none that MongoDB has") as caught:
+            MongoStore(wrong)
+        assert "secret" not in str(caught.value)
+    assert MongoStore(url).journal is not None
+    monkeypatch.setitem(sys.modules, "pymongo", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[mongo\]'"):
+        MongoStore(url)
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_nobody_behind_the_address_is_told_without_the_password(anyio_backend: str) -> None:
+    async with closing(MongoStore("mongodb://me:secret@127.0.0.1:1/?retryWrites=false", answer_seconds=0.3)) as store:
+        with pytest.raises(
+            StoreUnavailable, match=r"database toolbus at mongodb://127\.0\.0\.1:1 is out of reach"
+        ) as caught:
+            await store.open()
+        assert "secret" not in str(caught.value)
