@@ -235,7 +235,7 @@ class Life:
 
     def decide(self, runtime: Runtime, asked: ApprovalRequested) -> None:
         async def decide() -> None:
-            await anyio.sleep(0.002)
+            await anyio.sleep(0.02 if asked.name == "pay_inside" else 0.002)  # so that its pause is a step of its own
             runtime.bus.publish(asked.decided(approved=True, by="Ada"))
 
         self.group.start_soon(decide)
@@ -343,7 +343,7 @@ def _tool(name: str, seconds: float = 0.002, **options: Any) -> Tool[..., Any]:
 @functools.cache
 def _tools() -> list[Tool[..., Any]]:
     """Made once, before any life: schemas take time."""
-    inside = _tool("pay_inside", approval=True)
+    inside = _tool("pay_inside", 0.01, approval=True)
     handed = subrequest_tool("hand_over", "Hand over.", provider=_Inside(), tools=[inside])
     handler: Any = handed.handler
 
@@ -386,7 +386,7 @@ async def committed(store: Any, name: str) -> list[str]:
     """The calls whose terminal event the journal has."""
     found: list[str] = []
     for request_id, _, _ in await requests_of(store, name):
-        facts: list[Any] = await type(store).facts(store, request_id)  # not the wrapped one
+        facts: list[Any] = await cast("Any", type(store)).facts(store, request_id)  # not the wrapped one
         found += [each.fact.call_id for each in facts if isinstance(each.fact, TERMINAL)]
     return found
 
