@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -18,7 +19,10 @@ from cut_off import COMMAND, NOBODY, cut_off, hold, with_store
 from desk import Command, Terminal
 
 from toolbus.cli import _resume, main
-from toolbus.messages import ToolMessage
+from toolbus.cli._screen import Line, Screen
+from toolbus.cli._several import Several
+from toolbus.events import ApprovalRequested, RequestCancelled, RequestFailed, RequestResumed, ToolCallRequested
+from toolbus.messages import ToolMessage, Usage
 from toolbus.providers.scripted import calls, text
 
 RESUME = ("resume", "-p", "scenes:scripted", "-t", "scenes:resumable")
@@ -190,6 +194,45 @@ class TestLeases:
         ended = toolbus("resume")
         assert ended.status == 130
         assert ended.err.endswith("toolbus: nothing was begun; what is unfinished still is\n")
+
+
+class _Shown(Screen):
+    """A terminal's screen, whose moving lines are kept."""
+
+    live = True
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+        self.lines: list[str] = []
+
+    def busy(self, line: Line | None) -> None:
+        if line is not None:
+            self.lines.append("  ".join(each for each in (line.name, line.detail, line.tail) if each))
+
+
+def test_a_line_that_moves_says_what_the_oldest_does_and_how_many_there_are():
+    screen, now = _Shown(), [100.0]
+    several = Several(screen, {"a": "one?", "b": "two?"}, clock=lambda: now[0])
+    several.tick()
+    call: Any = {"call_id": "c", "name": "send_mail", "arguments": {"to": "Ann"}, "deadline": 1.0}
+    for event in (
+        RequestResumed(request_id="a", resumption=1),
+        RequestResumed(request_id="b", resumption=1),
+        ToolCallRequested(request_id="a", idempotency_key="k", round=0, **call),
+        ApprovalRequested(request_id="a", **call),
+        RequestFailed(request_id="a", reason="provider_unavailable", error="gone", usage=Usage()),
+        RequestCancelled(request_id="b", reason="enough"),
+    ):
+        several(event)
+        several.tick()
+        now[0] += 1
+    assert screen.lines == [
+        "a  Analyzing request...  0 ms",
+        "a  Analyzing request...  1.0 s +1",
+        'a  Send Mail  to="Ann"  2.0 s +1',
+        "a  Waiting for approval: Send Mail...  3.0 s +1",
+        "b  Analyzing request...  3.0 s",
+    ]
 
 
 def test_one_that_comes_too_late_says_how_to_ask_on(toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,8 +15,21 @@ from desk import Command, Terminal
 
 from toolbus.cli import main
 from toolbus.cli._timeline import message_lines, timeline
-from toolbus.events import RequestResumed, RequestStarted, SteeringAdded, ToolCallRequested
-from toolbus.messages import AssistantMessage, SystemMessage, ToolCall
+from toolbus.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    ModelRetrying,
+    RequestCancelled,
+    RequestFailed,
+    RequestResumed,
+    RequestStarted,
+    SteeringAdded,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+from toolbus.messages import AssistantMessage, SystemMessage, ToolCall, Usage
 from toolbus.providers.scripted import calls, text
 
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d"
@@ -222,10 +235,18 @@ class TestErrors:
 
 class TestLines:
     def test_every_kind_of_fact_is_a_short_line_or_none(self):
-        facts = [
+        question = ApprovalRequested(
+            request_id="r", call_id="c", name="send", arguments={"to": 1}, deadline=1.0, at=12.6
+        )
+        denied = ApprovalDecided(request_id="r", call_id="c", approved=False, by="Ann", reason="not now", at=12.7)
+        facts: list[Event] = [
             RequestStarted(request_id="r", prompt="a\nb", deadline=1.0, at=10.0),
             RequestResumed(request_id="r", resumption=2, at=11.5),
             SteeringAdded(request_id="r", text="be quick", at=12.0),
+            ModelRetrying(request_id="r", round=0, reason="r", error="it is\nbusy", at=12.5),
+            question,
+            denied,
+            ToolCallFailed(request_id="r", call_id="c", name="send", reason="denied", error="not now", at=12.8),
             ToolCallRequested(
                 request_id="r",
                 call_id="c",
@@ -241,9 +262,23 @@ class TestLines:
             "     0.000s  asked: a b",
             "     1.500s  went on, in another process (resumption 2)",
             "     2.000s  steering added: be quick",
+            "     2.500s  the model is asked again: it is busy",
+            "     2.600s  ? Send  to=1",
+            "     2.700s  denied by Ann: not now",
+            "     2.800s  ✗ Send  denied: not now",
             f'     3.000s  → X  a="{"y" * 38}…',
         ]
         assert list(timeline([], 60)) == []
+        endings = [
+            CancelRequested(request_id="r", reason="enough"),
+            RequestCancelled(request_id="r"),
+            RequestFailed(request_id="r", reason="code", error="why", usage=Usage()),
+        ]
+        assert [line[13:] for line in timeline(endings, 60)] == [
+            "asked to cancel: enough",
+            "cancelled",
+            "failed: code: why",
+        ]
 
     def test_arguments_that_are_no_json_are_shown_as_they_are(self):
         messages = [

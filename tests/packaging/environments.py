@@ -28,7 +28,7 @@ class Environment:
             [str(self.folder / BIN / program), *arguments],
             check=False,
             cwd=self.folder,
-            env={**variables, "PYTHONUTF8": "1"},
+            env={**variables, "PYTHONUTF8": "1", "TOOLBUS_STORE": "none"},
             capture_output=True,
             encoding="utf-8",
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The `toolbus` command: ask about files, chat, list tools and events.
+"""The `toolbus` command: ask about files, chat, go on with what was cut off, look into what is kept.
 
 Importing this imports next to nothing: `--version` and `--help` must answer at once. What runs a request is imported by
 the command that runs one. Nothing in the library imports this package.
