@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # What imports an extra's package, by the extra: the public call that needs it.
 ADAPTERS = {
     "anthropic": "import toolbus; toolbus.Runtime(provider='anthropic:some-model')",
+    "mcp": "from toolbus.toolsets.mcp import McpTools; McpTools([])",
     "mongo": "from toolbus.stores import MongoStore; MongoStore('mongodb://127.0.0.1')",
     "ollama": "import toolbus; toolbus.Runtime(provider='ollama:some-model')",
     "openai": "import toolbus; toolbus.Runtime(provider='openai:some-model')",

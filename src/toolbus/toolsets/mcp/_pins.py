@@ -1,0 +1,87 @@
+"""What a tool was when it was first seen: digests of its definition, kept by whoever wants to notice that it changes.
+
+A server can offer a harmless tool until it is trusted, and then another one of the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from ...errors import ConfigurationError
+
+__all__ = ["Pins", "difference", "pin_of"]
+
+_logger = logging.getLogger("toolbus.mcp")
+_PARTS = {
+    "description": ("title", "description"),
+    "input schema": ("inputSchema",),
+    "output schema": ("outputSchema",),
+    "annotations": ("annotations",),
+}
+
+
+def pin_of(definition: Mapping[str, Any]) -> str:
+    """A digest of each part of a tool's definition (as it is on the wire) that a model or a person goes by."""
+    return " ".join(_digest([definition.get(key) for key in keys]) for keys in _PARTS.values())
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def difference(pinned: str, now: str) -> str:
+    """What of a tool is not as it was pinned, in words; empty where all is."""
+    if pinned == now:
+        return ""
+    old, new = pinned.split(" "), now.split(" ")
+    names = [name for name, one, other in zip(_PARTS, old, new, strict=False) if one != other]
+    if len(old) != len(new) or not names:
+        names = ["definition"]
+    told = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"its {told} changed since it was pinned"
+
+
+class Pins:
+    """The pins by tool name, in memory, in the application's own mapping, or in a JSON file. For one event loop."""
+
+    def __init__(self, kept: MutableMapping[str, str] | str | Path | None) -> None:
+        self._path = Path(kept) if isinstance(kept, (str, Path)) else None
+        self._pins: MutableMapping[str, str] = {} if kept is None else _read(kept) if self._path else cast("Any", kept)
+
+    def get(self, name: str) -> str | None:
+        """The pin of a tool, if it has one."""
+        return self._pins.get(name)
+
+    def set(self, pins: Mapping[str, str]) -> None:
+        """Keep these beside the others. A file is written whole and then put in the old one's place."""
+        if not pins:
+            return
+        self._pins.update(pins)
+        if self._path is None:
+            return
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+        try:
+            beside.write_bytes(orjson.dumps(dict(self._pins), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+            beside.replace(self._path)
+        except OSError:  # they hold for this process all the same
+            _logger.exception("the pins of MCP tools could not be written to %s", self._path)
+
+
+def _read(path: object) -> dict[str, str]:
+    file = Path(cast("str", path))
+    try:
+        read: object = orjson.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, orjson.JSONDecodeError) as exc:
+        raise ConfigurationError(f"the pins of MCP tools cannot be read from {file}: {exc}") from exc
+    if not isinstance(read, dict) or not all(isinstance(each, str) for each in cast("dict[str, Any]", read).values()):
+        raise ConfigurationError(f"{file} holds no pins of MCP tools: it is no object of texts")
+    return cast("dict[str, str]", read)

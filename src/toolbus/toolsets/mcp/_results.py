@@ -1,0 +1,117 @@
+"""What an MCP server answers to a call, as a result of toolbus's. Knows the SDK's types by their fields alone."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from ...errors import ToolError
+from ...events import Artifact
+from ...messages import ImagePart
+from ...results import ToolResult
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
+
+__all__ = ["result_of"]
+
+_SEEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # what OpenAI and Anthropic both take
+_MOST_ERROR_CHARS = 8_000
+
+
+def result_of(answer: CallToolResult) -> Any:
+    """The value for the model. Raises `ToolError`, with the server's words, where it says that the tool failed.
+
+    Structured content is the data; a text that only repeats it is left out. An image that models can see goes along,
+    everything else that is no text is an artifact, of which the model reads the name. The text of an embedded resource
+    is an artifact and for the model as well, since servers answer so what they were asked to read.
+    """
+    contents = _Contents(answer.content)
+    text = "\n".join(contents.texts)
+    data = answer.structured_content
+    if answer.is_error:
+        told = text or ("" if data is None else orjson.dumps(data, default=str).decode())
+        raise ToolError((told or "The tool failed, and its server does not say why.")[:_MOST_ERROR_CHARS])
+    if data is not None and _repeats(contents.texts, data):
+        text = ""
+    if contents.artifacts:
+        return ToolResult(message=text, data=data, parts=contents.images, artifacts=contents.artifacts)
+    if contents.images and data is None:
+        return [text, *contents.images] if text else contents.images
+    if contents.images or (text and data is not None):
+        return ToolResult(message=text, data=data, parts=contents.images)
+    return text if data is None else data
+
+
+def _repeats(texts: list[str], data: Any) -> bool:
+    """Whether the texts say what `data` says. Of a list some servers give each item a text of its own."""
+    wrapped: Any = data
+    if isinstance(data, dict) and cast("dict[str, Any]", data).keys() == {"result"}:
+        wrapped = cast("dict[str, Any]", data)["result"]
+    try:
+        read = [orjson.loads(each) for each in texts]
+    except orjson.JSONDecodeError:
+        return texts == [wrapped]
+    return read in ([data], [wrapped], wrapped, data)
+
+
+class _Contents:
+    """The content of an answer, sorted by what becomes of it."""
+
+    def __init__(self, blocks: Iterable[Any]) -> None:
+        self.texts: list[str] = []
+        self.images: list[ImagePart] = []
+        self.artifacts: list[Artifact] = []
+        for block in blocks:
+            getattr(self, f"_take_{block.type}")(block)
+
+    def _take_text(self, block: Any) -> None:
+        self.texts.append(block.text)
+
+    def _take_image(self, block: Any) -> None:
+        media_type = block.mime_type.lower()
+        if media_type in _SEEN and _is_base64(block.data):
+            self.images.append(ImagePart(url=f"data:{media_type};base64,{block.data}"))
+        else:
+            self._keep_binary("image", block.data, block.mime_type)
+
+    def _take_audio(self, block: Any) -> None:
+        self._keep_binary("audio", block.data, block.mime_type)
+
+    def _take_resource(self, block: Any) -> None:
+        resource = block.resource
+        if hasattr(resource, "text"):
+            self.texts.append(resource.text)
+            media_type = resource.mime_type or "text/plain"
+            self.artifacts.append(Artifact(name=str(resource.uri), content=resource.text, media_type=media_type))
+        else:
+            media_type = resource.mime_type or "application/octet-stream"
+            self._keep_binary("resource", resource.blob, media_type, str(resource.uri))
+
+    def _take_resource_link(self, block: Any) -> None:
+        uri = str(block.uri)
+        self.artifacts.append(Artifact(name=block.name, content=uri, media_type="text/uri-list"))
+        told = f": {block.description}" if block.description else ""
+        self.texts.append(f"[resource {block.name}, {uri}{told}]")
+
+    def _keep_binary(self, kind: str, data: str, media_type: str, name: str = "") -> None:
+        if not name:
+            name = f"{kind}-{len(self.artifacts) + 1}{mimetypes.guess_extension(media_type) or ''}"
+        if _is_base64(data):
+            self.artifacts.append(Artifact(name=name, content=data, media_type=media_type, encoding="base64"))
+        else:  # it says that it is, and is not
+            self.artifacts.append(Artifact(name=name, content=data, media_type=media_type))
+        self.texts.append(f"[{kind} {name}, {media_type}, kept for the user]")
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True

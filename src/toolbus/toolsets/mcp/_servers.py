@@ -1,0 +1,151 @@
+"""Which servers there are: given in code, or read from the `mcpServers` file that many applications share."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
+
+import orjson
+
+from ...errors import ConfigurationError
+
+__all__ = ["McpServer", "environment_of", "servers_from"]
+
+_INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TMPDIR", "TZ")  # beside those that the SDK passes on
+_MOST_NAME_CHARS = 128  # what MCP asks of a tool's name
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """One MCP server: a program that speaks on its stdin and stdout, or an address that speaks streamable HTTP.
+
+    `name` is the first part of its tools' names. Of `command`, `url` and `connect` exactly one is given.
+
+    `command` is run with `args` and without a shell, in `cwd`. Of the environment it gets PATH, HOME, USER, LOGNAME,
+    SHELL, TERM, TMPDIR, TZ and the locale, and what `env` names. `headers` go along with every HTTP request.
+    `connect` is for all else: a function that gives what `mcp.Client` takes, a transport or a server in this process;
+    it is called for each connection, in the task that holds it.
+
+    `approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are the
+    names, as the server has them, of those that are wanted; None for all. `timeout_seconds` is the deadline of a call,
+    in the place of the request's. `protocol` is the era: "auto" asks the server. An HTTP response (of a stream each
+    event) has at most `max_response_bytes`. Raises `ConfigurationError`.
+    """
+
+    name: str
+    command: str | None = field(default=None, kw_only=True)
+    args: Sequence[str] = field(default=(), kw_only=True, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
+    cwd: str | Path | None = field(default=None, kw_only=True)
+    url: str | None = field(default=None, kw_only=True, repr=False)  # it may hold a key
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
+    connect: Callable[[], Any] | None = field(default=None, kw_only=True)
+    approval: bool | None = field(default=None, kw_only=True)
+    tools: Collection[str] | None = field(default=None, kw_only=True)
+    timeout_seconds: float | None = field(default=None, kw_only=True)
+    protocol: Literal["auto", "legacy", "2026-07-28"] = field(default="auto", kw_only=True)
+    max_response_bytes: int = field(default=16_777_216, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MOST_NAME_CHARS):
+            raise ConfigurationError(f"an MCP server's name is {self.name!r}; give 1 to 128 printable characters")
+        if (self.command, self.url, self.connect).count(None) != 2 or "" in (self.command, self.url):
+            raise ConfigurationError(f"MCP server {self.name!r}: give a command, a url or a connect, and one of them")
+        if isinstance(self.args, str):
+            raise ConfigurationError(f"MCP server {self.name!r}: args is a text; no shell splits it, so give a list")
+        if self.url is not None:
+            _check_url(self.name, self.url)
+        if self.command is None and (self.args or self.env or self.cwd is not None):
+            raise ConfigurationError(f"MCP server {self.name!r}: args, env and cwd go with a command")
+        if self.url is None and self.headers:
+            raise ConfigurationError(f"MCP server {self.name!r}: headers go with a url")
+        if self.timeout_seconds is not None and not 0 < self.timeout_seconds < math.inf:
+            raise ConfigurationError(f"MCP server {self.name!r}: timeout_seconds is {self.timeout_seconds}")
+        if self.max_response_bytes < 1:
+            raise ConfigurationError(f"MCP server {self.name!r}: max_response_bytes is {self.max_response_bytes}")
+
+
+def _check_url(name: str, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigurationError(f"MCP server {name!r}: its url is no http or https address")
+
+
+def environment_of(server: McpServer) -> dict[str, str]:
+    """What a server's program gets beside the few variables that the SDK always passes on."""
+    return {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(server.env)
+
+
+def servers_from(path: str | Path) -> list[McpServer]:
+    """The servers of a file `{"mcpServers": {"time": {"command": "mcp-server-time"}, "docs": {"url": "https://..."}}}`.
+
+    Read are `command`, `args`, `env`, `cwd`, `url` and `headers`, and `disabled`: such a server is left out. Other keys
+    are other applications'. In all texts `${NAME}` is that variable of the environment, and `${NAME:-text}` has a text
+    for where there is none. Raises `ConfigurationError`, which names the file and the server.
+    """
+    try:
+        read: object = orjson.loads(Path(path).read_bytes())
+    except OSError as exc:
+        raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+    except orjson.JSONDecodeError as exc:
+        raise ConfigurationError(f"{path} is not valid JSON: {exc}") from exc
+    servers = cast("dict[str, Any]", read).get("mcpServers") if isinstance(read, dict) else None
+    if not isinstance(servers, dict):
+        raise ConfigurationError(f'{path} has no object "mcpServers" in it')
+    found: list[McpServer] = []
+    for name, entry in cast("dict[str, Any]", servers).items():
+        if not isinstance(entry, dict):
+            raise ConfigurationError(f"{path}: MCP server {name!r} is no object")
+        if cast("dict[str, Any]", entry).get("disabled") is not True:
+            found.append(_server(str(path), name, cast("dict[str, Any]", entry)))
+    return found
+
+
+_TEXTS = ("command", "cwd", "url")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def _server(path: str, name: str, entry: dict[str, Any]) -> McpServer:
+    where = f"{path}: MCP server {name!r}"
+    if entry.get("type") == "sse":
+        raise ConfigurationError(
+            f"{where} speaks the old SSE transport, which is not supported; ask for streamable HTTP"
+        )
+
+    def text(key: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{where}: {key} has a value that is no text")
+        return _VARIABLE.sub(lambda match: _value(where, match), value)
+
+    options: dict[str, Any] = {key: text(key, entry[key]) for key in _TEXTS if entry.get(key) is not None}
+    args: object = entry.get("args") or []
+    if not isinstance(args, list):
+        raise ConfigurationError(f"{where}: args is no list")
+    options["args"] = tuple([text("args", each) for each in cast("list[object]", args)])
+    for key in ("env", "headers"):
+        given: object = entry.get(key) or {}
+        if not isinstance(given, dict):
+            raise ConfigurationError(f"{where}: {key} is no object")
+        options[key] = {each: text(key, value) for each, value in cast("dict[str, object]", given).items()}
+    try:
+        return McpServer(name, **options)
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"{path}: {exc}") from exc
+
+
+def _value(where: str, match: re.Match[str]) -> str:
+    value: str | None = match[2]
+    value = os.environ.get(match[1], value)
+    if value is None:
+        raise ConfigurationError(f"{where}: the environment has no {match[1]}; set it, or write ${{{match[1]}:-text}}")
+    return value

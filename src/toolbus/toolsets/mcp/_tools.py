@@ -1,0 +1,279 @@
+"""The servers' tools in a registry: their names, what of them needs approval, and how they change meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+import orjson
+
+from ...errors import ConfigurationError
+from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
+from ._connection import Connection
+from ._names import prefix_of, tool_name
+from ._pins import Pins, difference, pin_of
+from ._servers import McpServer
+from ._transport import need_sdk
+
+if TYPE_CHECKING:
+    from mcp import types
+
+__all__ = ["McpStatus", "McpTools"]
+
+_logger = logging.getLogger("toolbus.mcp")
+_CLOSE_SECONDS = 10.0  # the SDK gives a program 2 s to end, 2 s to obey, and 2 s to be killed
+_MOST_DEFINITION_BYTES = 65_536  # the largest of the public servers' are under 10 kB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpStatus:
+    """How one server is. `seconds` says for how long it has been connected, or away; `why` it is away, if it is.
+
+    `tools` are the names by which models call its tools; while it is away, those that it had.
+    """
+
+    server: str
+    connected: bool
+    seconds: float
+    why: str
+    protocol: str
+    tools: tuple[str, ...]
+
+
+class McpTools:
+    """Keeps servers connected, and their tools in a registry, for as long as it is entered.
+
+        async with McpTools(servers_from("mcp.json"), pins="pins.json") as mcp, Runtime(..., tools=mcp.registry):
+            ...
+
+    Entering waits until each server is connected or cannot be reached, `connect_seconds` at most. A server that is away
+    is tried again, with growing waits of at most 8 s; its calls fail at once and say so, and requests go on. A call
+    that was under way fails too, and where its tool is not read-only nobody knows whether it was carried out. Every
+    `ping_seconds`, when no call runs, it is looked whether a server lives. Lists that change are followed.
+
+    A tool's name is `server__tool`. What a server says of a tool decides about approval: none for a read-only one, none
+    for one that only adds, and else a person has to approve, also where the server says nothing.
+
+    `pins` keep what each tool was when it was first seen: a mapping by tool name, a JSON file, or, by default, this
+    object. A tool that is not as it was pinned needs approval for each call, and a warning is logged: see `changed`.
+
+    Leaving ends the servers' programs, which takes at most 10 s, and takes the tools out of the registry. Not for
+    several threads. Raises `MissingExtra`, and `ConfigurationError` where two servers have the same name.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[McpServer],
+        *,
+        registry: ToolRegistry | None = None,
+        pins: MutableMapping[str, str] | str | Path | None = None,
+        connect_seconds: float = 30.0,
+        ping_seconds: float = 30.0,
+    ) -> None:
+        need_sdk()
+        for name, seconds in (("connect_seconds", connect_seconds), ("ping_seconds", ping_seconds)):
+            if not 0 < seconds < math.inf:
+                raise ConfigurationError(f"McpTools: {name} is {seconds}; it must be above 0 and finite")
+        self.registry = ToolRegistry() if registry is None else registry
+        self._pins = Pins(pins)
+        self._connect_seconds = connect_seconds
+        self._ping_seconds = ping_seconds
+        self._servers: dict[str, McpServer] = {}
+        for server in servers:
+            prefix = prefix_of(server.name)
+            if prefix in self._servers:
+                raise ConfigurationError(f"there are two MCP servers named {server.name!r}; their tools would be mixed")
+            if prefix != server.name:
+                _logger.warning("the tools of MCP server %s are named %s__...", server.name, prefix)
+            self._servers[prefix] = server
+        self._connections: dict[str, Connection] = {}
+        self._known: dict[str, _Known] = {}
+        self._told: set[str] = set()
+        self._first: dict[str, list[types.Tool]] | None = None  # what was listed while it is being entered
+        self._group: anyio.abc.TaskGroup | None = None
+
+    async def __aenter__(self) -> McpTools:
+        if self._group is not None:
+            raise ConfigurationError("this McpTools is entered already; make another one")
+        for prefix, server in self._servers.items():
+            self._connections[prefix] = Connection(
+                server,
+                functools.partial(self._take, prefix),
+                connect_seconds=self._connect_seconds,
+                ping_seconds=self._ping_seconds,
+            )
+        self._first = {}
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        try:
+            for connection in self._connections.values():
+                self._group.start_soon(connection.run)
+            for connection in self._connections.values():
+                await connection.tried.wait()
+        except BaseException as exc:
+            self._group.cancel_scope.cancel()
+            await self._group.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+        first, self._first = self._first, None
+        for prefix in self._servers:  # in this order, whoever was quicker: so models are sent equal lists of tools
+            if prefix in first:
+                self._take(prefix, first[prefix])
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        group = self._group
+        assert group is not None
+        for connection in self._connections.values():
+            connection.close()
+        group.cancel_scope.deadline = anyio.current_time() + _CLOSE_SECONDS
+        try:
+            await group.__aexit__(None, None, None)
+        finally:
+            self._group = None
+            for name in tuple(self._known):
+                self._remove(name)
+            self._connections.clear()
+
+    # --------------------------------------------------------------------------------------------------- questions
+
+    def status(self) -> tuple[McpStatus, ...]:
+        """How the servers are now, in the order in which they were given. Empty outside of the `async with`."""
+        return tuple(
+            McpStatus(
+                server=each.server.name,
+                connected=each.is_connected,
+                seconds=each.seconds(),
+                why=each.why,
+                protocol=each.protocol,
+                tools=tuple(name for name, known in self._known.items() if known.prefix == prefix),
+            )
+            for prefix, each in self._connections.items()
+        )
+
+    @property
+    def changed(self) -> Mapping[str, str]:
+        """The tools that are not as they were pinned, and what of them: "its description changed since ..."."""
+        return MappingProxyType({name: known.change for name, known in self._known.items() if known.change})
+
+    def accept(self, name: str) -> None:
+        """Pin a tool as it is now, so that it needs no more approval than its server's hints ask for.
+
+        Raises `KeyError` where there is no such tool.
+        """
+        known = self._known[name]
+        self._pins.set({name: known.pin})
+        self._put(name, known.prefix, known.definition, known.pin)
+
+    def origin(self, name: str) -> tuple[str, str]:
+        """The server, and the tool's name there, of the tool that models call `name`. Raises `KeyError`."""
+        known = self._known[name]
+        return self._servers[known.prefix].name, known.definition.name
+
+    def name_of(self, server: str, tool: str) -> str:
+        """The name by which models call a server's tool, whether there is one or not."""
+        return tool_name(prefix_of(server), tool)
+
+    # ------------------------------------------------------------------------------------------------- the registry
+
+    def _take(self, prefix: str, listed: list[types.Tool]) -> None:
+        """Bring the registry up to date with what a server lists."""
+        if self._first is not None:
+            self._first[prefix] = listed
+            return
+        wanted = self._servers[prefix].tools
+        found: dict[str, types.Tool] = {}
+        for each in listed:
+            name = tool_name(prefix, each.name)
+            if name in found:
+                self._tell(prefix, each.name, "the server lists another one of that name, which comes first")
+            elif wanted is None or each.name in wanted:
+                found[name] = each
+        for name in [name for name, known in self._known.items() if known.prefix == prefix and name not in found]:
+            self._remove(name)
+        pins: dict[str, str] = {}
+        for name, definition in found.items():
+            wire = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
+            size = len(orjson.dumps(wire))
+            if size > _MOST_DEFINITION_BYTES:
+                self._tell(prefix, definition.name, f"its definition has {size} bytes; {_MOST_DEFINITION_BYTES} may be")
+                self._remove(name)
+                continue
+            pin = pin_of(wire)
+            known = self._known.get(name)
+            if (known is None or known.pin != pin) and self._put(name, prefix, definition, pin):
+                pins[name] = pin
+        self._pins.set({name: pin for name, pin in pins.items() if self._pins.get(name) is None})
+
+    def _put(self, name: str, prefix: str, definition: types.Tool, pin: str) -> bool:
+        """Make a tool of a definition and register it. False, and told, where that cannot be."""
+        known = self._known.get(name)
+        current = self.registry.get(name)
+        if current is not None and (known is None or current is not known.tool):
+            self._tell(prefix, definition.name, f"there is a tool {name!r} already that is not of this server")
+            return False
+        pinned = self._pins.get(name)
+        change = "" if pinned is None else difference(pinned, pin)
+        try:
+            tool = _tool(self._connections[prefix], name, definition, changed=bool(change))
+        except ConfigurationError as exc:
+            self._tell(prefix, definition.name, str(exc))
+            self._remove(name)
+            return False
+        self.registry.replace(tool)
+        self._known[name] = _Known(prefix, definition, tool, pin, change)
+        if change:
+            _logger.warning("tool %s needs approval from now on: %s", name, change)
+        return True
+
+    def _remove(self, name: str) -> None:
+        known = self._known.pop(name, None)
+        if known is not None and self.registry.get(name) is known.tool:
+            self.registry.remove(name)
+
+    def _tell(self, prefix: str, tool: str, why: str) -> None:
+        """Say once why a tool is not offered."""
+        told = f"tool {tool!r} of MCP server {self._servers[prefix].name!r} is left out: {why}"
+        if told not in self._told and len(self._told) < 1_000:
+            self._told.add(told)
+            _logger.warning("%s", told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A tool that is in the registry, and what it was made of."""
+
+    prefix: str
+    definition: types.Tool
+    tool: Tool[..., Any]
+    pin: str
+    change: str
+
+
+def _tool(connection: Connection, name: str, definition: types.Tool, *, changed: bool) -> Tool[..., Any]:
+    """Raises `ConfigurationError` for a schema that is none."""
+    hints = definition.annotations
+    read_only = hints is not None and hints.read_only_hint is True
+    adds = hints is not None and hints.destructive_hint is False
+    idempotent = hints is not None and hints.idempotent_hint is True
+    server, original = connection.server, definition.name
+
+    async def call(*, toolbus_context: ToolContext[Any], **arguments: Any) -> Any:
+        return await connection.call(original, arguments, toolbus_context, read_only=read_only)
+
+    options: ToolOptions = {
+        "destructive": not (read_only or adds),  # MCP's defaults: it may destroy, unless its server says otherwise
+        "approval": True if changed else server.approval,
+        "kind": "query" if read_only else "",
+        "idempotent": read_only or idempotent,
+        "timeout_seconds": server.timeout_seconds,
+    }
+    title = definition.title or (hints.title if hints is not None else None)
+    return Tool(name, definition.description or title or "", definition.input_schema, call, **options)
