@@ -112,7 +112,9 @@ class Scene:
     async def resume_all(self) -> None:
         """Go on with what is free until nothing is unfinished."""
         mine: list[RequestSession] = []
-        runtime = self.runtime(0.001)
+        # A busy machine must not take a lease from who holds it, where nobody is to lose one.
+        seconds = 30 if self.config["scene"] == "fight" else LEASE_SECONDS
+        runtime = self.runtime(0.001, lease_seconds=seconds)
         with anyio.fail_after(PATIENCE_SECONDS):
             async with runtime:
                 journal = runtime.store.journal
