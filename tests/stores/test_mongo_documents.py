@@ -24,6 +24,7 @@ from pymongo.collection import Collection
 
 from support.mongo_server import MongoServer
 from support.transcript_strategies import histories
+from toolbus import Runtime
 from toolbus.core.transcript import validate
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, to_openai
 from toolbus.stores._encoding import turn_of
@@ -31,6 +32,7 @@ from toolbus.stores._mongo_connection import Names, Server, ServerConnection
 from toolbus.stores._mongo_conversations import _messages, history
 from toolbus.stores._mongo_turns import remember
 from toolbus.stores.mongo import MessageFields, MongoStore
+from toolbus.testing import ScriptedProvider, text
 
 NAMES = Names("sessionId", "sender", "content", "messageType", "timestamp", "data", "messages", "toolbus_")
 NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
@@ -358,3 +360,22 @@ async def test_both_may_write_in_one_conversation(mongo_database: tuple[str, str
 
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_request_goes_on_where_the_ticket_assistant_left_off(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    url, name = mongo_database
+    asked = said("user", "Show me tickets for project X.", messageType="text")
+    answered = said("assistant", "T1.", 1, data={"toolCalls": [CALL], "toolResults": [RESULT]})
+    with MongoClient[dict[str, Any]](url) as client:
+        client[name]["messages"].insert_many([asked, answered])
+    script = ScriptedProvider([text("There are none.")])
+    async with Runtime(script, store=MongoStore(url, name)) as runtime:
+        result = await runtime.run("And for project Y?", conversation_id="s")
+    assert result.text == "There are none."
+    assert [each.role for each in script.requests[0].messages] == ["user", "assistant", "tool", "assistant", "user"]
+    with MongoClient[dict[str, Any]](url) as client:
+        texts = [each["content"] for each in client[name]["messages"].find({"sessionId": "s"}).sort("timestamp", 1)]
+    assert texts == ["Show me tickets for project X.", "T1.", "And for project Y?", "There are none."]

@@ -407,8 +407,7 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
         ids: dict[str, Any] = {"conversation_id": conversation_id}
         append(database, entry(f"r {conversation_id}", 0, "long " * 5_000, **ids))
         append(database, entry(f"r {conversation_id}", 1, **ids, ending="completed", turn=turn("long " * 5_000)))
-        with monkeypatch.context():
-            forget(database, conversation_id)
+        forget(database, conversation_id, [])
 
     for conversation_id, _ in deaths(monkeypatch, process, act):
         other = process.open()
@@ -417,7 +416,7 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
         assert len(facts(other, f"r {conversation_id}", 0)) == (0 if record is None else record.facts)
         if record is not None and record.ending is None:
             append(other, entry(f"r {conversation_id}", 1, conversation_id=conversation_id, ending="failed"))
-        forget(other, conversation_id)
+        forget(other, conversation_id, [])
         assert (history(other, conversation_id), request(other, f"r {conversation_id}")) == ([], None)
     other = process.open()
     prune_requests(other, 1e12)

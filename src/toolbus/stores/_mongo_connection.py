@@ -44,6 +44,7 @@ FORMAT = 1
 DUPLICATE = 11000
 """The code of an error about a unique key (MongoDB: src/mongo/base/error_codes.yml, DuplicateKey)."""
 
+_INDEX_CONFLICTS = (85, 86)  # IndexOptionsConflict, IndexKeySpecsConflict, in the same list
 _CHUNK_BYTES = 8 * 2**20  # of a large value: a document takes 16 MiB
 _CLOCK_SECONDS = 30.0  # after which the server's clock is asked again
 _CLOCK_GRAIN_SECONDS = 0.25  # an answer that took longer says too little about the time
@@ -177,8 +178,8 @@ class ServerConnection:
             (self.conversations, [("changed_at", -1)]),
             (self.conversations, [("pending_turn", 1)]),
         ):
-            collection.create_index(keys, name=f"toolbus_{'_'.join(key for key, _ in keys)}"[:100])
-        self.requests.create_index([("has_turn", 1)], name="toolbus_has_turn", sparse=True)
+            _index(collection, keys)
+        _index(self.requests, [("has_turn", 1)], sparse=True)
 
     @contextlib.contextmanager
     def in_time(self) -> Generator[None]:
@@ -311,6 +312,15 @@ def is_own_fault(exc: Exception) -> bool:
 def prefix_of(beginning: str) -> Document:
     """The condition of ids that begin with this and a colon."""
     return {"$gte": f"{beginning}:", "$lt": f"{beginning};"}
+
+
+def _index(collection: Collection[Document], keys: Sequence[tuple[str, int]], **options: Any) -> None:
+    """Have an index, unless there is one by another name."""
+    try:
+        collection.create_index(keys, name=f"toolbus_{'_'.join(key for key, _ in keys)}"[:100], **options)
+    except OperationFailure as exc:
+        if exc.code not in _INDEX_CONFLICTS:
+            raise
 
 
 class _Duplicates(Exception):

@@ -24,6 +24,7 @@ from ._texts import folded, message_text, title_of
 
 __all__ = ["conversations", "history", "mend"]
 
+_PATTERN_CHARS = 1_000  # of a text that is looked for: what has its beginning is looked at here
 _PENDING = {"pending_turn": {"$gt": ""}}
 
 
@@ -230,7 +231,8 @@ def _conditions(database: ServerConnection, search: str) -> Iterator[Document]:
     """What documents may have the text: the server looks at most of them, and the rest comes here."""
     names = database.names
     # In JSON a text stands as it is, but for quotes, backslashes and control characters.
-    yield {f"{names.own}.messages": {"$regex": _pattern(orjson.dumps(searchable(search)).decode()[1:-1])}}
+    written = orjson.dumps(searchable(search)).decode()[1:-1]
+    yield {f"{names.own}.messages": {"$regex": _pattern(written)}}
     yield {f"{names.own}.large": True}
     yield {f"{names.own}.turn": None, names.content: {"$regex": _pattern(search)}}
     yield {f"{names.own}.turn": None, f"{names.data}.toolResults": {"$exists": True}}
@@ -239,7 +241,7 @@ def _conditions(database: ServerConnection, search: str) -> Iterator[Document]:
 def _pattern(text: str) -> str:
     """A regular expression of a text, in which ASCII capitals count as small letters."""
     pieces: list[str] = []
-    for each in text:
+    for each in text[:_PATTERN_CHARS]:
         if each.isascii() and each.isalpha():
             pieces.append(f"[{each.lower()}{each.upper()}]")
         else:

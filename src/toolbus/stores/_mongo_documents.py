@@ -41,7 +41,7 @@ __all__ = [
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SEEN_CHARS = 2 * 2**20  # of the texts that others see of one document, which may take 16 MiB
 _CUT_CHARS = 1_000  # what is left of a text that is too long
-_PARSED_CHARS = 64 * 1024  # of arguments and results that others see as values: as BSON these take up to 15 times that
+_PARSED_CHARS = 256 * 1024  # of arguments and results that they see as values: BSON takes up to 15 times as much
 _DEPTH = 50  # of such values: MongoDB takes 100 levels
 _WHOLE = 2**63
 
@@ -135,6 +135,7 @@ class _Room:
 
     def __init__(self) -> None:
         self._left = _SEEN_CHARS
+        self._parsed_left = _PARSED_CHARS
 
     def text(self, text: str) -> str:
         if len(text) > self._left:
@@ -144,13 +145,14 @@ class _Room:
 
     def value(self, text: str, kinds: type | tuple[type, ...] = object) -> Any:
         """The value of a JSON text that is short and harmless; of any other, the text."""
-        if len(text) <= min(self._left, _PARSED_CHARS):
+        if len(text) <= min(self._left, self._parsed_left):
             try:
                 value: Any = orjson.loads(text)
             except ValueError:
                 return self.text(text)
             if isinstance(value, kinds) and _is_harmless(value):
                 self._left -= len(text)
+                self._parsed_left -= len(text)
                 return value
         return self.text(text)
 

@@ -14,8 +14,8 @@ __all__ = ["forget", "prune_conversations", "prune_requests", "statistics"]
 _BATCH = 100
 
 
-def forget(database: ServerConnection, conversation_id: str) -> bool:
-    """See `Store.forget`."""
+def forget(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
+    """See `Store.forget`. In `marked` it notes that there was one, for when it is done again."""
     with database.in_time():
         while True:
             state = settled(database, conversation_id)
@@ -23,10 +23,11 @@ def forget(database: ServerConnection, conversation_id: str) -> bool:
             if unfinished is not None:
                 raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished['_id']}")
             if state is None:
-                return _forget_without_turns(database, conversation_id)
+                return _forget_without_turns(database, conversation_id) or bool(marked)
             guard = {"_id": conversation_id, "generation": state["generation"], "messages": state["messages"]}
             told = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
             if told.matched_count:
+                marked.append(conversation_id)
                 finish_forgetting(database, {**state, "forgotten": True})
                 return True
 

@@ -165,7 +165,8 @@ class MongoStore:
 
     async def forget(self, conversation_id: str) -> bool:
         """See `Store.forget`. What other applications have said there goes too."""
-        return await self._write(lambda database: self._engine.forget(database, conversation_id))
+        marked: list[str] = []
+        return await self._write(lambda database: self._engine.forget(database, conversation_id, marked))
 
     # -------------------------------------------------------------------------------------------- the journal
 
