@@ -1,0 +1,173 @@
+"""From a file's text to chunks: functions, methods, classes' heads, sections, and what stands between them.
+
+Python goes by its syntax tree, everything else, and Python that does not parse, by indentation and headings. Pure but
+for one filter of warnings.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...core.structure import read_structure
+
+__all__ = ["Chunk", "chunk_text", "is_source"]
+
+_MAX_LINES = 80  # of one chunk; longer functions are split
+_MAX_CHARS = 6_000
+_SMALL_LINES = 12  # of blocks that are joined with their neighbours, outside of Python
+_SMALL_CLASS_LINES = 30  # such a class stays one chunk
+_MAX_AST_BYTES = 262_144  # the parser holds the interpreter's lock: this much takes it about a tenth of a second
+_MAX_AVERAGE_LINE = 300  # longer ones are minified, or data
+_LINE_CHARS = 300  # what is looked at of a line to see what it defines
+_PARSED_AS = "<code context>"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+_SUFFIX_LIST = (
+    ".py .pyi .pyx .js .mjs .cjs .jsx .ts .tsx .mts .vue .svelte .java .kt .kts .scala .groovy .c .h .cc .cpp .cxx "
+    ".hpp .hh .m .mm .cs .fs .go .rs .rb .php .pl .pm .lua .r .jl .swift .dart .ex .exs .erl .hs .ml .mli .clj .el .lisp "
+    ".sh .bash .zsh .fish .ps1 .sql .proto .graphql .css .scss .less .html .md .mdx .rst .adoc .txt .toml .ini .cfg "
+    ".yaml .yml .cmake .gradle .tf .nix .zig"
+)
+_SUFFIXES = frozenset(_SUFFIX_LIST.split())
+_NAMES = frozenset({"Makefile", "Dockerfile", "Justfile", "Rakefile", "CMakeLists.txt"})
+
+
+@dataclass(slots=True, frozen=True)
+class Chunk:
+    """Lines `start` to `end` of a file, both counted in, from 1. `name` is what they define; empty for the rest."""
+
+    start: int
+    end: int
+    name: str
+    text: str
+
+
+def is_source(path: str) -> bool:
+    """Whether a file of this name is likely to be written by people: code, configuration or prose."""
+    name = path.rpartition("/")[2]
+    stem, dot, suffix = name.rpartition(".")
+    if not dot:
+        return name in _NAMES
+    return f".{suffix.lower()}" in _SUFFIXES and not stem.endswith((".min", "-lock", ".bundle"))
+
+
+def chunk_text(path: str, text: str) -> list[Chunk]:
+    """The chunks of a file, in order. They do not overlap; lines without a word in them may be in none."""
+    lines = text.split("\n")
+    if len(text) > _MAX_AVERAGE_LINE * len(lines):
+        return []
+    spans = _python(text, lines) if path.endswith((".py", ".pyi")) else None
+    if spans is None:
+        spans = _other(path, lines)
+    return [chunk for start, end, name in spans for chunk in _chunks(lines, start, end, name)]
+
+
+# A piece of a file: first line, last line, name.
+_Span = tuple[int, int, str]
+
+
+# ------------------------------------------------------------------------------------------------- Python
+
+
+def _python(text: str, lines: Sequence[str]) -> list[_Span] | None:
+    """The spans of a Python file, or None where it does not parse."""
+    if len(text) > _MAX_AST_BYTES:
+        return None
+    # What is odd in others' sources is no business of whoever asks about them. The filter is for this name alone.
+    warnings.filterwarnings("ignore", module=_PARSED_AS)
+    try:
+        module = ast.parse(text, _PARSED_AS)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last is what too many brackets raise
+        return None
+    spans: list[_Span] = []
+    _statements(module.body, "", 1, len(lines), spans)
+    return spans
+
+
+def _statements(body: Iterable[ast.stmt], prefix: str, start: int, last: int, spans: list[_Span]) -> None:
+    """Add the spans of a module's or a class's statements, which fill the lines `start` to `last`.
+
+    What stands between two statements, such as a comment, goes with the second.
+    """
+    begin = start  # of what has no name of its own, and is not in a span yet
+    previous = start - 1
+    for statement in body:
+        end = statement.end_lineno or statement.lineno
+        if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)) and previous < statement.lineno:
+            if begin <= previous:
+                spans.append((begin, previous, prefix))
+            _definition(statement, f"{prefix}.{statement.name}" if prefix else statement.name, previous + 1, spans)
+            begin = end + 1
+        previous = max(previous, end)
+    if begin <= last:
+        spans.append((begin, last, prefix))
+
+
+def _definition(
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name: str, start: int, spans: list[_Span]
+) -> None:
+    end = node.end_lineno or node.lineno
+    if isinstance(node, _FUNCTIONS) or end - start < _SMALL_CLASS_LINES:
+        spans.append((start, end, name))
+    else:
+        _statements(node.body, name, start, end, spans)
+
+
+# ------------------------------------------------------------------------------------------------- all else
+
+
+def _other(path: str, lines: Sequence[str]) -> list[_Span]:
+    """The spans from one definition or heading to the next; small neighbours are joined."""
+    scopes = read_structure(path, {number: line[:_LINE_CHARS] for number, line in enumerate(lines, start=1)})
+    starts = sorted({scope.lines[0].number: scope.name for scope in scopes}.items())
+    spans: list[_Span] = []
+    for index, (start, name) in enumerate(starts):
+        end = starts[index + 1][0] - 1 if index + 1 < len(starts) else len(lines)
+        if spans and end - spans[-1][0] < _SMALL_LINES:
+            spans[-1] = (spans[-1][0], end, f"{spans[-1][2]} {name}".strip())
+        else:
+            spans.append((start, end, name))
+    return spans
+
+
+# ------------------------------------------------------------------------------------------------- to size
+
+
+def _chunks(lines: Sequence[str], start: int, end: int, name: str) -> Iterable[Chunk]:
+    """The lines of a span without the blank ones around them, in pieces that are short enough."""
+    while start <= end:
+        if not lines[start - 1].strip():
+            start += 1
+            continue
+        last = _cut(lines, start, end)
+        text_end = last
+        while not lines[text_end - 1].strip():
+            text_end -= 1
+        text = "\n".join(lines[start - 1 : text_end])
+        if any(char.isalnum() for char in text):
+            yield Chunk(start, text_end, name, text[:_MAX_CHARS])
+        start = last + 1
+
+
+def _cut(lines: Sequence[str], start: int, end: int) -> int:
+    """The last line of the piece that begins at `start`: before the least indented line of its last third."""
+    size = 0
+    last = start
+    for number in range(start, min(end, start + _MAX_LINES - 1) + 1):
+        size += len(lines[number - 1]) + 1
+        if size > _MAX_CHARS and number > start:
+            break
+        last = number
+    if last == end:
+        return end
+    places = range(start + 2 * (last - start) // 3 + 1, last + 2)
+    best = min(places, key=lambda number: (_depth(lines[number - 1]), -number), default=last + 1)
+    return max(best - 1, start)
+
+
+def _depth(line: str) -> int:
+    """How far in a line stands; a blank one is no place to begin with."""
+    return len(line) - len(line.lstrip()) if line.strip() else 1_000

@@ -1,0 +1,297 @@
+"""The index of one tree: brought up to date at each search, then asked.
+
+Knows the tree, the chunks, the file that keeps them, and the model if there is one; knows nothing of tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from ...errors import ConfigurationError, ToolError
+from ..workspace._patterns import compile_glob
+from ..workspace._scan import is_secondary
+from ..workspace._tree import FileEntry, Tree
+from ._chunks import Chunk, chunk_text, is_source
+from ._storage import FORMAT, FileState, Row, Storage, forget, opened
+from ._words import as_query
+
+__all__ = ["CodeHit", "CodeIndex", "IndexReport", "Retriever"]
+
+_BATCH_BYTES = 1_048_576  # of sources in one transaction: a third of a second, for which other processes wait
+_BATCH_FILES = 100
+_SECONDARY_WEIGHT = 0.7
+_LEXICAL_POOL = 4  # times as many as are wanted, since tests and examples among them move down
+_FRESH_NS = 2_000_000_000  # a file that is younger may change again without a new time of change
+_LOCK_SECONDS = 0.05
+
+
+@dataclass(slots=True, frozen=True)
+class CodeHit:
+    """A piece of a file that fits a query. `id` is "path#start:end": lines from 1, both counted in.
+
+    `score` is larger for what fits better, and can be compared within one answer only.
+    """
+
+    id: str
+    text: str
+    score: float
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """Finds pieces of code. `CodeIndex` is one; give one of your own where there is an index already."""
+
+    def hybrid_search(self, query: str, top_k: int) -> Awaitable[Sequence[CodeHit]] | Sequence[CodeHit]:
+        """At most `top_k` hits, best first; none where nothing fits.
+
+        `async def` runs on the event loop, and is cancelled with the call; a plain method runs in a thread, which is
+        waited for. A `ToolError` reaches the model as written; any other exception is for the log.
+        """
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class IndexReport:
+    """What bringing an index up to date has done.
+
+    `changed` and `removed` count files, `left_out` those that were too large or for which there was no room, `chunks`
+    is how many there are now.
+    """
+
+    files: int
+    changed: int
+    removed: int
+    left_out: int
+    chunks: int
+    seconds: float
+
+
+class CodeIndex:
+    """Hybrid search over the sources below `root`: a `Retriever`.
+
+    Files are those that the workspace tools see, as far as their names are those of sources or prose, or match `glob`.
+    Python is cut into functions, methods and classes by its syntax tree, everything else by definitions, headings and
+    indentation. Each search first looks for files that have changed (time of change and size, then a digest), so the
+    first one takes longest; what it has done is kept if it is cancelled. Then SQLite's FTS5 finds candidates by their
+    words, identifiers split.
+
+    The index is a file below `cache_dir` (by default toolbus/code-context in the user's cache folder), for its owner
+    alone (0600); it holds the sources' text, and may be deleted at any time. Several threads and processes may use it
+    at once. Files above `max_file_bytes`, and files past `max_files` or `max_chunks`, are left out.
+    Raises `ConfigurationError` for a root that is no directory, or a bound that is not above zero.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        glob: str = "",
+        cache_dir: str | Path | None = None,
+        max_file_bytes: int = 524_288,
+        max_files: int = 20_000,
+        max_chunks: int = 200_000,
+    ) -> None:
+        bounds = {"max_file_bytes": max_file_bytes, "max_files": max_files, "max_chunks": max_chunks}
+        for name, value in bounds.items():
+            if not value > 0:
+                raise ConfigurationError(f"CodeIndex: {name} is {value!r}; it must be above 0")
+        self._tree = Tree(root)
+        self._wanted = compile_glob(glob) if glob.strip() else is_source
+        self._max_file_bytes = max_file_bytes
+        self._max_files = max_files
+        self._max_chunks = max_chunks
+        # Everything on which the contents depend is in the name, so that two indexes never undo each other's work.
+        told = "\0".join([self._tree.root, glob, *map(str, bounds.values())])
+        digest = hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+        folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+        self.path = folder / f"{digest}-{FORMAT}.db"
+        self._lock = threading.Lock()
+
+    async def hybrid_search(self, query: str, top_k: int) -> list[CodeHit]:
+        """See `Retriever`; runs in a thread. Raises `ToolError` where the tree cannot be read or the index not kept."""
+        return await anyio.to_thread.run_sync(self._search, query, top_k, anyio.from_thread.check_cancelled)
+
+    async def refresh(self) -> IndexReport:
+        """Bring the index up to date without a search, such as when an application starts. Runs in a thread."""
+        return await anyio.to_thread.run_sync(self._refresh, anyio.from_thread.check_cancelled)
+
+    # -------------------------------------------------------------------------------------------- in a thread
+
+    def _search(self, query: str, top_k: int, check: Callable[[], None]) -> list[CodeHit]:
+        with self._storage(check) as storage:
+            _Update(self, storage, check).run()
+            return [
+                CodeHit(f"{row.path}#{row.start}:{row.end}", row.text, score)
+                for row, score in self._ranked(storage, query, top_k)
+            ]
+
+    def _refresh(self, check: Callable[[], None]) -> IndexReport:
+        with self._storage(check) as storage:
+            return _Update(self, storage, check).run()
+
+    def _ranked(self, storage: Storage, query: str, top_k: int) -> list[tuple[Row, float]]:
+        words = as_query(query)
+        return lexical(storage, words, top_k) if words else []
+
+    @contextlib.contextmanager
+    def _storage(self, check: Callable[[], None]) -> Generator[Storage]:
+        while not self._lock.acquire(timeout=_LOCK_SECONDS):
+            check()
+        try:
+            self._discard_damaged(check)
+            with opened(self.path, check) as storage:
+                yield storage
+        except (OSError, sqlite3.Error) as exc:
+            raise ToolError(f"the index of the sources cannot be kept in {self.path.parent}: {exc}") from exc
+        finally:
+            self._lock.release()
+
+    def _discard_damaged(self, check: Callable[[], None]) -> None:
+        """Throw the file away where it is none of SQLite's, or its tables cannot be read."""
+        try:
+            with opened(self.path, check) as storage:
+                storage.file("")
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            forget(self.path)
+
+    # -------------------------------------------------------------------------------------------- the tree
+
+    def sources(self) -> Iterator[FileEntry]:
+        """The files that are to be indexed, at most `max_files` of them."""
+        entries = (entry for entry in self._tree.walk() if self._wanted(entry.path))
+        return (entry for _, entry in zip(range(self._max_files), entries, strict=False))
+
+    @property
+    def max_file_bytes(self) -> int:
+        """The largest file that is read."""
+        return self._max_file_bytes
+
+    @property
+    def max_chunks(self) -> int:
+        """How many chunks there may be."""
+        return self._max_chunks
+
+
+class _Update:
+    """One pass over the tree, which writes down what has changed."""
+
+    def __init__(self, index: CodeIndex, storage: Storage, check: Callable[[], None]) -> None:
+        self._index = index
+        self._storage = storage
+        self._check = check
+        self._known = storage.files()
+        self._chunks = storage.count()
+        self._batch: list[tuple[str, FileState, list[Chunk] | None]] = []
+        self._batch_bytes = 0
+        self._changed = self._left_out = 0
+
+    def run(self) -> IndexReport:
+        began = time.monotonic()
+        seen: set[str] = set()
+        for entry in self._index.sources():
+            self._check()
+            if entry.size_bytes > self._index.max_file_bytes:
+                self._left_out += 1
+                continue
+            seen.add(entry.path)
+            self._look(entry)
+        self._write()
+        gone = [path for path in self._known if path not in seen]
+        for start in range(0, len(gone), _BATCH_FILES):
+            self._check()
+            with self._storage.writing():
+                for path in gone[start : start + _BATCH_FILES]:
+                    self._storage.remove(path)
+        chunks = self._storage.count()
+        return IndexReport(
+            len(seen), self._changed, len(gone), self._left_out, chunks, round(time.monotonic() - began, 3)
+        )
+
+    def _look(self, entry: FileEntry) -> None:
+        known = self._known.get(entry.path)
+        stamp = (entry.modified_ns, entry.size_bytes)
+        if known is not None and stamp == (known.modified_ns, known.size_bytes):
+            self._left_out += known.left_out
+            return
+        now = self._storage.file(entry.path)  # another process may have been here meanwhile
+        if now is not None and now != known and stamp == (now.modified_ns, now.size_bytes):
+            return
+        read_at = time.time_ns()
+        data = entry.read(self._index.max_file_bytes)
+        if data is None:  # binary, or gone
+            data = b""
+        digest = hashlib.sha256(data).digest()
+        fresh = read_at - entry.modified_ns < _FRESH_NS
+        state = FileState(-1 if fresh else entry.modified_ns, entry.size_bytes, digest)
+        if known is not None and known.digest == digest and not known.left_out:
+            if state != known:
+                self._add(entry.path, state, None, 0)
+            return
+        chunks = chunk_text(entry.path, data.decode("utf-8", "replace").replace("\r\n", "\n"))
+        if self._chunks + len(chunks) > self._index.max_chunks:
+            state = FileState(state.modified_ns, state.size_bytes, digest, left_out=True)
+            chunks = []
+            self._left_out += 1
+        self._chunks += len(chunks)
+        self._changed += 1
+        self._add(entry.path, state, chunks, len(data))
+
+    def _add(self, path: str, state: FileState, chunks: list[Chunk] | None, size: int) -> None:
+        self._batch.append((path, state, chunks))
+        self._batch_bytes += size
+        if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_FILES:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._batch:
+            return
+        with self._storage.writing():
+            for path, state, chunks in self._batch:
+                if chunks is None:
+                    self._storage.touch(path, state)
+                else:
+                    self._storage.replace(path, state, chunks)
+        self._batch.clear()
+        self._batch_bytes = 0
+
+
+def lexical(storage: Storage, words: str, count: int) -> list[tuple[Row, float]]:
+    """The best `count` chunks by their words alone; tests, examples and vendored sources count less."""
+    rows = storage.search(words, _LEXICAL_POOL * count)
+    scored = [(row, row.score * (_SECONDARY_WEIGHT if is_secondary(row.path) else 1.0)) for row in rows]
+    return sorted(scored, key=lambda each: -each[1])[:count]
+
+
+def default_cache_dir(platform: str = sys.platform) -> Path:
+    """The platform's usual place for what can be made again. Raises `ConfigurationError` without a home folder.
+
+    $XDG_CACHE_HOME (https://specifications.freedesktop.org/basedir-spec/latest/), Apple's "Caches", Windows' local
+    application data.
+    """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 -- Path.home() raises where this leaves "~"
+    if platform == "darwin":
+        folder = home / "Library" / "Caches"
+    elif platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "")
+        folder = folder if folder.is_absolute() else home / ".cache"
+    if not folder.is_absolute():
+        raise ConfigurationError("CodeIndex: there is no home folder to keep the index in; give cache_dir")
+    return folder / "toolbus" / "code-context"

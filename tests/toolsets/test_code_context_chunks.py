@@ -1,0 +1,106 @@
+"""How sources become chunks, and identifiers and questions words."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from toolbus.toolsets.code_context._chunks import chunk_text, is_source
+from toolbus.toolsets.code_context._words import as_query, split_identifiers
+
+MODULE = '''"""Leases."""
+
+import time
+
+LEASE_SECONDS = 10
+
+# How a lease is held.
+@decorated
+def renew(lease):
+    return lease
+
+
+class Small:
+    def left(self):
+        return 1
+
+'''
+LARGE = "class Large:\n    limit = 3\n\n" + "".join(
+    f"    def method_{n}(self):\n" + "        work()\n" * 9 + "\n" for n in range(4)
+)
+
+
+def outline(path: str, source: str) -> list[tuple[int, int, str]]:
+    return [(chunk.start, chunk.end, chunk.name) for chunk in chunk_text(path, source)]
+
+
+def test_python_is_cut_into_functions_and_classes_with_what_stands_above_them():
+    assert outline("a.py", MODULE) == [(1, 5, ""), (7, 10, "renew"), (13, 15, "Small")]
+    assert (
+        chunk_text("a.py", MODULE)[1].text == "# How a lease is held.\n@decorated\ndef renew(lease):\n    return lease"
+    )
+
+
+def test_a_large_class_is_cut_into_its_head_and_its_methods():
+    assert outline("a.py", LARGE) == [
+        (1, 2, "Large"),
+        *[(4 + 11 * n, 13 + 11 * n, f"Large.method_{n}") for n in range(4)],
+    ]
+
+
+def test_a_long_function_is_cut_where_it_is_least_indented_and_each_part_has_its_name():
+    body = "".join(f"    if step == {n}:\n" + "        work()\n" * 6 for n in range(30))
+    chunks = chunk_text("a.py", f"def long(step):\n{body}")
+    assert len(chunks) > 2
+    assert {chunk.name for chunk in chunks} == {"long"}
+    assert all(chunk.text.startswith(("def long", "    if")) for chunk in chunks)
+    assert all(chunk.end - chunk.start < 80 for chunk in chunks)
+    assert [chunk.start for chunk in chunks[1:]] == [chunk.end + 1 for chunk in chunks[:-1]]
+
+
+@pytest.mark.parametrize("broken", ["def f(:\n    pass\n\n\ndef g():\n    pass\n", "\0", "(" * 5_000])
+def test_python_that_does_not_parse_is_cut_all_the_same(broken: str):
+    assert [chunk.text for chunk in chunk_text("a.py", broken)] == ([broken.strip("\n")] if "def" in broken else [])
+
+
+def test_odd_escapes_in_sources_warn_nobody():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert outline("a.py", 'def f():\n    return "\\d"\n') == [(1, 2, "f")]
+    assert told == []
+
+
+def test_other_languages_go_by_their_definitions_and_prose_by_headings():
+    script = "".join(f"export function take{n}(x) {{\n" + "  work()\n" * 14 + "}\n" for n in range(3))
+    assert outline("a.ts", script) == [(1 + 16 * n, 16 + 16 * n, f"take{n}") for n in range(3)]
+    prose = "".join(f"# Part {n}\n\n" + "A sentence.\n" * 12 + "\n" for n in range(3))
+    assert outline("a.md", prose) == [(1 + 15 * n, 14 + 15 * n, f"Part {n}") for n in range(3)]
+
+
+def test_small_blocks_of_other_languages_are_joined():
+    lines = "".join(f"function take{n}(x) {{ work() }}\n" for n in range(8))
+    assert outline("a.js", lines) == [(1, 8, " ".join(f"take{n}" for n in range(8)))]
+
+
+def test_data_on_one_line_and_lines_without_words_are_no_chunks():
+    assert chunk_text("a.js", "x" * 10_000) == []
+    assert chunk_text("a.txt", "---\n\n***\n") == []
+    assert chunk_text("a.py", "") == []
+
+
+def test_sources_are_told_from_data_by_name():
+    taken = ["a.py", "src/a.TS", "Makefile", "docs/a.md", "pyproject.toml"]
+    passed_over = ["a.png", "a.min.js", "package-lock.json", "data.csv", "LICENSE", ".gitignore"]
+    assert [each for each in (*taken, *passed_over) if is_source(each)] == taken
+
+
+def test_identifiers_are_split_into_their_parts():
+    assert split_identifiers("getUserName(MAX_SIZE, HTTPServer2)") == "get User Name MAX SIZE HTTP Server 2"
+    assert split_identifiers("größe _private x9" + "y" * 100) == "größe private"
+
+
+def test_a_question_is_a_query_for_its_telling_words_and_has_no_syntax():
+    assert as_query('How does "renewLease" OR (x) NEAR work?') == '"renew" OR "lease" OR "x" OR "near" OR "work"'
+    assert as_query("what is it") == '"what" OR "is" OR "it"'
+    assert as_query("?!") == ""
