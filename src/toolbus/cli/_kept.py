@@ -211,14 +211,12 @@ def whose(record: RequestRecord) -> Whose:
         return "nobody"
     host, _, rest = record.owner.partition(":")
     number = rest.partition(":")[0]
-    if host != socket.gethostname() or not number.isdigit():
+    if host != socket.gethostname() or not number.isdigit() or os.name == "nt":  # there os.kill would end it
         return "elsewhere"
     return "running" if _is_running(int(number)) else "gone"
 
 
 def _is_running(number: int) -> bool:
-    if os.name == "nt":  # there os.kill would end it
-        return True
     try:
         os.kill(number, 0)
     except ProcessLookupError:
