@@ -17,15 +17,17 @@ import pytest
 from toolbus import dispatcher as dispatcher_module
 from toolbus import retries
 from toolbus import session as session_module
+from toolbus.beginning import Beginning
 from toolbus.buffers import EventBuffer
 from toolbus.bus import EventBus
 from toolbus.clock import SessionClock
-from toolbus.core import judging, reducer, turn
+from toolbus.core import judging, reducer, resuming, turn
 from toolbus.core.approval import needs_approval
 from toolbus.core.state import Phase
 from toolbus.crash import told_all_the_same
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from toolbus.keeping import Keeper
 from toolbus.mailbox import Mailbox
 from toolbus.messages import ToolMessage
 from toolbus.model_call import ModelCall
@@ -288,3 +290,89 @@ def calls_are_forgotten_when_a_journal_fails(patch: pytest.MonkeyPatch) -> None:
         return [] if isinstance(exc, Exception) else told_all_the_same(facts, exc)
 
     patch.setattr(session_module, "told_all_the_same", silent)
+
+
+# ------------------------------------------------------------------------------------------------ dying and going on
+
+
+@bug("G19")
+def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
+    """A request that goes on has its calls run once more, whatever their tools say."""
+    patch.setattr(resuming, "_why_not", lambda state, each, spec, now: "")
+
+
+@bug("G19")
+def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
+    """A request that goes on tells all its results from the beginning."""
+    go_on_from = Beginning.go_on_from
+
+    def talkative(self: Beginning, facts: Sequence[Event], *others: Any) -> None:
+        go_on_from(self, facts, *others)
+        self.asked = [each for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+
+    patch.setattr(Beginning, "go_on_from", talkative)
+
+
+@bug("G26")
+def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
+    """A request that goes on waits for an answer to what nobody is asked."""
+    go_on_from = Beginning.go_on_from
+
+    def silent(self: Beginning, *everything: Any) -> None:
+        go_on_from(self, *everything)
+        self.asked = ()
+
+    patch.setattr(Beginning, "go_on_from", silent)
+
+
+@bug("G18", "G19")
+def a_lease_s_epoch_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A request that goes on writes as if nobody had held it before."""
+    keep = Keeper.keep
+
+    def forgetful(self: Keeper, session: RequestSession, **known: Any) -> None:
+        keep(self, session, **known)
+        self._kept[session.request_id].epoch = 1
+
+    patch.setattr(Keeper, "keep", forgetful)
+
+
+@bug("G11", "G20")
+def a_lost_lease_is_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """A process whose request is another's by now tells that it has failed."""
+    patch.setattr(session_module, "LeaseLost", ZeroDivisionError)
+
+
+@bug("G11")
+def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """What the host's cancellation means is told, and never written."""
+
+    async def hasty(self: Any, inputs: Sequence[Any]) -> list[Event]:
+        return self._advance(inputs, self._clock())
+
+    patch.setattr(RequestSession, "_written", hasty)
+
+
+@bug("G01", "G11", "G19")
+def what_could_not_be_written_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """With `on_store_failure="warn"` facts that the store did not take are forgotten, and the next ones written."""
+    append = Keeper.append
+
+    async def forgetful(self: Keeper, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
+        kept = self._kept[request_id]
+        kept.unwritten = None
+        return await append(self, request_id, kept.written, facts)
+
+    patch.setattr(Keeper, "append", forgetful)
+
+
+@bug("G19")
+def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before the simulation found it: a turn whose ending is not known joins its conversation twice."""
+    let_go = Keeper.let_go
+
+    async def forgetful(self: Keeper, session: RequestSession) -> bool:
+        has_turn = await let_go(self, session)
+        return has_turn and (session.leaves != "" or self._on_failure == "warn")
+
+    patch.setattr(Keeper, "let_go", forgetful)

@@ -16,8 +16,11 @@ from toolbus.events import Event
 from toolbus.mailbox import Mailbox
 from toolbus.testing.simulation import SimulationFailed, run_seed, simulate
 
-SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 26, 28)]
+SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 19, 20, 26, 28)]
 """The guarantees that a world can show to be broken."""
+
+SEEN_LESS = ["G18", "G21"]
+"""Those for which a process has to be drained, or a store to fail."""
 
 SIMULATE = [sys.executable, "-m", "toolbus", "simulate"]
 
@@ -29,7 +32,7 @@ def without_coverage(**more: str) -> dict[str, str]:
 
 
 @pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07", "G08", "G09")
-@pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G26", "G28")
+@pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G18", "G19", "G20", "G21", "G26", "G28")
 def test_two_thousand_worlds_hold() -> None:
     done = subprocess.run(
         [*SIMULATE, "--seeds", "2000", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
@@ -37,10 +40,12 @@ def test_two_thousand_worlds_hold() -> None:
     assert done.returncode == 0, done.stderr
     report = orjson.loads(done.stdout)
     assert report["seeds"] == 2000
-    assert {"completed", "stopped", "failed", "cancelled", "refused"} <= report["outcomes"].keys()
+    assert {"completed", "stopped", "failed", "cancelled", "refused", "left"} <= report["outcomes"].keys()
     assert report["requests"] > 4_000
     assert set(SEEN) <= report["checks"].keys()
     assert min(report["checks"][each] for each in SEEN) > 800
+    assert min(report["checks"][each] for each in SEEN_LESS) > 100
+    assert {"process killed", "process paused", "resumed", "store: no answer"} <= report["faults"].keys()
     assert min(report["faults"].values()) > 40
 
 

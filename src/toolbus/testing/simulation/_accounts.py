@@ -41,6 +41,10 @@ class Durable(Protocol):
         """Whether any process has gone on with the request without its journal."""
         ...
 
+    def failed_since(self, moment: float) -> bool:
+        """Whether anything has gone wrong with the store from this moment on, on the loop's clock."""
+        ...
+
     def is_ours(self, request_id: str) -> bool:
         """Whether no other process has taken the request over."""
         ...

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import anyio
 import orjson
 
-from ...errors import StoreError, StoreUnavailable
+from ...errors import LeaseLost, StoreError, StoreUnavailable
 from ...events import Event, decode, encode
 from ...messages import Message
 from ...storage import (
@@ -53,6 +53,7 @@ class Disk:
         self._ill_from = chance.pick([0.0, 0.5, 2.0, 8.0]) if chance.says(0.35) else float("inf")
         self._ill_until = self._ill_from + chance.pick([1.0, 5.0, 30.0])
         self._illness = chance.pick([0.1, 0.3, 1.0])  # how often something goes wrong then
+        self.newest_fault = float("-inf")
         self._written: dict[str, list[Event]] = {}
         self._durable: dict[str, Event] = {}
         self.holders: dict[str, Process] = {}  # who has taken each request, the newest
@@ -106,13 +107,17 @@ class Disk:
         """What goes wrong with the next that is asked of it; empty for nothing."""
         if not (self.is_ill and self.chance.says(self._illness)):
             return ""
+        self.newest_fault = anyio.current_time()
         return self.chance.weighted(_FAULTS)
 
     def delay(self) -> float:
         """Seconds that an answer takes."""
         if not self.chance.says(0.2):
             return 0.0
-        return self.chance.pick(_SECONDS["ill" if self.is_ill else "well"])
+        if not self.is_ill:
+            return self.chance.pick(_SECONDS["well"])
+        self.newest_fault = anyio.current_time()
+        return self.chance.pick(_SECONDS["ill"])
 
 
 class Handle:
@@ -124,6 +129,8 @@ class Handle:
         self._inner: JournalStore | None = disk.memory.journal
         self._is_dead = False
         self._failed: set[str] = set()  # requests of which an append by this process has failed
+        self._stopped: set[str] = set()  # those of them that it has not taken over anew
+        self.given_up: set[str] = set()  # those that go on in this process without their journal
         self.asked_at: dict[str, float] = {}  # when the newest append of a request was begun
         self._keeps = process.on_store_failure == "warn"
 
@@ -196,6 +203,10 @@ class Handle:
         """Whether any process has gone on with the request without its journal."""
         return request_id in self._disk.given_up
 
+    def failed_since(self, moment: float) -> bool:
+        """Whether anything has gone wrong with the disk from this moment on."""
+        return self._disk.newest_fault >= moment
+
     def is_ours(self, request_id: str) -> bool:
         """Whether no other process has taken the request over."""
         return self._disk.holders.get(request_id, self._process) is self._process
@@ -210,7 +221,7 @@ class Handle:
     async def append(self, entry: Entry) -> int:
         """See `JournalStore`."""
         request_id, watch = entry.request_id, self._process.watch
-        goes_on = self._keeps or request_id not in self._failed
+        goes_on = self._keeps or request_id not in self._stopped
         watch.note("G11", goes_on, f"{request_id} goes on after its journal failed")
         self.asked_at[request_id] = anyio.current_time()
 
@@ -230,12 +241,14 @@ class Handle:
 
         try:
             return await self._ask(write)
-        except BaseException:
+        except BaseException as exc:
             if not self._is_dead:
                 self._failed.add(request_id)
+                self._stopped.add(request_id)
                 self._disk.broken.add(request_id)
-                if self._keeps:
+                if self._keeps and not isinstance(exc, LeaseLost):
                     self._disk.given_up.add(request_id)
+                    self.given_up.add(request_id)
                 self._disk.faults["journal failed"] += 1
             raise
 
@@ -258,6 +271,7 @@ class Handle:
         async def take() -> RequestRecord | None:
             taken = await self._journal.take(request_id, owner, seconds)
             if taken is not None:
+                self._stopped.discard(request_id)
                 self._disk.holders[request_id] = self._process
                 self._disk.faults["taken over"] += 1
             return taken

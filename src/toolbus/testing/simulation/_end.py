@@ -37,8 +37,11 @@ _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolC
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
-def look_at_the_process(process: Process) -> None:
-    """A process that was not killed has left nothing behind, and told each ending."""
+def look_at_the_process(process: Process, warned: set[str]) -> None:
+    """A process that was not killed has left nothing behind, and told each ending.
+
+    `warned` are the requests of which the log has told that they go on without their journal.
+    """
     watch = process.watch
     heard = [event for _, event in watch.heard]
     same = [id(each) for each in process.order] == [id(each) for each in heard]
@@ -51,6 +54,9 @@ def look_at_the_process(process: Process) -> None:
     for each in watch.requests.values():
         told = each.ending is not None or each.request_id in resumable or not process.handle.is_ours(each.request_id)
         watch.check("G10", told, f"{each.request_id} has no ending")
+    for request_id in process.handle.given_up:
+        told = request_id in warned or watch.slack_seconds > 0  # while it stood still, the session's own time was over
+        watch.check("G11", told, f"{request_id} goes on without its journal, and nobody is told")
     for result in process.results:
         _look_at_the_result(process, result)
 
@@ -112,7 +118,7 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
 
 
 def _look_at_the_journal_of(process: Process, result: RequestResult[Any]) -> None:
-    """What a result says of its journal is so; and what was left can go on, with all that was done."""
+    """What a result says of its journal is so."""
     watch, handle, disk = process.watch, process.handle, process.world.disk
     request_id, ending = result.request_id, disk.endings.get(result.request_id)
     if result.journaled:
@@ -122,17 +128,6 @@ def _look_at_the_journal_of(process: Process, result: RequestResult[Any]) -> Non
     elif not result.resumable:
         known = handle.has_failed(request_id) or not disk.facts(request_id)
         watch.check("G11", known, f"{request_id} is not in the journal, and nothing says why")
-    if not result.resumable or not handle.is_ours(request_id) or handle.has_failed(request_id):
-        return
-    watch.check("G18", ending is None, f"{request_id} was left to be resumed, and has ended as {ending}")
-    request = watch.requests.get(request_id)
-    for call_id, call in request.calls.items() if request else ():
-        done = isinstance(call.terminal, ToolCallCompleted)
-        watch.check("G18", not done or _has(disk, call.terminal), f"the result of {call_id} is lost")
-
-
-def _has(disk: Disk, fact: Any) -> bool:
-    return any(each.event_id == fact.event_id for each in disk.facts(fact.request_id))
 
 
 async def look_at_the_disk(disk: Disk, conversations: int, watch: Watch) -> None:

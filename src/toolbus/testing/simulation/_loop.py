@@ -57,6 +57,9 @@ class SteadyLoop(VirtualTimeLoop):
         """Have nothing of a process run for so long: what is due meanwhile runs then, in its order."""
         raise NotImplementedError
 
+    def wake_all(self) -> None:
+        """Let all go on that stand still: what is cancelled has to run, else the loop would wait for it for ever."""
+
 
 class PausingLoop(SteadyLoop):
     """One whose processes can stand still, which costs a little of each callback."""
@@ -64,10 +67,15 @@ class PausingLoop(SteadyLoop):
     def pause(self, process: object, seconds: float) -> None:
         """See `SteadyLoop`."""
         self._held[id(process)] = []
-        contextvars.Context().run(self.call_later, seconds, self._wake, process)
+        contextvars.Context().run(self.call_later, seconds, self._wake, id(process))
 
-    def _wake(self, process: object) -> None:
-        for handle, callback, args, context in self._held.pop(id(process)):
+    def wake_all(self) -> None:
+        """See `SteadyLoop`."""
+        for held in list(self._held):
+            self._wake(held)
+
+    def _wake(self, held: int) -> None:
+        for handle, callback, args, context in self._held.pop(held, ()):
             if not handle.cancelled():
                 super().call_soon(callback, *args, context=context)
 

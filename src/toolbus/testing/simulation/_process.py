@@ -10,7 +10,7 @@ import anyio
 
 from ...bus import EventBus
 from ...errors import ConversationBusy, NotRunning, Overloaded, StoreError
-from ...events import Event
+from ...events import Event, ToolCallCompleted
 from ...outcome import RequestResult
 from ...runtime import Runtime
 from ...session import RequestSession
@@ -103,7 +103,9 @@ class Process:
                 if plan.way == "drained":
                     await anyio.sleep(plan.after_seconds)
                     await runtime.drain(grace_seconds=world.chance(self.named("drain")).below(3.0))
-            self.results += [await session.result() for session in self._started]
+            for session in self._started:
+                self._take(await session.result())
+            await self._look_at_what_is_left()
             self.watch.listeners()
             self._look_at_the_dispatcher(runtime)
             self.group.cancel_scope.cancel()
@@ -146,7 +148,7 @@ class Process:
                     self._started.remove(session)
                 else:
                     result = await runtime.run(f"q{number}", conversation_id=conversation, **options)
-                self.results.append(result)
+                self._take(result)
         except (Overloaded, ConversationBusy, NotRunning):
             self.refused += 1
 
@@ -168,7 +170,22 @@ class Process:
         return {"compression": self.world.compression}
 
     async def _wait_for(self, session: RequestSession) -> None:
-        self.results.append(await session.result())
+        self._take(await session.result())
+
+    def _take(self, result: RequestResult[Any]) -> None:
+        """A result: where the request was left, what was done of it is durable, and it can go on."""
+        self.results.append(result)
+        request_id, disk = result.request_id, self.world.disk
+        if self.is_dead or not result.resumable or not self.handle.is_ours(request_id):
+            return
+        ending, request = disk.endings.get(request_id), self.watch.requests.get(request_id)
+        self.watch.note("G18", ending is None, f"{request_id} was left to be resumed, and has ended as {ending}")
+        if request is None or self.handle.has_failed(request_id):
+            return
+        known = {fact.event_id for fact in disk.facts(request_id)}
+        for call_id, call in request.calls.items():
+            is_kept = not isinstance(call.terminal, ToolCallCompleted) or call.terminal.event_id in known
+            self.watch.note("G18", is_kept, f"the request of {call_id} was left, and its result is lost")
 
     # --------------------------------------------------------------------------------------------------- endings
 
@@ -210,6 +227,16 @@ class Process:
         self.watch.slack_seconds += seconds
         SteadyLoop.running().pause(self, seconds)
         contextvars.Context().run(self.makes_way.set)
+
+    async def _look_at_what_is_left(self) -> None:
+        """What was left while the store worked can be taken at once."""
+        journal = self.world.disk.memory.journal
+        for result in self.results:
+            if not result.resumable or journal is None or self.world.disk.newest_fault >= 0:
+                continue
+            record = await journal.request(result.request_id)
+            is_free = record is None or not record.owner or not self.handle.is_ours(result.request_id)
+            self.watch.note("G18", is_free, f"{result.request_id} was left, and its lease was not given back")
 
     def _look_at_the_dispatcher(self, runtime: Runtime) -> None:
         watch, left = self.watch, runtime.dispatcher.statistics()

@@ -41,7 +41,7 @@ def run_seed(seed: int) -> SeedReport:
     run = _Run(world)
     loops = PausingLoop if any(plan.way == "paused" for plan in world.plans) else SteadyLoop
     try:
-        with ids_from(f"s{seed}_"), wall_time_from(_wall_time), _quiet():
+        with ids_from(f"s{seed}_"), wall_time_from(_wall_time), _quiet(run.warned):
             return anyio.run(run.go, backend="asyncio", backend_options={"loop_factory": loops})
     except Broken as exc:
         raise SimulationFailed(seed, exc.guarantee, str(exc), timeline(run.heard())) from None
@@ -59,8 +59,13 @@ def _wall_time() -> float:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
-    """Failures by the thousand need no lines in the log."""
+def _quiet(warned: set[str]) -> Generator[None]:
+    """Failures by the thousand need no lines in the log; of the store's it is kept of which requests they tell."""
+    store, ears = logging.getLogger("toolbus.store"), _Ears(warned)
+    kept = store.level, store.propagate
+    store.setLevel(logging.WARNING)
+    store.propagate = False
+    store.addHandler(ears)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [each.level for each in loggers]
     for each in loggers:
@@ -68,8 +73,22 @@ def _quiet() -> Generator[None]:
     try:
         yield
     finally:
+        store.removeHandler(ears)
+        store.setLevel(kept[0])
+        store.propagate = kept[1]
         for each, level in zip(loggers, levels, strict=True):
             each.setLevel(level)
+
+
+class _Ears(logging.Handler):
+    """Notes the requests that warnings are about."""
+
+    def __init__(self, warned: set[str]) -> None:
+        super().__init__()
+        self._warned = warned
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._warned.add(getattr(record, "request_id", ""))
 
 
 class _Run:
@@ -80,6 +99,7 @@ class _Run:
         self._processes: list[Process] = []
         self._scope: anyio.CancelScope
         self._broken: Broken | None = None
+        self.warned: set[str] = set()  # requests of which the log has told that they go on without their journal
 
     async def go(self) -> SeedReport:
         world = self._world
@@ -100,7 +120,7 @@ class _Run:
         last.check("G10", not patience.cancelled_caught, "the world did not end")
         for process in self._processes:
             if not process.is_dead:
-                look_at_the_process(process)
+                look_at_the_process(process, self.warned)
         await look_at_the_disk(world.disk, world.conversations, last)
         tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         last.check("G17", not tasks, f"tasks are left: {tasks}")
@@ -116,6 +136,7 @@ class _Run:
         self._broken = broken
         for process in self._processes:
             process.watch.is_over = True
+        SteadyLoop.running().wake_all()
         self._scope.cancel()
 
     def heard(self) -> list[tuple[float, Event]]:

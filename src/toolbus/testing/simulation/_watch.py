@@ -369,9 +369,11 @@ class Watch:
         """An ending is durable before it is told; that the store has failed is told at once, and as what it is."""
         request_id = event.request_id
         if is_store_failure(event):
-            took = anyio.current_time() - journal.asked_at.get(request_id, anyio.current_time())
-            within = took <= _STORE_SECONDS + self.slack_seconds + _EPSILON
-            self.check("G21", within, f"{request_id} is told after {took:g} s that the store failed")
+            now, most = anyio.current_time(), _STORE_SECONDS + self.slack_seconds + _EPSILON
+            took = now - journal.asked_at.get(request_id, now)
+            is_known = self.slack_seconds > 0 or journal.failed_since(now - 2 * most)
+            self.check("G21", is_known, f"{request_id} fails, though its store works")
+            self.check("G21", took <= most, f"{request_id} is told after {took:g} s that the store failed")
             return  # another process may go on with it; this one could not ask
         if not journal.has_failed(request_id):
             self.check("G11", self._is_durable(event), f"{request_id} ends before that is durable")

@@ -52,6 +52,8 @@ class World:
         self.disk = Disk(self, journals=chance.says(0.45))
         self.lease_seconds = chance.pick([2.0, 10.0, 30.0])
         self.plans: list[Plan] = plans_of(self.chance("plans"), self.model_seconds, journals=self.disk.journals)
+        if len(self.plans) > 1 and chance.says(0.3):
+            self.favourite = "risky"  # a person is asked when the process dies
         self.model = Model(self)
         self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
 
