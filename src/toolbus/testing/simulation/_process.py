@@ -176,7 +176,7 @@ class Process:
         """A result: where the request was left, what was done of it is durable, and it can go on."""
         self.results.append(result)
         request_id, disk = result.request_id, self.world.disk
-        if self.is_dead or not result.resumable or not self.handle.is_ours(request_id):
+        if self.is_dead or not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):
             return
         ending, request = disk.endings.get(request_id), self.watch.requests.get(request_id)
         self.watch.note("G18", ending is None, f"{request_id} was left to be resumed, and has ended as {ending}")
