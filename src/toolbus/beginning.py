@@ -66,7 +66,18 @@ class Beginning:
     goes on; `error` is why the prompt was refused.
     """
 
-    __slots__ = ("_prompt", "asked", "earlier", "error", "is_resumed", "notes", "parent", "prepare", "stored")
+    __slots__ = (
+        "_prompt",
+        "asked",
+        "earlier",
+        "error",
+        "is_resumed",
+        "notes",
+        "parent",
+        "prepare",
+        "seconds",
+        "stored",
+    )
 
     def __init__(self, prompt: UserMessage | None, parent: Parent | None, prepare: Prepare | None) -> None:
         self._prompt = prompt
@@ -77,6 +88,7 @@ class Beginning:
         self.stored = 0
         self.error: ToolbusError | None = None
         self.is_resumed = False
+        self.seconds: float | None = None  # the time of a request that goes on, where it was given anew
         self.asked: Sequence[Event] = ()
 
     async def make_ready(self, state: TurnState, mailbox: Mailbox) -> None:
@@ -142,7 +154,7 @@ class Beginning:
     ) -> Start | Resume:
         """The beginning, as the guardrails on the prompt allow it, in the time of the request."""
         if self.is_resumed:
-            return Resume()
+            return Resume(self.seconds)
         prompt, tools = self._prompt, view.tools
         if prompt is None or not asker.interceptors:
             return self.without_guardrails(state, tools)

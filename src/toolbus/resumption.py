@@ -133,7 +133,8 @@ class Unfinished:
             raise ResumeMismatch(f"request {record.request_id} cannot go on: its first fact is not request_started")
         stored: int = agreed.get("history_stored", 0)
         history = await answered(self._store.history(record.conversation_id)) if stored else ()
-        options = _options_of(record, self._given(record))
+        given = self._given(record)
+        options = _options_of(record, given)
         prompt = UserMessage(content=facts[0].prompt or "-")  # in the facts as it was
         session = self._make(
             [*messages_from(agreed.get("history")), prompt],
@@ -141,6 +142,8 @@ class Unfinished:
             cast("RequestOptions", {**options, "conversation_id": record.conversation_id}),
             record.request_id,
         )
+        if given.get("limits") is not None:  # with time of their own
+            session.beginning.seconds = session.limits.timeout_seconds
         session.granted.update(agreed.get("granted") or {})
         session.sending.memo = memo_in(agreed)
         session.go_on_from(facts, history[:stored], record.size_bytes)
@@ -157,6 +160,8 @@ class Unfinished:
             return {}
         try:
             given = dict(self._options(record))
+        except ToolbusError:
+            raise
         except Exception as exc:
             raise ApplicationError(f"options raised {type(exc).__name__}: {exc}") from exc
         check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "resume")

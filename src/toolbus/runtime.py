@@ -328,8 +328,9 @@ class Runtime:
 
         What was agreed for a request as data (limits, settings, instructions as text, metadata and so on) is taken
         from the journal; the rest from this runtime, and from `options`, a function of the request's record that gives
-        options of `run` (its `deps`, `tools`, `provider`, `output`). One that cannot go on is left as it is, and stands
-        among the `problems`. Raises `StoreError`, `NotRunning`, and `ConfigurationError` for a store without a journal.
+        options of `run`: its `deps`, `tools`, `provider`, `output`; `limits` give it new time. One that cannot go on is
+        left as it is, and stands among the `problems`. Raises `StoreError`, `NotRunning`, and `ConfigurationError` for
+        a store without a journal.
         """
         self._check_usable({})
         keeper = self._keeper
@@ -459,15 +460,17 @@ class Runtime:
             self._vaults.put(session.conversation_id, session.secrecy.vault)
         if not session.sending.is_plain:
             self._left_out.put(session.conversation_id, session.sending.conversation_memo())
-        if self._keeper is not None and await self._keeper.let_go(session):
-            return
-        messages = session.new_messages()
-        try:
-            if messages:
-                await self.store.remember(session.conversation_id, messages)
-        except Exception:
-            ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
-            _logger.exception("the store failed; this turn is not remembered", extra=ids)
+
+        async def remember() -> None:
+            try:
+                if messages := session.new_messages():
+                    await self.store.remember(session.conversation_id, messages)
+            except Exception:
+                ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
+                _logger.exception("the store failed; this turn is not remembered", extra=ids)
+
+        if self._keeper is None or not await self._keeper.let_go(session, remember):
+            await remember()
 
     def _narrator_of(self, given: Narrator | Provider | str | None) -> Narrator | None:
         if given is None or isinstance(given, Narrator):

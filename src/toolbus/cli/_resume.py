@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from ..agreement import limits_in
 from ..errors import ConfigurationError, ResumeMismatch, StoreDamaged, ToolbusError
 from ..events import Event, RequestResumed
 from ..outcome import RequestResult
@@ -206,7 +207,11 @@ class _Resuming:
         if missing:
             raise ConfigurationError(f"it needs tools of yours: {self._typed(None, command)}")
         folder = options.dir or command.get("dir") or "."
-        return {"provider": load_provider(name)[0], "tools": load_tools(folder, options.tools)}
+        return {
+            "provider": load_provider(name)[0],
+            "tools": load_tools(folder, options.tools),
+            "limits": limits_in(request.agreed),  # the same, with their time anew: somebody has asked for it now
+        }
 
     def _typed(self, provider: str | None, command: Mapping[str, Any]) -> str:
         words = [f"toolbus resume{self._place.options}"]
@@ -231,9 +236,6 @@ class _Resuming:
             screen.end_paragraph()
         verbose: bool = self._options.verbose
         tell_ending(result, screen, verbose=verbose, debug=self._debug, can_raise=False)
-        if result.outcome == "stopped" and result.reason.startswith("timeout_seconds="):
-            typed = f'toolbus ask "Go on." --continue {result.conversation_id}{self._place.options}'
-            screen.tell(f"toolbus: its time went on while nothing ran; what it found is kept: {typed}")
 
     def _say_which(self, request_id: str) -> None:
         prompt = cut(self._prompts.get(request_id, ""), _PROMPT_COLUMNS)

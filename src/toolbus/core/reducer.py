@@ -70,12 +70,15 @@ def _apply_started(state: TurnState, fact: RequestStarted) -> None:
 def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
     """The clocks of what a process did that is gone begin anew; those of people, and the request's own, go on."""
     state.resumptions = fact.resumption
+    if fact.deadline is not None:
+        state.deadline, state.paused_at = fact.at + fact.deadline, fact.at
     if state.phase is Phase.MODEL:
         since = max(fact.at, state.not_before)
         state.model_deadline = min(since + state.limits.model_timeout_seconds, state.deadline)
     for each in state.open_calls.values():
         if each.status is CallStatus.REQUESTED:
             each.status = CallStatus.INTERRUPTED
+            state.interrupted += 1
             if each.left is not None:
                 each.left = None
                 _end_waiting(state, _within_wait(state, each, fact.at))
@@ -299,6 +302,8 @@ def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
     each = _judged(state, fact)
     if each.status is CallStatus.WAITING:
         _end_waiting(state, fact.at)
+    elif each.status is CallStatus.INTERRUPTED:
+        state.interrupted -= 1
     each.deadline = fact.at + fact.deadline
     each.status = CallStatus.REQUESTED
     each.requested_at = fact.at
@@ -328,6 +333,8 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         _end_waiting(state, _within_wait(state, each, fact.at))
     elif before is CallStatus.OPEN:
         _apply_unrequested(state, each, fact, own=own)
+    elif before is CallStatus.INTERRUPTED:
+        state.interrupted -= 1
     if isinstance(fact, ToolCallFailed) and ends_at_once(state.limits, fact.reason, own=own):
         told = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
         if state.stop is None or not state.stop.at_once:  # the first such failure is the reason

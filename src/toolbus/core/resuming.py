@@ -15,24 +15,25 @@ from .judging import is_time_over, request_call
 from .state import CallState, CallStatus, Phase, TurnState
 from .steps import Resume
 
-__all__ = ["decide_resume"]
+__all__ = ["decide_interrupted", "decide_resume"]
 
 
-def decide_resume(state: TurnState, _resume: Resume, facts: Facts, now: float) -> None:
-    """The fact that the request goes on, and what it means for each call that had been requested before."""
-    if state.phase is Phase.NEW:
-        return
-    facts.add(RequestResumed, resumption=state.resumptions + 1)
-    gives_up = state.cancel is not None or (state.stop is not None and state.stop.at_once)
+def decide_resume(state: TurnState, resume: Resume, facts: Facts, _now: float) -> None:
+    """The fact that the request goes on. What it means for each call follows from the state behind it."""
+    if state.phase is not Phase.NEW:
+        facts.add(RequestResumed, resumption=state.resumptions + 1, deadline=resume.seconds)
+
+
+def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
+    """What becomes of the calls that had been requested by a process that is gone."""
     for each in state.open_calls.values():
-        if each.status is not CallStatus.REQUESTED:
+        if each.status is not CallStatus.INTERRUPTED:
             continue
         spec = state.tools.get(each.call.name)
         why = _why_not(state, each, spec, now)
-        if not why and not gives_up and spec is not None:
+        if not why and spec is not None:
             request_call(state, each.call, spec, each.arguments or {}, facts, now)
         else:
-            why = why or "; it may have had its effect."
             facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why}")
 
 

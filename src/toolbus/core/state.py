@@ -186,6 +186,7 @@ class TurnState:
     unjudged: int = 0  # how many of these are still to be judged
     waiting: int = 0  # how many of these wait for a person; the request's own clock stands still meanwhile
     paused_at: float = 0.0  # since when
+    interrupted: int = 0  # how many of these belong to a process that is gone, and are still to be decided on
     appended: int = 0  # how many results of the current round are in the transcript
     tools_offered: bool = True
     started_at: float = 0.0

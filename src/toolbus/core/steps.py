@@ -54,7 +54,12 @@ class Start:
 
 @dataclass(slots=True)
 class Resume:
-    """The request goes on in another process than it was begun in, or in another runtime."""
+    """The request goes on in another process than it was begun in, or in another runtime.
+
+    `seconds` is the time that it gets from now; None where its deadline goes on by the wall clock.
+    """
+
+    seconds: float | None = None
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ from .facts import Facts, complete, result_message
 from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from .reducer import apply, apply_all, repair_id, used_up
 from .replying import decide_model_failed, decide_reply, decide_shaped
-from .resuming import decide_resume
+from .resuming import decide_interrupted, decide_resume
 from .state import CallState, CallStatus, Phase, TurnState
 from .steps import (
     AwaitCalls,
@@ -103,7 +103,8 @@ def _is_waiting(state: TurnState) -> bool:
     if state.cancel is not None:
         return False
     if state.phase is Phase.TOOLS:
-        return bool(state.open_calls) and not state.unjudged and not (state.stop is not None and state.stop.at_once)
+        at_once = state.stop is not None and state.stop.at_once
+        return bool(state.open_calls) and not (state.unjudged or state.interrupted or at_once)
     return state.phase is Phase.MODEL
 
 
@@ -200,6 +201,8 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             _give_up_open(state, facts, "The request was cancelled.")
         elif state.stop is not None and state.stop.at_once:
             _give_up_open(state, facts, AT_ONCE)
+        elif state.interrupted:
+            decide_interrupted(state, facts, now)
         elif state.unjudged:
             judge(state, facts, now)
     elif state.cancel is not None and state.phase in (Phase.READY, Phase.MODEL):
