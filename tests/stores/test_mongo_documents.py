@@ -30,6 +30,7 @@ from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, U
 from toolbus.stores._encoding import turn_of
 from toolbus.stores._mongo_connection import Names, Server, ServerConnection
 from toolbus.stores._mongo_conversations import _messages, history
+from toolbus.stores._mongo_documents import place_of
 from toolbus.stores._mongo_turns import remember
 from toolbus.stores.mongo import MessageFields, MongoStore
 from toolbus.testing import ScriptedProvider, text
@@ -188,6 +189,18 @@ def test_only_the_user_the_assistant_and_tools_are_heard() -> None:
         ("user", "Hi."),
         ("assistant", "Hello."),
     ]
+
+
+def test_documents_are_sorted_by_their_time_however_it_is_written_and_then_by_their_id() -> None:
+    early = ObjectId.from_datetime(NOON - timedelta(hours=3))
+    times: list[Any] = ["no time", NOON - timedelta(hours=1), NOON.replace(tzinfo=None), NOON.timestamp() * 1_000 + 1]
+    times += ["2025-06-01T12:00:00.002Z", DatetimeMS(int(NOON.timestamp() * 1_000) + 3), True, float("nan")]
+    given_documents = [said("user", f"{number}") for number, _ in enumerate(times)]
+    given_documents = [{**each, "timestamp": at} for each, at in zip(given_documents, times, strict=True)]
+    given_documents += [{"_id": early, "sender": "user", "content": "an old id", "sessionId": "s"}]
+    given_documents += [{**given_documents[2], "_id": ObjectId(b"\xff" * 12), "content": "the same time"}]
+    found = sorted(given_documents, key=lambda each: place_of(NAMES, each))
+    assert [each["content"] for each in found][3:] == ["an old id", "1", "2", "the same time", "3", "4", "5"]
 
 
 json_values = st.recursive(

@@ -7,14 +7,16 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 import anyio
 import pytest
+from bson.errors import InvalidDocument
 from pymongo import MongoClient
 from pymongo.collection import Collection
-from pymongo.errors import NetworkTimeout, PyMongoError
+from pymongo.errors import AutoReconnect, BulkWriteError, NetworkTimeout, OperationFailure, PyMongoError
 
 from support.mongo_server import MongoServer
 from support.store_entries import entry, text_of, turn
@@ -33,7 +35,8 @@ from toolbus.storage import Entry
 from toolbus.stores._encoding import turn_of, written
 from toolbus.stores._mongo_connection import Names, Server, ServerConnection
 from toolbus.stores._mongo_conversations import conversations, history
-from toolbus.stores._mongo_journal import Step, append_all, facts, request
+from toolbus.stores._mongo_journal import Step, append_all, facts
+from toolbus.stores._mongo_leases import request
 from toolbus.stores._mongo_turns import remember
 from toolbus.stores._mongo_upkeep import forget, prune_conversations, prune_requests, statistics
 from toolbus.stores.mongo import MessageFields, MongoStore
@@ -115,8 +118,9 @@ async def test_entries_that_are_refused_do_not_harm_those_that_are_sent_with_the
     refused: dict[str, str] = {}
 
     async def append(request_id: str, seq: int) -> None:
+        owner = "\ud83d" if request_id == "half an owner" else "worker"
         try:
-            await store.append(entry(request_id, seq))
+            await store.append(replace(entry(request_id, seq), owner=owner))
         except StoreError as exc:
             refused[request_id] = str(exc)
 
@@ -126,7 +130,9 @@ async def test_entries_that_are_refused_do_not_harm_those_that_are_sent_with_the
         async with anyio.create_task_group() as tasks:
             for request_id, seq in (("a", 1), ("b", 0), ("nul\0", 0), ("x", 3), ("\ud83d", 0), ("c", 0)):
                 tasks.start_soon(append, request_id, seq)
-        assert {*refused} == {"b", "nul\0", "x", "\ud83d"}
+            tasks.start_soon(append, "half an owner", 0)
+        assert {*refused} == {"b", "nul\0", "x", "\ud83d", "half an owner"}
+        assert "cannot take a value" in refused["half an owner"]
         assert refused["b"] == "request b is in the journal already"
         assert "cannot be an id" in refused["nul\0"]
         assert (await store.statistics()).facts == 4
@@ -424,6 +430,102 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
     left = statistics(other)
     assert (left.requests, left.facts, left.conversations, left.size_bytes) == (0, 0, 0, 0)
     assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
+
+
+@contextmanager
+def losing_a_reply(monkeypatch: pytest.MonkeyPatch, writes: int) -> Generator[list[int]]:
+    """A connection that breaks once, when the server has done a write and before it says so."""
+    left = [writes]
+
+    def unreliable(name: str) -> Callable[..., Any]:
+        real = getattr(Collection, name)
+
+        def write(self: Collection[Any], *args: Any, **options: Any) -> Any:
+            left[0] -= 1
+            told = real(self, *args, **options)
+            if left[0] == -1:
+                raise AutoReconnect("connection closed")
+            return told
+
+        return write
+
+    with monkeypatch.context() as patched:
+        for name in (*WRITES, "find_one_and_update"):
+            patched.setattr(Collection, name, unreliable(name))
+        yield left
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_was_done_when_its_reply_was_lost_is_told_as_done_and_done_once(
+    mongo_database: tuple[str, str], monkeypatch: pytest.MonkeyPatch, anyio_backend: str
+) -> None:
+    async with closing(MongoStore(*mongo_database, durability="process")) as store:
+        await store.open()
+        for writes in range(40):
+            c, r = f"c{writes}", f"r{writes}"
+            with losing_a_reply(monkeypatch, writes) as left:
+                await store.append(entry(r, 0, "zero " * 5_000, conversation_id=c, lease_seconds=0))
+                taken = await store.take(r, "another", 60)
+                assert taken is not None
+                await store.append(entry(r, 1, epoch=2, conversation_id=c))
+                await store.append(entry(r, 2, epoch=2, conversation_id=c, ending="completed", turn=turn("asked")))
+                await store.remember(c, turn("more"))
+                await store.append(entry(f"{r} b", 0, conversation_id=c))
+                assert await store.abandon(f"{r} b", 1)
+                found = [await store.history(c), [each.seq for each in await store.facts(r)], await store.request(r)]
+                assert await store.forget(c)
+            assert found[:2] == [[*turn("asked"), *turn("more")], [0, 1, 2]]
+            assert (taken.epoch, taken.facts) == (2, 1)
+            if left[0] >= 0:
+                break
+        assert left[0] >= 0
+        assert (await store.statistics()).requests == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_step_whose_reply_was_lost_counts_though_another_process_has_gone_on_since(
+    mongo_database: tuple[str, str], process: Process, anyio_backend: str
+) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        first, other = process.open(), process.open()
+        step = Step(written(entry("r", 0, lease_seconds=0)), "first")
+        assert isinstance(append_all(first, [step])[0], int)
+        assert await store.take("r", "other", 60) is not None
+        append(other, entry("r", 1, epoch=2))
+        assert isinstance(append_all(first, [step])[0], int)
+        [refused] = append_all(first, [Step(written(entry("r", 0)), "another")])
+        assert str(refused) == "request r is in the journal already"
+        assert [each.seq for each in facts(other, "r", 0)] == [0, 1]
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_the_server_refuses_is_told_with_its_code_and_without_what_was_written(
+    mongo_database: tuple[str, str], monkeypatch: pytest.MonkeyPatch, anyio_backend: str
+) -> None:
+    faults: dict[str, Exception] = {
+        "not authorized (code 13)": OperationFailure("not authorized", 13, {"errmsg": "not authorized"}),
+        "disk full (code 14031)": BulkWriteError(
+            {"writeErrors": [{"code": 14031, "errmsg": "disk full", "op": {"x": "secret"}}], "writeConcernErrors": []}
+        ),
+        "cannot take a value": InvalidDocument("too large"),
+    }
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.open()
+        for told, fault in faults.items():
+
+            def refuse(*_: object, fault: Exception = fault, **__: object) -> None:
+                raise fault
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Collection, "insert_many", refuse)
+                with pytest.raises(StoreError) as caught:
+                    await store.append(entry("r"))
+            assert told in str(caught.value)
+            assert not caught.value.retryable
+            assert "secret" not in str(caught.value)
+        await store.append(entry("r"))
 
 
 # --------------------------------------------------------------------------------------------------- options

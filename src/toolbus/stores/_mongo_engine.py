@@ -2,7 +2,8 @@
 
 from ._mongo_connection import Names, Server, ServerConnection
 from ._mongo_conversations import conversations, history
-from ._mongo_journal import Step, abandon, append_all, facts, release, renew, request, take, unfinished
+from ._mongo_journal import Step, append_all, facts
+from ._mongo_leases import abandon, release, renew, request, take, unfinished
 from ._mongo_turns import remember
 from ._mongo_upkeep import forget, prune_conversations, prune_requests, statistics
 

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from pymongo import ReturnDocument
 from pymongo.operations import InsertOne, UpdateOne
 
 from ..errors import LeaseLost, StoreDamaged, StoreError
-from ..storage import RequestRecord, StoredFact
-from ._encoding import Fetch, Head, Written, agreed_from, chain_start, chained, digests_in, fact_from
+from ..storage import StoredFact
+from ._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
 from ._mongo_connection import Document, ServerConnection, is_own_fault, moment_of, prefix_of
 from ._mongo_deleting import DELETED, request_owner
-from ._mongo_turns import is_published, publish, put_turn
+from ._mongo_turns import is_published, publish, publish_waiting, put_turn
 
-__all__ = ["Step", "abandon", "append_all", "facts", "release", "renew", "request", "take", "unfinished"]
+__all__ = ["Step", "agreed_in", "append_all", "facts"]
 
 _STEP_BYTES = 8 * 2**20  # from which on a step's facts are large values of their own: a document takes 16 MiB
 _FACT_BYTES = 2**20  # the same of one fact
@@ -130,6 +129,8 @@ class _Group:
         now = database.now()
         for step in self._steps:
             head = heads[step.id]
+            if step.id in self.outcomes:
+                continue
             if isinstance(head, StoreError):
                 self.outcomes[step.id] = head
                 continue
@@ -161,7 +162,14 @@ class _Group:
             found = {each["_id"]: each for each in self._database.requests.find({"_id": {"$in": [*unknown]}})}
             for request_id, step in unknown.items():
                 heads[step.id] = _head_in(found.get(request_id), step)
+                if _has_step(self._database, found.get(request_id), step):  # and its first reply was lost
+                    self._note_written_before(found[request_id], step)
         return heads
+
+    def _note_written_before(self, state: Document, step: Step) -> None:
+        self.outcomes[step.id] = int(state["size_bytes"])
+        if step.written.ending is not None:
+            publish_waiting(self._database, step.written.conversation_id)
 
     def _written(self, prepared: Sequence[_Prepared]) -> list[_Prepared]:
         """Those that are written, where not all are, or the first reply was lost; of the others, why they are not."""
@@ -171,7 +179,7 @@ class _Group:
         for each in prepared:
             step, entry = each.step, each.step.written
             state = found.get(entry.request_id)
-            if state is not None and (state["last"] == step.id or _leads_to(self._database, state, step)):
+            if _has_step(self._database, state, step):
                 done.append(each)
                 continue
             if entry.begun is not None and state is not None:
@@ -217,10 +225,12 @@ def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | 
     return Head(state["epoch"], state["next_seq"], state["size_bytes"], bytes.fromhex(state["hash"])), state["last"]
 
 
-def _leads_to(database: ServerConnection, state: Mapping[str, Any], step: Step) -> bool:
-    """Whether a step is among those of a request, which has gone on since."""
-    if state["next_seq"] <= step.written.seq:
+def _has_step(database: ServerConnection, state: Mapping[str, Any] | None, step: Step) -> bool:
+    """Whether a step is among those of a request, which may have gone on since."""
+    if state is None or state["next_seq"] <= step.written.seq:
         return False
+    if state["last"] == step.id:
+        return True
     documents = _documents(database, step.written.request_id, step.written.seq)
     return step.id in _linked(documents, state["last"], step.written.seq)
 
@@ -377,12 +387,13 @@ def _first_missing(documents: Iterable[Document], start: int, behind: int) -> in
 
 def _start(state: Mapping[str, Any], fetch: Fetch) -> bytes:
     try:
-        return chain_start(state["_id"], state["conversation_id"], _agreed(state, fetch))
+        return chain_start(state["_id"], state["conversation_id"], agreed_in(state, fetch))
     except KeyError as exc:
         raise _Wrong(0, "what was agreed for it is gone") from exc
 
 
-def _agreed(state: Mapping[str, Any], fetch: Fetch) -> bytes:
+def agreed_in(state: Mapping[str, Any], fetch: Fetch) -> bytes:
+    """What was agreed for a request, as it was written."""
     return fetch(bytes.fromhex(state["agreed_blob"])) if "agreed_blob" in state else state["agreed"].encode()
 
 
@@ -409,84 +420,3 @@ def _fact(
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as exc:
         raise _Wrong(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
     return last, StoredFact(seq=seq, step_end=step_end, fact=fact)
-
-
-# ------------------------------------------------------------------------------------- requests and leases
-
-
-def _record(database: ServerConnection, state: Document) -> RequestRecord:
-    request_id = state["_id"]
-    fetch = database.blobs_of(request_owner(request_id))
-    try:
-        agreed = dict(agreed_from(_agreed(state, fetch), fetch))
-    except (KeyError, ValueError, TypeError, IndexError) as exc:
-        text = f"the journal of request {request_id} is damaged: what was agreed for it cannot be read"
-        raise StoreDamaged(text, request_id=request_id) from exc
-    return RequestRecord(
-        request_id=request_id,
-        conversation_id=state["conversation_id"],
-        epoch=state["epoch"],
-        owner=state["owner"],
-        lease_until=state["lease_until"],
-        begun_at=state["begun_at"],
-        ended_at=state["ended_at"] or None,
-        ending=state["ending"] or None,
-        facts=state["next_seq"],
-        size_bytes=state["size_bytes"],
-        agreed=agreed,
-    )
-
-
-def request(database: ServerConnection, request_id: str) -> RequestRecord | None:
-    """See `JournalStore.request`."""
-    with database.in_time():
-        state = database.requests.find_one({"_id": request_id})
-        return None if state is None or state["ending"] == DELETED else _record(database, state)
-
-
-def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord]:
-    """See `JournalStore.unfinished`."""
-    with database.in_time():
-        condition = {"ending": "", "lease_until": {"$lte": database.now()}}
-        found = database.requests.find(condition).sort([("begun_at", 1), ("_id", 1)]).limit(limit)
-        return [_record(database, each) for each in found] if limit > 0 else []
-
-
-def take(database: ServerConnection, request_id: str, owner: str, seconds: float, token: str) -> RequestRecord | None:
-    """See `JournalStore.take`. By `token` who has taken it knows, where the first reply was lost."""
-    with database.in_time():
-        now = database.now()
-        state = database.requests.find_one_and_update(
-            {"_id": request_id, "ending": "", "lease_until": {"$lte": now}},
-            {"$set": {"owner": owner, "lease_until": moment_of(now + seconds), "lease": token}, "$inc": {"epoch": 1}},
-            return_document=ReturnDocument.AFTER,
-        )
-        if state is None:
-            state = database.requests.find_one({"_id": request_id, "lease": token, "ending": ""})
-        return None if state is None else _record(database, state)
-
-
-def renew(database: ServerConnection, owner: str, seconds: float) -> int:
-    """See `JournalStore.renew`."""
-    if not owner:
-        return 0
-    with database.in_time():
-        until = moment_of(database.now() + seconds)
-        return database.requests.update_many({"owner": owner}, {"$set": {"lease_until": until}}).matched_count
-
-
-def release(database: ServerConnection, request_id: str, epoch: int) -> bool:
-    """See `JournalStore.release`."""
-    with database.in_time():
-        change = {"$set": {"owner": "", "lease_until": 0.0}}
-        told = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, change)
-        return bool(told.matched_count)
-
-
-def abandon(database: ServerConnection, request_id: str, epoch: int, token: str) -> bool:
-    """See `JournalStore.abandon`. By `token` who has done it knows, where the first reply was lost."""
-    with database.in_time():
-        database.keep_heads([(request_id, None)])
-        change = {"ending": "abandoned", "ended_at": database.now(), "owner": "", "lease_until": 0.0, "lease": token}
-        told = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
-        return bool(told.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))

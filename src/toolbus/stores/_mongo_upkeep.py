@@ -15,7 +15,7 @@ _BATCH = 100
 
 
 def forget(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
-    """See `Store.forget`. In `marked` it notes that there was one, for when it is done again."""
+    """See `Store.forget`. In `marked` it notes what it is about to delete, for when it is done again."""
     with database.in_time():
         while True:
             state = settled(database, conversation_id)
@@ -23,23 +23,26 @@ def forget(database: ServerConnection, conversation_id: str, marked: list[str]) 
             if unfinished is not None:
                 raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished['_id']}")
             if state is None:
-                return _forget_without_turns(database, conversation_id) or bool(marked)
+                _forget_without_turns(database, conversation_id, marked)
+                return bool(marked)
             guard = {"_id": conversation_id, "generation": state["generation"], "messages": state["messages"]}
+            marked.append(conversation_id)
             told = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
             if told.matched_count:
-                marked.append(conversation_id)
                 finish_forgetting(database, {**state, "forgotten": True})
                 return True
+            marked.clear()
 
 
-def _forget_without_turns(database: ServerConnection, conversation_id: str) -> bool:
+def _forget_without_turns(database: ServerConnection, conversation_id: str, marked: list[str]) -> None:
     """Forget a conversation in which toolbus has written no message."""
     ended = list(database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", DELETED]}}))
-    delete_requests(database, ended)
     names = database.names
     condition: Document = {names.session: {"$in": session_ids(conversation_id)}, f"{names.own}.turn": None}
-    told = database.messages.delete_many(condition)
-    return bool(ended) or bool(told.deleted_count)
+    if ended or database.messages.find_one(condition) is not None:
+        marked.append(conversation_id)
+        delete_requests(database, ended)
+        database.messages.delete_many(condition)
 
 
 def prune_requests(database: ServerConnection, before: float) -> Pruned:
