@@ -151,7 +151,7 @@ class Caller:
         self.events: list[Event] = []
 
     async def __call__(self, name: str, /, *, seconds: float = 30.0, **arguments: Any) -> Ended:
-        """The event with which the call ended."""
+        """The event with which the call ended, which has so many seconds."""
         provider = ScriptedProvider([calls((name, arguments)), text("Done.")])
         async with Runtime(
             provider=provider, tools=self._registry, limits=Limits(tool_timeout_seconds=seconds)

@@ -246,6 +246,7 @@ async def test_audio_is_an_artifact_of_which_the_model_reads_the_name():
         (["3"], {"result": 3}, '{"result":3}'),
         (["noon"], {"result": "noon"}, '{"result":"noon"}'),
         (['{"a":1}', '{"a":2}'], {"result": [{"a": 1}, {"a": 2}]}, '{"result":[{"a":1},{"a":2}]}'),
+        (["hello"], {"content": "hello"}, '{"content":"hello"}'),
         (["Three."], {"sum": 3}, '{"ok":true,"message":"Three.","data":{"sum":3}}'),
     ],
 )

@@ -57,6 +57,7 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._ping_seconds = ping_seconds
         self._live: _Live | None = None
+        self._told = ""
         self._life: anyio.CancelScope | None = None
         self._since = 0.0
         self._connected_at = math.inf  # of the newest attempt; never, as long as it has not come so far
@@ -125,7 +126,7 @@ class Connection:
             tools = await _all_tools(client)
             life.deadline = math.inf
             self._listed(tools)
-            self._live, self.why = _Live(client), ""
+            self._live, self.why, self._told = _Live(client), "", ""
             self._since = self._connected_at = anyio.current_time()
             self.protocol = client.protocol_version
             _logger.info("MCP server %s is connected, with %s tools", self.server.name, len(tools))
@@ -245,7 +246,9 @@ class Connection:
         said = str(words)
         self.why = clean(f"{why}; it said: {said}" if said else why)[:2_000]
         if not self._closing:
-            _logger.warning("MCP server %s is away: %s", self.server.name, self.why)
+            known, self._told = self._told == why, why  # told once for each outage and reason, not for each attempt
+            level = logging.DEBUG if known else logging.WARNING
+            _logger.log(level, "MCP server %s is away: %s", self.server.name, self.why)
 
     # --------------------------------------------------------------------------------------------------- calls
 
@@ -285,6 +288,7 @@ class Connection:
                 await context.progress(message or "", done=progress, total=total)
 
         unknown = not read_only
+        name = self.server.name
         try:
             return await live.client.call_tool(tool, arguments, progress_callback=tell)
         except mcp.MCPError as exc:
@@ -293,13 +297,16 @@ class Connection:
             if exc.code == -32600 and exc.message in _SESSION_GONE:
                 self._on_end()  # it was restarted, and knows nothing of this connection
                 raise ReportedFailure(Failure("error", self._away(exc.message), retryable=True), exc.message) from exc
+            if exc.code in _NOT_SAID:
+                error = f"The MCP server {name!r} gave no answer that can be used: {exc.message}"
+                raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), exc.message) from exc
             raise ToolError(clean(exc.message)[:2_000]) from exc
         except ValidationError as exc:
-            error = f"The MCP server {self.server.name!r} answered with what is no result of a tool."
+            error = f"The MCP server {name!r} answered with what is no result of a tool."
             raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
         except RuntimeError as exc:  # the SDK's for a result that breaks its schema, and for too many questions
             told = getattr(exc.__cause__, "message", None) or str(exc)
-            error = f"The result of {tool!r} breaks what the MCP server {self.server.name!r} promises of it: {told}"
+            error = f"The result of {tool!r} breaks what the MCP server {name!r} promises of it: {told}"
             raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), str(exc)) from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise self._lost(read_only=read_only) from exc
@@ -318,6 +325,7 @@ class Connection:
         return ReportedFailure(Failure("error", error, retryable=read_only, unknown=not read_only), why)
 
 
+_NOT_SAID = (-32700, -32603)  # an answer that cannot be read, also for its size, and an internal error
 _SESSION_GONE = ("Session terminated", "Session not found")  # the SDK's words for HTTP's 404, and its servers'
 
 

@@ -51,8 +51,8 @@ def result_of(answer: CallToolResult) -> Any:
 def _repeats(texts: list[str], data: Any) -> bool:
     """Whether the texts say what `data` says. Of a list some servers give each item a text of its own."""
     wrapped: Any = data
-    if isinstance(data, dict) and cast("dict[str, Any]", data).keys() == {"result"}:
-        wrapped = cast("dict[str, Any]", data)["result"]
+    if isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:  # what is no object is sent in one
+        (wrapped,) = cast("dict[str, Any]", data).values()
     try:
         read = [orjson.loads(each) for each in texts]
     except orjson.JSONDecodeError:

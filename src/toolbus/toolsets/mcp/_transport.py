@@ -171,12 +171,13 @@ def _bounding(most: int) -> Callable[[Any], Any]:
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             left = most
-            async for piece in self._stream:
-                left -= len(piece)
-                if left < 0 or self._problem:
-                    # An error of this kind is the one that the SDK makes an answer to the call of.
-                    raise httpx2.StreamError(self._problem or f"the response has more than {most} bytes")
-                yield piece
+            async with contextlib.aclosing(self._stream.__aiter__()) as pieces:
+                async for piece in pieces:
+                    left -= len(piece)
+                    if left < 0 or self._problem:
+                        # An error of this kind is the one that the SDK makes an answer to the call of.
+                        raise httpx2.StreamError(self._problem or f"the response has more than {most} bytes")
+                    yield piece
 
         async def aclose(self) -> None:
             await self._stream.aclose()

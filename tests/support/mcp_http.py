@@ -1,0 +1,91 @@
+"""MCP servers on sockets of this machine: the SDK's own, in a thread, and answers as they are written down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import uvicorn
+from mcp.server import MCPServer
+
+
+class Served:
+    """An `MCPServer` on a port that stays its own: `stop` and `start` are a restart."""
+
+    def __init__(self, make: Callable[[], MCPServer]) -> None:
+        self._make = make
+        self._port = 0
+        self._thread: threading.Thread | None = None
+        self._server: uvicorn.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/mcp"
+
+    def start(self) -> None:
+        up = threading.Event()
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: Any = None) -> None:
+                await super().startup(sockets)
+                up.set()
+
+            @contextmanager
+            def capture_signals(self) -> Generator[None]:
+                yield
+
+        def run() -> None:  # the application too is made off the test's own event loop
+            app = self._make().streamable_http_app()
+            config = uvicorn.Config(app, port=self._port, log_config=None, ws="none", timeout_graceful_shutdown=0)
+            self._server = Server(config)
+            self._server.run()
+
+        self._thread = threading.Thread(target=run, name="served-mcp")
+        self._thread.start()
+        assert up.wait(10)
+        assert self._server is not None
+        self._port = self._server.servers[0].sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """Ends what is under way, as a crash would."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(10)
+            self._thread = None
+
+
+@asynccontextmanager
+async def written_down(answer: Callable[[str], bytes]) -> AsyncGenerator[tuple[str, list[str]]]:
+    """A server that gives `answer(body)` to each request, each on a connection of its own.
+
+    Gives its address and the requests' bodies.
+    """
+    seen: list[str] = []
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            got = b""
+            while b"\r\n\r\n" not in got:
+                got += await stream.receive()
+            head, _, body = got.partition(b"\r\n\r\n")
+            length = int(next((line.split(b":")[1] for line in head.lower().split(b"\r\n") if b"-length:" in line), 0))
+            while len(body) < length:
+                body += await stream.receive()
+            seen.append(body.decode())
+            await stream.send(answer(body.decode()))
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, handle)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        yield f"http://127.0.0.1:{port}/mcp", seen
+        group.cancel_scope.cancel()
+
+
+def response(status: str, body: bytes = b"", **headers: str) -> bytes:
+    told = {"content-type": "application/json", "connection": "close", **headers}
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.items())
+    return f"HTTP/1.1 {status}\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body

@@ -1,0 +1,50 @@
+"""A small MCP server over stdio, of the older protocol, without the SDK: it starts in no time.
+
+Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (leaves at once). With `--fail` it complains
+and leaves before it has said anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+TOOLS = ("pid", "environment", "arguments", "hang", "die")
+
+
+def answer(method: str, params: dict[str, Any]) -> Any:
+    if method == "initialize":
+        about = {"name": "small", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+    if method == "ping":
+        return {}
+    if method == "tools/list":
+        return {"tools": [{"name": each, "inputSchema": {"type": "object"}} for each in TOOLS]}
+    if method == "tools/call":
+        name = params["name"]
+        if name == "die":
+            os._exit(3)
+        said = {"pid": os.getpid(), "environment": dict(os.environ), "arguments": [str(Path.cwd()), *sys.argv[1:]]}[
+            name
+        ]
+        return {"content": [{"type": "text", "text": json.dumps(said)}]}
+    return None
+
+
+def main() -> None:
+    if "--fail" in sys.argv:
+        sys.exit("the key is wrong\nget another one")
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message or message.get("params", {}).get("name") == "hang":
+            continue
+        result = answer(message["method"], message.get("params", {}))
+        told = {"error": {"code": -32601, "message": "what?"}} if result is None else {"result": result}
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}) + "\n")
+        sys.stdout.flush()
+
+
+main()

@@ -1,0 +1,311 @@
+"""Servers that die, stand still, come back and change, while calls run. In virtual time, over both eras in memory."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import anyio
+import pytest
+from mcp import types
+
+from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
+from toolbus import Limits, Runtime
+from toolbus.events import ToolCallRequested
+from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+from toolbus.tools import ToolContext
+from toolbus.toolsets.mcp import McpServer, McpTools
+
+anyio_backend = virtual_backends()
+eras = pytest.mark.parametrize("era", ERAS)
+
+
+async def hang(_context: Any, _params: Any) -> types.CallToolResult:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+READS, WRITES = definition("read", read_only_hint=True), definition("write")
+
+
+# ------------------------------------------------------------------------------------------------- dying
+
+
+@eras
+async def test_a_server_killed_in_the_middle_of_calls_fails_them_and_says_what_is_not_known(era: Era):
+    server = FakeMcp([READS, WRITES], hang)
+    ended: dict[str, Any] = {}
+    async with McpTools([server.named("s", era)]) as mcp, anyio.create_task_group() as group:
+
+        async def call(name: str) -> None:
+            ended[name] = await Caller(mcp.registry).failed(name)
+
+        group.start_soon(call, "s__read")
+        group.start_soon(call, "s__write")
+        await settle()
+        assert server.running == 2
+        server.kill()
+        await settle()
+        read, write = ended["s__read"], ended["s__write"]
+        assert (read.reason, read.retryable, read.outcome_unknown) == ("error", True, False)
+        assert (write.reason, write.retryable, write.outcome_unknown) == ("error", False, True)
+        assert "The MCP server 's' went away during the call" in read.error
+        assert "it changes nothing, so try again" in read.error
+        assert "whether it was carried out is not known" in write.error
+
+
+@eras
+async def test_while_a_server_is_away_its_calls_fail_at_once_and_requests_go_on(era: Era):
+    server, other = FakeMcp([WRITES]), FakeMcp([WRITES])
+    async with McpTools([server.named("s", era), other.named("o", era)]) as mcp:
+        server.down = True
+        server.kill()
+        await advance(60)
+        assert [each.connected for each in mcp.status()] == [False, True]
+        before = anyio.current_time()
+        call = Caller(mcp.registry)
+        failed = await call.failed("s__write")
+        assert (failed.reason, failed.retryable, failed.outcome_unknown) == ("error", True, False)
+        assert failed.error.startswith("The MCP server 's' has been away for 60 s: nobody listens.")
+        assert (await call.completed("o__write")).content == "write {}"
+        assert anyio.current_time() == before
+
+
+@eras
+async def test_a_server_restarted_between_calls_serves_the_next_one(era: Era):
+    server = FakeMcp([WRITES])
+    async with McpTools([server.named("s", era)]) as mcp:
+        call = Caller(mcp.registry)
+        await call.completed("s__write")
+        server.kill()
+        await advance(0.5)
+        assert (await call.completed("s__write")).content == "write {}"
+        assert server.connections == 2
+        assert mcp.status()[0].seconds < 0.5
+
+
+async def test_a_server_that_stays_away_is_tried_again_with_growing_waits_of_at_most_8_s(
+    caplog: pytest.LogCaptureFixture,
+):
+    server = FakeMcp([WRITES])
+    at: list[float] = []
+
+    def connect() -> Any:
+        at.append(anyio.current_time())
+        return server.named("x").connect()  # pyright: ignore[reportOptionalCall]
+
+    async with McpTools([McpServer("s", connect=connect)]) as mcp:
+        server.down = True
+        server.kill()
+        await advance(100)
+        waits = [after - before for before, after in itertools.pairwise(at)]
+        assert all(each <= 8 for each in waits)
+        assert waits[0] <= 0.5
+        assert min(waits[-5:]) >= 4
+        assert 14 < len(at) < 30
+        server.down = False
+        await advance(8)
+        assert mcp.status()[0].connected
+        await advance(10)
+        server.kill()  # it was well for so long that it is tried again soon
+        await advance(0.5)
+        assert mcp.status()[0].connected
+    assert "MCP server s is away: nobody listens" in caplog.text
+
+
+async def test_a_server_that_is_away_from_the_start_keeps_nobody_waiting_and_comes_later():
+    server = FakeMcp([WRITES])
+    server.down = True
+    async with McpTools([server.named("s")]) as mcp:
+        assert anyio.current_time() == 0
+        assert (mcp.status()[0].why, mcp.status()[0].tools) == ("nobody listens", ())
+        server.down = False
+        await advance(1)
+        assert mcp.status()[0].tools == ("s__write",)
+
+
+async def test_a_server_that_does_not_answer_at_the_start_is_given_up_after_the_seconds_for_it():
+    server = FakeMcp([WRITES])
+    server.deaf = True
+    async with McpTools([server.named("s")], connect_seconds=5) as mcp:
+        assert anyio.current_time() == 5
+        assert mcp.status()[0].why == "it did not answer within 5 s"
+
+
+@eras
+async def test_a_server_that_stands_still_is_given_up_once_no_call_waits_for_it(era: Era):
+    server = FakeMcp([WRITES], hang)
+    async with McpTools([server.named("s", era)], ping_seconds=20) as mcp:
+        await advance(100)
+        assert server.connections == 1
+        server.deaf = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: Caller(mcp.registry)("s__write", seconds=100))
+            await advance(90)
+            assert mcp.status()[0].connected  # it may be busy with the call, which has a deadline
+            await advance(15)
+        await advance(25)
+        assert not mcp.status()[0].connected
+        assert mcp.status()[0].why == "it did not answer within 10 s"
+        server.deaf = False
+        await advance(40)
+        assert mcp.status()[0].connected
+
+
+# -------------------------------------------------------------------------------------- deadlines and cancellation
+
+
+@eras
+async def test_a_calls_deadline_cancels_it_on_the_server(era: Era):
+    server = FakeMcp([WRITES], hang)
+    async with McpTools([server.named("s", era)]) as mcp:
+        failed = await Caller(mcp.registry).failed("s__write", seconds=3)
+        await settle()
+        assert (failed.reason, anyio.current_time()) == ("timeout", 3)
+        assert (server.running, server.cancelled) == (0, 1)
+        assert mcp.status()[0].connected
+
+
+@eras
+async def test_cancelling_a_request_cancels_its_calls_on_the_server(era: Era):
+    server = FakeMcp([WRITES], hang)
+    provider = ScriptedProvider([calls(("s__write", {}), ("s__write", {"a": 1}))])
+    async with (
+        McpTools([server.named("s", era)]) as mcp,
+        Runtime(provider=provider, tools=mcp.registry) as runtime,
+    ):
+        session = runtime.start("Go.", approval=False)
+        await settle()
+        assert server.running == 2
+        session.cancel("enough")
+        assert (await session.result()).outcome == "cancelled"
+        await settle()
+        assert (server.running, server.cancelled) == (0, 2)
+
+
+async def test_leaving_ends_calls_and_connections_that_hang():
+    server = FakeMcp([WRITES], hang)
+    mcp = McpTools([server.named("s")])
+    async with anyio.create_task_group() as group:
+        async with mcp:
+            handler = mcp.registry.get("s__write")
+            assert handler is not None
+            failures: list[str] = []
+
+            async def call() -> None:
+                try:
+                    await handler(toolbus_context=ToolContext(deps=None))
+                except Exception as exc:
+                    failures.append(str(exc))
+
+            group.start_soon(call)
+            await settle()
+            assert server.running == 1
+        await settle()
+    assert failures == ["it is closing"]
+    assert mcp.status() == ()
+    async with mcp:  # it may be entered again
+        assert mcp.status()[0].connected
+
+
+async def test_leaving_does_not_wait_for_a_server_that_never_comes():
+    server = FakeMcp([WRITES])
+    async with McpTools([server.named("s")]):
+        server.deaf = True
+        server.kill()
+        await advance(2)  # a connection is being made
+        before = anyio.current_time()
+    assert anyio.current_time() == before
+
+
+# ------------------------------------------------------------------------------------------------- changes
+
+
+@eras
+async def test_a_request_that_runs_sees_a_changed_list_at_its_next_round(era: Era):
+    server = FakeMcp([READS])
+
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        server.tools = [definition("write", destructive_hint=False)]
+        await server.tell_change()
+        await anyio.sleep(1)
+        return said(params.name)
+
+    server.answer = answer
+    provider = ScriptedProvider([calls(("s__read", {})), calls(("s__write", {})), text("Done.")])
+    async with (
+        McpTools([server.named("s", era)]) as mcp,
+        Runtime(provider=provider, tools=mcp.registry, limits=Limits(tool_timeout_seconds=9)) as runtime,
+    ):
+        asked: list[ToolCallRequested] = []
+        runtime.bus.connect(ToolCallRequested, asked.append)
+        result = await runtime.run("Go.")
+    assert [each.name for each in asked] == ["s__read", "s__write"]
+    assert [each.ok for each in result.tool_calls] == [True, True]
+    assert [[tool.name for tool in request.tools] for request in provider.requests] == [
+        ["s__read"],
+        ["s__write"],
+        ["s__write"],
+    ]
+
+
+@eras
+async def test_a_server_that_tells_of_changes_all_the_time_is_read_four_times_a_second(era: Era):
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s", era)]):
+        before = server.lists
+        for _ in range(100):
+            await server.tell_change()
+            await advance(0.01)
+        assert server.lists - before <= 5
+
+
+async def test_changes_that_nobody_tells_are_seen_when_it_is_looked_on_the_newer_protocol():
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s")], ping_seconds=10) as mcp:
+        server.tools = [WRITES]
+        await advance(11)
+        assert [each.name for each in mcp.registry] == ["s__write"]
+
+
+@eras
+async def test_a_changed_tool_of_a_server_that_came_back_is_noticed(era: Era, caplog: pytest.LogCaptureFixture):
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s", era)]) as mcp:
+        server.tools = [definition("read", "Other words.", read_only_hint=True)]
+        server.kill()
+        await advance(1)
+        assert mcp.changed == {"s__read": "its description changed since it was pinned"}
+    assert [each.levelno for each in caplog.records if "needs approval" in each.getMessage()] == [logging.WARNING]
+
+
+async def test_a_list_without_an_end_is_refused():
+    pages = 0
+
+    async def more(_context: Any, _params: Any) -> types.ListToolsResult:
+        nonlocal pages
+        pages += 1
+        return types.ListToolsResult(tools=[definition(f"t{pages}")], next_cursor=str(pages))
+
+    from mcp.server import Server
+
+    async with McpTools([McpServer("s", connect=lambda: Server("endless", on_list_tools=more))]) as mcp:
+        assert mcp.status()[0].why == "it lists more than 1000 tools, or on more than 100 pages"
+        assert pages == 100
+
+
+async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():
+    from mcp.server import MCPServer
+
+    server = MCPServer("calc")
+
+    @server.tool()
+    def add(a: int, b: int) -> int:  # pyright: ignore[reportUnusedFunction]
+        """Add two numbers."""
+        return a + b
+
+    async with McpTools([McpServer("calc", connect=lambda: server)]) as mcp:
+        call = Caller(mcp.registry)
+        assert (await call.completed("calc__add", a=1, b=2)).data == {"result": 3}
+        assert (await call.failed("calc__add", a="x", b=2)).reason == "invalid_arguments"

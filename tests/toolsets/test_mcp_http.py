@@ -1,0 +1,158 @@
+"""MCP servers over streamable HTTP: real sockets, both eras, restarts, redirects, and answers that are too large."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Generator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+
+from support.mcp_http import Served, response, written_down
+from support.mcp_server import ERAS, Caller, Era
+from toolbus.errors import ConfigurationError
+from toolbus.events import ToolCallFailed, ToolCallProgress
+from toolbus.toolsets.mcp import McpServer, McpTools
+
+eras = pytest.mark.parametrize("era", ERAS)
+# The SDK does not close the generator of a stream of events that it has read enough of, nor httpx2 those of an answer
+# that is not read to its end; trio complains.
+leaves_generators = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
+)
+
+
+def make() -> MCPServer:
+    server = MCPServer("web")
+
+    @server.tool()
+    async def hello(context: Context[Any, Any]) -> str:  # pyright: ignore[reportUnusedFunction]
+        await context.report_progress(1, 2, "saying")
+        request: Any = context.request_context.request
+        return f"hello {request.headers.get('x-key')}"
+
+    @server.tool()
+    async def hang() -> None:  # pyright: ignore[reportUnusedFunction]
+        await anyio.sleep_forever()
+
+    return server
+
+
+@pytest.fixture
+def served() -> Generator[Served]:
+    served = Served(make)
+    served.start()
+    yield served
+    served.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 -- it is another thread that changes it
+            await anyio.sleep(0.02)
+
+
+@leaves_generators
+@eras
+async def test_a_server_is_called_with_its_headers_and_another_one_in_its_place_too(era: Era, served: Served):
+    server = McpServer("web", url=served.url, headers={"X-Key": "k"}, protocol="auto" if era != "legacy" else era)
+    async with McpTools([server]) as mcp:
+        assert mcp.status()[0].protocol == ("2025-11-25" if era == "legacy" else era)
+        call = Caller(mcp.registry)
+        assert (await call.completed("web__hello")).data == {"result": "hello k"}
+        assert [each.message for each in call.events if isinstance(each, ToolCallProgress)] == ["saying"]
+        assert (await call.failed("web__hang", seconds=0.2)).reason == "timeout"
+
+        ended: list[ToolCallFailed] = []
+        async with anyio.create_task_group() as group:
+
+            async def hang() -> None:
+                ended.append(await Caller(mcp.registry).failed("web__hang"))
+
+            group.start_soon(hang)
+            await anyio.sleep(0.1)
+            await anyio.to_thread.run_sync(served.stop)
+        assert (ended[0].reason, ended[0].outcome_unknown) == ("error", True)
+
+        failed = await call.failed("web__hello")  # by it at the latest, it is known
+        assert failed.reason == "error"
+        await until(lambda: not mcp.status()[0].connected)
+        away = await call.failed("web__hello")
+        assert (away.retryable, away.outcome_unknown) == (True, False)
+        await anyio.to_thread.run_sync(served.start)
+        await until(lambda: mcp.status()[0].connected)
+        assert (await call.completed("web__hello")).data == {"result": "hello k"}
+
+
+@leaves_generators
+@eras
+async def test_a_server_restarted_between_calls_is_found_again(era: Era, served: Served):
+    async with McpTools([McpServer("web", url=served.url, protocol=era)]) as mcp:
+        await anyio.to_thread.run_sync(served.stop)
+        await anyio.to_thread.run_sync(served.start)
+        call = Caller(mcp.registry)
+        with anyio.fail_after(10):
+            while (ended := await call("web__hello")).type != "tool_call_completed":
+                assert isinstance(ended, ToolCallFailed)
+                assert ended.reason == "error"
+                await anyio.sleep(0.1)
+
+
+@pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect", "302 Found"])
+async def test_a_redirect_to_another_address_is_not_followed(status: str):
+    async with written_down(lambda _: response("200 OK", b"{}")) as (private, asked):
+        private = private.replace("127.0.0.1", "localhost")  # another origin, and a private one
+        async with (
+            written_down(lambda _: response(status, location=private)) as (url, _),
+            McpTools([McpServer("web", url=url, headers={"Authorization": "secret"})]) as mcp,
+        ):
+            (web,) = mcp.status()
+            assert not web.connected
+            assert f"Redirect to {private} not followed" in web.why
+        assert asked == []
+
+
+@leaves_generators
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
+    results: dict[str, Any] = {
+        "initialize": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "x", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "big", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "x" * 5_000}]},
+    }
+
+    def answer(body: str) -> bytes:
+        request = json.loads(body)
+        if "id" not in request:
+            return response("202 Accepted")
+        result = results[request["method"]]
+        told = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+        if compressed and request["method"] == "tools/call":
+            return response("200 OK", gzip.compress(told), content_encoding="gzip")
+        return response("200 OK", told)
+
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy", max_response_bytes=2_000)]) as mcp,
+    ):
+        failed = await Caller(mcp.registry).failed("web__big")
+        assert failed.outcome_unknown
+        problem = "is compressed, which was not asked for" if compressed else "has more than 2000 bytes"
+        assert problem in failed.error
+        assert mcp.status()[0].connected
+
+
+async def test_tests_ask_no_servers_of_other_machines():
+    async with McpTools([McpServer("web", url="https://u:p@example.org/mcp?key=k")]) as mcp:
+        why = mcp.status()[0].why
+        assert why.startswith("a test was about to ask mcp at https://example.org/mcp, and")
+    assert issubclass(ConfigurationError, ValueError)

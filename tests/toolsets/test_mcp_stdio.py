@@ -1,0 +1,125 @@
+"""MCP servers that are programs: real processes, with real signals; and two that many people use."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import support
+from support.mcp_server import Caller
+from toolbus.events import ToolCallFailed
+from toolbus.toolsets.mcp import McpServer, McpTools
+
+PROGRAM = str(Path(support.__path__[0]) / "small_mcp_program.py")
+BIN = Path(sys.executable).parent
+
+
+def small(*args: str, **options: Any) -> McpServer:
+    return McpServer("small", command=sys.executable, args=[PROGRAM, *args], **options)
+
+
+async def said(call: Caller, tool: str) -> Any:
+    return json.loads((await call.completed(tool)).content)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 -- it is another process that changes it
+            await anyio.sleep(0.02)
+
+
+async def test_a_program_gets_the_variables_that_are_allowed_and_those_that_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    server = small(env={"TOKEN": "t", "HOME": "/elsewhere"})
+    async with McpTools([server]) as mcp:
+        got = await said(Caller(mcp.registry), "small__environment")
+    assert (got.pop("TOKEN"), got.pop("HOME"), got.pop("LC_ALL")) == ("t", "/elsewhere", "C.UTF-8")
+    assert got["PATH"] == os.environ["PATH"]
+    allowed = {"PATH", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "LC_CTYPE", "LC_MESSAGES"}
+    assert got.keys() <= allowed
+
+
+async def test_no_shell_reads_the_arguments_and_the_program_runs_where_it_is_to(tmp_path: Path):
+    async with McpTools([small("$HOME", "; echo *", cwd=tmp_path)]) as mcp:
+        cwd, *arguments = await said(Caller(mcp.registry), "small__arguments")
+    assert (Path(cwd).name, arguments) == (tmp_path.name, ["$HOME", "; echo *"])
+
+
+async def test_a_program_killed_in_the_middle_of_a_call_fails_it_and_is_started_again():
+    async with McpTools([small()]) as mcp:
+        call = Caller(mcp.registry)
+        first = await said(call, "small__pid")
+        ended: list[ToolCallFailed] = []
+        async with anyio.create_task_group() as group:
+
+            async def hang() -> None:
+                ended.append(await Caller(mcp.registry).failed("small__hang"))
+
+            group.start_soon(hang)
+            await anyio.wait_all_tasks_blocked()
+            os.kill(first, signal.SIGKILL)
+        assert (ended[0].reason, ended[0].outcome_unknown, ended[0].retryable) == ("error", True, False)
+        await until(lambda: mcp.status()[0].connected)
+        assert await said(call, "small__pid") != first
+        assert (await call.failed("small__die")).outcome_unknown
+
+
+async def test_a_program_that_is_stopped_is_given_up_and_another_one_is_started(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.6)
+    async with McpTools([small()], ping_seconds=0.2) as mcp:
+        call = Caller(mcp.registry)
+        first = await said(call, "small__pid")
+        os.kill(first, signal.SIGSTOP)
+        try:
+            late = await call.failed("small__pid", seconds=0.2)
+            assert late.reason == "timeout"
+            await until(lambda: not mcp.status()[0].connected)
+            away = await call.failed("small__pid")
+            assert (away.retryable, away.outcome_unknown) == (True, False)
+            assert "it did not answer within 0.6 s" in away.error
+        finally:
+            os.kill(first, signal.SIGKILL)  # else ending it takes 4 s
+        await until(lambda: mcp.status()[0].connected)
+        assert await said(call, "small__pid") != first
+
+
+async def test_the_last_words_of_a_program_are_told(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, "toolbus.mcp")
+    servers = [small("--fail"), McpServer("none", command="no-such-program")]
+    async with McpTools(servers) as mcp:
+        failed, none = mcp.status()
+        assert failed.why.endswith("it said: the key is wrong | get another one")
+        assert none.why == "there is no no-such-program"
+    assert "MCP server small says: get another one" in caplog.text
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # they take seconds to start, and are the same to both loops
+async def test_real_servers_of_others_work(tmp_path: Path):
+    await anyio.run_process(["git", "init", "-q", "-b", "trunk", str(tmp_path)])
+    (tmp_path / "new.txt").write_text("new")
+    servers = [
+        McpServer("time", command=str(BIN / "mcp-server-time"), args=["--local-timezone=UTC"]),
+        McpServer("git", command=str(BIN / "mcp-server-git"), args=["-r", str(tmp_path)]),
+    ]
+    async with McpTools(servers) as mcp:
+        call = Caller(mcp.registry)
+        now = (await call.completed("time__get_current_time", timezone="Asia/Tokyo")).data
+        assert datetime.fromisoformat(now["datetime"]).utcoffset() == timedelta(hours=9)
+        assert "new.txt" in (await call.completed("git__git_status", repo_path=str(tmp_path))).content
+        outside = await call.failed("git__git_status", repo_path="/")
+        assert "outside the allowed repository" in outside.error
+        specs = mcp.registry.specs
+        assert (specs["git__git_status"].approval, specs["git__git_reset"].approval) == (False, True)
