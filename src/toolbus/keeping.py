@@ -28,6 +28,7 @@ OnStoreFailure: TypeAlias = Literal["stop", "warn"]
 _logger = logging.getLogger("toolbus.store")
 _RENEWALS = 3  # in the time of a lease: so that one which fails costs nothing
 _ANSWER_SECONDS = 4.5  # that a store has, so that a session, which waits for 5 (G21), is told what is wrong
+_RESULT_SECONDS = 4.8  # after which a result is there though the store fails (G21)
 _RETRY_SECONDS = 1.0  # between attempts to write what could not be written
 _WARN_AT = 0.8  # of a limit
 
@@ -48,6 +49,8 @@ class _Kept:
     has_warned: bool = False
     has_ended: bool = False
     is_abandoned: bool = False
+    problem: StoreError | None = None  # for which its newest step was not written, and since when it tries to
+    tries_since: float = 0.0
     has_told_size: bool = False
 
 
@@ -94,17 +97,19 @@ class Keeper:
         entry = self._entry(kept, seq, facts)
         if kept.unwritten is not None:
             entry = _joined(kept.unwritten, entry)
-        kept.unwritten = entry
+        kept.unwritten, kept.tries_since = entry, anyio.current_time()
         try:
             size_bytes = await self._write(kept, entry)
         except LeaseLost:
             kept.unwritten = None
             raise
         except StoreError as exc:
+            kept.problem = exc
             if self._on_failure == "stop":
                 raise
             self._warn(kept, exc)
             return None
+        kept.problem = None
         self._watch_size(kept, size_bytes)
         return size_bytes
 
@@ -190,8 +195,11 @@ class Keeper:
 
     # --------------------------------------------------------------------------------------- endings, leases
 
-    async def let_go(self, session: RequestSession) -> bool:
-        """A request has ended here, or was left. Returns whether the journal has its turn, or may have it."""
+    async def let_go(self, session: RequestSession, remember: Callable[[], Awaitable[object]]) -> bool:
+        """A request has ended here, or was left. Returns whether the journal has its turn, or may have it.
+
+        Else the caller is to `remember` the turn at once; or this does, where it may take longer than a result may.
+        """
         kept = self._kept.pop(session.request_id, None)
         if kept is None:
             return False
@@ -201,6 +209,9 @@ class Keeper:
         may_have_turn = self._on_failure == "warn" and kept.unwritten is not None
         if session.leaves:
             await self._settle(kept)
+            return True
+        if not may_have_turn and kept.problem is not None and kept.problem.retryable:
+            await self._write_off_in_time(kept, remember)
             return True
         unsure = kept.unwritten if kept.is_unsure else None
         if not may_have_turn and unsure is not None and unsure.ending is not None:
@@ -297,6 +308,24 @@ class Keeper:
             await self.store.release(session.request_id, kept.epoch)
         else:
             kept.is_abandoned = await self.store.abandon(session.request_id, kept.epoch)
+
+    async def _write_off_in_time(self, kept: _Kept, remember: Callable[[], Awaitable[object]]) -> None:
+        """The store took its time to fail, and may again: wait for it no longer than the result may take (G21)."""
+        done = anyio.Event()
+
+        async def write_off() -> None:
+            await self._write_off(kept, remember)
+            done.set()
+
+        self._owe(kept.session.request_id, write_off)
+        with anyio.CancelScope(deadline=kept.tries_since + _RESULT_SECONDS):
+            await done.wait()
+
+    async def _write_off(self, kept: _Kept, remember: Callable[[], Awaitable[object]]) -> None:
+        """End a request that has ended without its journal, and remember its turn, unless the journal has it."""
+        request_id = kept.session.request_id
+        if await self.store.abandon(request_id, kept.epoch) or await self.store.request(request_id) is None:
+            await remember()
 
     async def _guarded(self, what: Awaitable[object], *, heals: bool = True) -> StoreError | None:
         """Await `what`; why it failed. What is another process's by now needs no more care.

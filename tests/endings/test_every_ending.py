@@ -541,7 +541,7 @@ async def test_a_store_that_does_not_find_the_history_fails_one_turn_and_no_othe
         heard = listen(runtime.bus)
         store.broken = True
         result = await runtime.run("Go.", conversation_id=CONVERSATION)
-        assert (result.outcome, result.reason, result.messages) == ("failed", "error", [])
+        assert (result.outcome, result.reason, result.messages) == ("failed", "store_error", [])
         assert [event.type for event in heard if event.request_id == result.request_id and event.is_fact] == [
             "request_failed"
         ]
