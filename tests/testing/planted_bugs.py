@@ -371,8 +371,8 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before the simulation found it: a turn whose ending is not known joins its conversation twice."""
     let_go = Keeper.let_go
 
-    async def forgetful(self: Keeper, session: RequestSession) -> bool:
-        has_turn = await let_go(self, session)
+    async def forgetful(self: Keeper, session: RequestSession, *others: Any) -> bool:
+        has_turn = await let_go(self, session, *others)
         return has_turn and (session.leaves != "" or self._on_failure == "warn")
 
     patch.setattr(Keeper, "let_go", forgetful)

@@ -12,10 +12,13 @@ from ..protocols import ToolSpec
 from .approval import definition_of
 from .facts import Facts
 from .judging import is_time_over, request_call
+from .reducer import ends_at_once
 from .state import CallState, CallStatus, Phase, TurnState
 from .steps import Resume
 
 __all__ = ["decide_interrupted", "decide_resume"]
+
+_ENDS = ", and another call ended the request, so it was not run again; it may have had its effect."
 
 
 def decide_resume(state: TurnState, resume: Resume, facts: Facts, _now: float) -> None:
@@ -25,16 +28,18 @@ def decide_resume(state: TurnState, resume: Resume, facts: Facts, _now: float) -
 
 
 def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
-    """What becomes of the calls that had been requested by a process that is gone."""
-    for each in state.open_calls.values():
-        if each.status is not CallStatus.INTERRUPTED:
-            continue
-        spec = state.tools.get(each.call.name)
-        why = _why_not(state, each, spec, now)
-        if not why and spec is not None:
+    """What becomes of the calls that had been requested by a process that is gone.
+
+    All is known before the first is told, so that a call which ends the request at once keeps the others from running.
+    """
+    gone = [each for each in state.open_calls.values() if each.status is CallStatus.INTERRUPTED]
+    verdicts = [(each, spec := state.tools.get(each.call.name), _why_not(state, each, spec, now)) for each in gone]
+    ends = any(why for _, _, why in verdicts) and ends_at_once(state.limits, "interrupted")
+    for each, spec, why in verdicts:
+        if not why and not ends and spec is not None:
             request_call(state, each.call, spec, each.arguments or {}, facts, now)
         else:
-            facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why}")
+            facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why or _ENDS}")
 
 
 def _why_not(state: TurnState, each: CallState, spec: ToolSpec | None, now: float) -> str:
