@@ -134,6 +134,7 @@ _PROVIDER = (
     "default: what the environment names, else extractive"
 )
 _TOOLS = "also offer the tools of MODULE:NAME: a function, a Tool, a list of them or a ToolRegistry; may be repeated"
+_MCP = "also offer the tools of the MCP servers in this mcpServers file; may be repeated"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -223,6 +224,7 @@ def _texts(description: str, epilog: str) -> _Texts:
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--dir", default=".", metavar="PATH", help="the files to ask about; default: here")
     parser.add_argument("-t", "--tools", action="append", default=[], metavar="MODULE:NAME", help=_TOOLS)
+    parser.add_argument("--mcp", action="append", default=[], metavar="FILE", help=_MCP)
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:

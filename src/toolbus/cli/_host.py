@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -50,8 +50,8 @@ class Host:
 
     `show` is told of every event of the request that runs, in order, on the loop's thread; `tick` is called there ten
     times a second meanwhile. `person` is put the questions of the request and its sub-requests, one by one, on the main
-    thread. `around` is entered on the loop's thread once the runtime runs, and left before it ends. `signal` is the
-    last signal that cancelled a request, or None.
+    thread. `around` is entered on the loop's thread once the runtime runs, and left before it ends; `before` is entered
+    there before the runtime, and left after it. `signal` is the last signal that cancelled a request, or None.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Host:
         tick: Callable[[], None] | None,
         person: Person | None = None,
         around: AbstractContextManager[object] | None = None,
+        before: AbstractAsyncContextManager[object] | None = None,
     ) -> None:
         self.signal: int | None = None
         self._runtime = runtime
@@ -70,6 +71,7 @@ class Host:
         self._tick = tick
         self._person = person
         self._around = around
+        self._before = before
         self._waiting = Waiting()
         self._asked: ApprovalRequested | None = None  # the question that stands
         self._wake_thread: int | None = None
@@ -86,6 +88,8 @@ class Host:
             stack.enter_context(self._signals())
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal(name="toolbus"))
             stack.callback(self._runtime.bus.connect(Event, self._hear))
+            if self._before is not None:
+                stack.enter_context(self._portal.wrap_async_context_manager(self._before))
             stack.enter_context(self._portal.wrap_async_context_manager(self._runtime))
             if self._around is not None:
                 stack.enter_context(self._on_loop(self._portal, self._around))

@@ -10,6 +10,7 @@ import orjson
 
 from ..events import EVENT_TYPES, json_schema
 from ._load import load_tools
+from ._mcp import tools_with
 from ._screen import Screen
 from ._text import clean, escape_json
 
@@ -31,13 +32,13 @@ def list_events(options: argparse.Namespace, screen: Screen) -> int:
 
 def list_tools(options: argparse.Namespace, screen: Screen) -> int:
     """Print the tools with their parameters. Raises `ConfigurationError`."""
-    tools = load_tools(options.dir, options.tools)
+    tools, all_there = tools_with(options.mcp, load_tools(options.dir, options.tools), screen)
     if options.json:
         listed = [
             {"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in tools
         ]
         screen.data(escape_json(orjson.dumps(listed, option=orjson.OPT_INDENT_2, default=str).decode()))
-        return 0
+        return 0 if all_there else 1
     for each in tools:
         if screen.said:
             screen.say("\n")
@@ -47,7 +48,7 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
         required = each.parameters.get("required", ())
         for name, schema in each.parameters.get("properties", {}).items():
             screen.data(clean(f"    {_parameter(name, schema, required=name in required)}"))
-    return 0
+    return 0 if all_there else 1
 
 
 def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:

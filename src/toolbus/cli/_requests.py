@@ -20,6 +20,7 @@ from ..runtime import Runtime
 from ._approval import arrange
 from ._host import Host
 from ._load import load_limits, load_provider, load_tools
+from ._mcp import mcp_tools, warnings_told
 from ._place import LEASE_SECONDS, place_of
 from ._screen import Screen
 from ._text import clean, one_line
@@ -86,8 +87,12 @@ def opened(
             on_store_failure="warn" if kept is not None and not kept.is_asked_for else "stop",
         )
         person = arrange(runtime, options, screen, stdout)
-        with Host(runtime, screen, show, tick, person, _recorded(options, runtime, screen)) as host:
-            yield Opened(host, name, kept)
+        quiet = options.quiet or options.log_level is not None  # then these warnings are among what is logged
+        with contextlib.nullcontext() if quiet else warnings_told(screen):
+            mcp = mcp_tools(options.mcp, tools)
+            host = Host(runtime, screen, show, tick, person, _recorded(options, runtime, screen), before=mcp)
+            with host:
+                yield Opened(host, name, kept)
 
 
 @contextlib.contextmanager
@@ -107,7 +112,9 @@ def _kept(options: argparse.Namespace, screen: Screen, provider: str) -> Kept | 
         if options.store is not None or options.continue_ is not None:
             raise ConfigurationError(f"this Python has no SQLite, so nothing can be kept: {exc}") from exc
         return None
-    command = {"provider": provider, "dir": os.path.abspath(options.dir), "tools": options.tools}  # noqa: PTH100
+    command: dict[str, Any] = {"provider": provider, "dir": os.path.abspath(options.dir), "tools": options.tools}  # noqa: PTH100
+    if options.mcp:
+        command["mcp"] = options.mcp
     return kept_for(options, screen, command)
 
 

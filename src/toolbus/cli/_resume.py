@@ -206,6 +206,8 @@ class _Resuming:
             raise ConfigurationError(f"it needs code of yours: {self._typed(name, command)}")
         if missing:
             raise ConfigurationError(f"it needs tools of yours: {self._typed(None, command)}")
+        if command.get("mcp"):
+            raise ConfigurationError("it needs MCP servers, which resume does not connect; --abandon ends it")
         folder = options.dir or command.get("dir") or "."
         return {
             "provider": load_provider(name)[0],

@@ -1,0 +1,57 @@
+"""`--mcp FILE`: the tools of MCP servers, listed and called. Over a small program, which is a real one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from desk import Command
+
+import support
+
+
+@pytest.fixture
+def servers(folder: Path) -> str:
+    program = str(Path(support.__path__[0]) / "small_mcp_program.py")
+    written = {"small": {"command": sys.executable, "args": [program]}}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": written}))
+    (folder / "away.json").write_text(json.dumps({"mcpServers": {"away": {"command": "no-such-program"}}}))
+    (folder / "asking.py").write_text(
+        "from toolbus.testing import ScriptedProvider, calls, text\n"
+        "provider = ScriptedProvider([calls(('small__pid', {})), text('Done.')])\n"
+    )
+    return "mcp.json"
+
+
+def test_the_tools_of_servers_are_listed_beside_the_others(toolbus: Command, servers: str):
+    ended = toolbus("tools", "--mcp", servers, "--json")
+    assert (ended.status, ended.err) == (0, "")
+    names = [each["name"] for each in json.loads(ended.out)]
+    assert names[:4] == ["list_files", "search_text", "read_lines", "small__pid"]
+
+
+def test_a_server_that_cannot_be_reached_is_told_and_the_status_says_so(toolbus: Command, servers: str):
+    ended = toolbus("tools", "--mcp", servers, "--mcp", "away.json")
+    assert ended.status == 1
+    assert ended.err == "toolbus: MCP server away is away: there is no no-such-program\n"
+    assert "small__hang" in ended.out
+
+
+def test_a_question_may_be_answered_by_a_servers_tool(toolbus: Command, servers: str):
+    ended = toolbus(
+        "ask", "Go.", "--mcp", servers, "--mcp", "away.json", "-p", "asking:provider", "--approve", "all", "--json"
+    )
+    assert ended.status == 0, ended.err
+    result = json.loads(ended.out)
+    assert [(each["name"], each["ok"]) for each in result["tool_calls"]] == [("small__pid", True)]
+    assert "toolbus: MCP server away is away" in ended.err
+
+
+def test_a_file_that_is_no_list_of_servers_is_wrong_usage(toolbus: Command, folder: Path):
+    (folder / "mcp.json").write_text("{}")
+    for command in (("tools",), ("ask", "Go.")):
+        ended = toolbus(*command, "--mcp", "mcp.json")
+        assert ended.status == 2
+        assert 'mcp.json has no object "mcpServers" in it' in ended.err
