@@ -25,8 +25,10 @@ from pathlib import Path
 
 import anyio
 
+from toolbus.errors import MissingExtra
 from toolbus.toolsets.code_context import CodeHit, CodeIndex
-from toolbus.toolsets.code_context._index import lexical
+from toolbus.toolsets.code_context._embedding import load_embedder
+from toolbus.toolsets.code_context._ranking import CANDIDATES, Ranked, lexical, reranked
 from toolbus.toolsets.code_context._storage import Row, Storage, opened
 from toolbus.toolsets.code_context._words import as_query
 
@@ -97,7 +99,38 @@ def variants() -> dict[str, Search]:
     def behind(storage: Storage, question: str) -> list[CodeHit]:
         return hits_of(lexical(storage, as_query(question), TOP_K))
 
-    return {"words (FTS5)": plain, "words, tests behind": behind}
+    found: dict[str, Search] = {"words (FTS5)": plain, "words, tests behind": behind}
+    try:
+        embedder = load_embedder()
+    except MissingExtra as exc:
+        print(f"without the model: {exc}", file=sys.stderr)
+        return found
+
+    def model(candidates: int) -> Search:
+        def search(storage: Storage, question: str) -> list[CodeHit]:
+            best = lexical(storage, as_query(question), candidates)
+            return hits_of(reranked(storage, embedder, question, best, lambda: None)[:TOP_K])
+
+        return search
+
+    def fused(storage: Storage, question: str) -> list[CodeHit]:
+        """Reciprocal-rank fusion of both orders, with its usual 60."""
+        best = lexical(storage, as_query(question), CANDIDATES)
+        if not best:
+            return []
+        query = embedder.embed(question)
+        vectors = [row.vector or embedder.embed(row.text) for row, _ in best]
+        close = embedder.closeness(query, vectors)
+        by_model = sorted(range(len(best)), key=lambda each: -close[each])
+        scores = {each: 1 / (61 + each) + 1 / (61 + place) for place, each in enumerate(by_model)}
+        order: Ranked = [(best[each][0], score) for each, score in sorted(scores.items(), key=lambda pair: -pair[1])]
+        return hits_of(order[:TOP_K])
+
+    found[f"model over the first {CANDIDATES}, vectors not kept yet"] = model(CANDIDATES)
+    found[f"model over the first {CANDIDATES}, vectors kept"] = model(CANDIDATES)
+    found["model over the first 20"] = model(20)
+    found[f"rank fusion of both orders, first {CANDIDATES}"] = fused
+    return found
 
 
 def measure(storage: Storage, asked: list[tuple[str, list[Span]]], search: Search, *, misses: bool) -> str:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 # What imports an extra's package, by the extra: the public call that needs it.
 ADAPTERS = {
     "anthropic": "import toolbus; toolbus.Runtime(provider='anthropic:some-model')",
+    "code": (
+        "import anyio, tempfile; from pathlib import Path; from toolbus.toolsets.code_context import CodeIndex; "
+        "root = Path(tempfile.mkdtemp()); (root / 'a.py').write_text('def renew(): ...'); "
+        "anyio.run(CodeIndex(root, cache_dir=root, rerank=True).hybrid_search, 'renew', 5)"
+    ),
     "mcp": "from toolbus.toolsets.mcp import McpTools; McpTools([])",
     "mongo": "from toolbus.stores import MongoStore; MongoStore('mongodb://127.0.0.1')",
     "ollama": "import toolbus; toolbus.Runtime(provider='ollama:some-model')",

@@ -112,7 +112,7 @@ async def test_a_missing_retriever_fails_the_call_and_says_so():
 async def test_a_request_gets_the_code_that_its_user_message_is_about(tmp_path: Path):
     (tmp_path / "lease.py").write_text('def renew(lease):\n    """Hold a lease for longer."""\n')
     script = ScriptedProvider([calls(("request_code_context", {"token_budget": 500})), text("By renew().")])
-    tool = code_context_tool(CodeIndex(tmp_path, cache_dir=tmp_path / "cache"))
+    tool = code_context_tool(CodeIndex(tmp_path, cache_dir=tmp_path / "cache", rerank=False))
     async with Runtime(script, tools=[tool]) as runtime:
         result = await runtime.run("How is a lease held for longer?")
     data = result.tool_calls[0].data

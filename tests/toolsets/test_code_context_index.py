@@ -40,7 +40,7 @@ def write(path: Path, text: str, *, changed_ns: int = LONG_AGO_NS) -> None:
 
 
 def index_of(tree: Path, **options: Any) -> CodeIndex:
-    return CodeIndex(tree, cache_dir=tree.parent / "cache", **options)
+    return CodeIndex(tree, cache_dir=tree.parent / "cache", rerank=False, **options)
 
 
 async def ids(index: CodeIndex, query: str) -> list[str]:

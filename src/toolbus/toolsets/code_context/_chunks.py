@@ -27,9 +27,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _SUFFIX_LIST = (
     ".py .pyi .pyx .js .mjs .cjs .jsx .ts .tsx .mts .vue .svelte .java .kt .kts .scala .groovy .c .h .cc .cpp .cxx "
-    ".hpp .hh .m .mm .cs .fs .go .rs .rb .php .pl .pm .lua .r .jl .swift .dart .ex .exs .erl .hs .ml .mli .clj .el .lisp "
-    ".sh .bash .zsh .fish .ps1 .sql .proto .graphql .css .scss .less .html .md .mdx .rst .adoc .txt .toml .ini .cfg "
-    ".yaml .yml .cmake .gradle .tf .nix .zig"
+    ".hpp .hh .m .mm .cs .fs .go .rs .rb .php .pl .pm .lua .r .jl .swift .dart .ex .exs .erl .hs .ml .mli .clj .el "
+    ".lisp .sh .bash .zsh .fish .ps1 .sql .proto .graphql .css .scss .less .html .md .mdx .rst .adoc .txt .toml .ini "
+    ".cfg .yaml .yml .cmake .gradle .tf .nix .zig"
 )
 _SUFFIXES = frozenset(_SUFFIX_LIST.split())
 _NAMES = frozenset({"Makefile", "Dockerfile", "Justfile", "Rakefile", "CMakeLists.txt"})

@@ -21,20 +21,19 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from ...errors import ConfigurationError, ToolError
+from ...errors import ConfigurationError, MissingExtra, ToolError
 from ..workspace._patterns import compile_glob
-from ..workspace._scan import is_secondary
 from ..workspace._tree import FileEntry, Tree
 from ._chunks import Chunk, chunk_text, is_source
-from ._storage import FORMAT, FileState, Row, Storage, forget, opened
+from ._embedding import Embedder, check_installed, load_embedder
+from ._ranking import CANDIDATES, Ranked, lexical, reranked
+from ._storage import FORMAT, FileState, Storage, forget, opened
 from ._words import as_query
 
 __all__ = ["CodeHit", "CodeIndex", "IndexReport", "Retriever"]
 
 _BATCH_BYTES = 1_048_576  # of sources in one transaction: a third of a second, for which other processes wait
 _BATCH_FILES = 100
-_SECONDARY_WEIGHT = 0.7
-_LEXICAL_POOL = 4  # times as many as are wanted, since tests and examples among them move down
 _FRESH_NS = 2_000_000_000  # a file that is younger may change again without a new time of change
 _LOCK_SECONDS = 0.05
 
@@ -87,12 +86,15 @@ class CodeIndex:
     Python is cut into functions, methods and classes by its syntax tree, everything else by definitions, headings and
     indentation. Each search first looks for files that have changed (time of change and size, then a digest), so the
     first one takes longest; what it has done is kept if it is cancelled. Then SQLite's FTS5 finds candidates by their
-    words, identifiers split.
+    words, identifiers split, and a small model on this machine orders the best fifty of them by what they mean; what it
+    makes of a chunk is kept too. `rerank=False` leaves the model out, `rerank=True` insists on it; by default it is
+    used where the extra `code` is installed.
 
     The index is a file below `cache_dir` (by default toolbus/code-context in the user's cache folder), for its owner
     alone (0600); it holds the sources' text, and may be deleted at any time. Several threads and processes may use it
     at once. Files above `max_file_bytes`, and files past `max_files` or `max_chunks`, are left out.
-    Raises `ConfigurationError` for a root that is no directory, or a bound that is not above zero.
+    Raises `ConfigurationError` for a root that is no directory, or a bound that is not above zero, and with
+    `rerank=True` `MissingExtra` where the extra is not installed.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class CodeIndex:
         root: str | Path,
         *,
         glob: str = "",
+        rerank: bool | None = None,
         cache_dir: str | Path | None = None,
         max_file_bytes: int = 524_288,
         max_files: int = 20_000,
@@ -109,6 +112,10 @@ class CodeIndex:
         for name, value in bounds.items():
             if not value > 0:
                 raise ConfigurationError(f"CodeIndex: {name} is {value!r}; it must be above 0")
+        self._rerank = _can_rerank() if rerank is None else rerank
+        if rerank:
+            check_installed()
+        self._load: Callable[[], Embedder] = load_embedder
         self._tree = Tree(root)
         self._wanted = compile_glob(glob) if glob.strip() else is_source
         self._max_file_bytes = max_file_bytes
@@ -136,16 +143,22 @@ class CodeIndex:
             _Update(self, storage, check).run()
             return [
                 CodeHit(f"{row.path}#{row.start}:{row.end}", row.text, score)
-                for row, score in self._ranked(storage, query, top_k)
+                for row, score in self._ranked(storage, query, top_k, check)
             ]
 
     def _refresh(self, check: Callable[[], None]) -> IndexReport:
         with self._storage(check) as storage:
             return _Update(self, storage, check).run()
 
-    def _ranked(self, storage: Storage, query: str, top_k: int) -> list[tuple[Row, float]]:
+    def _ranked(self, storage: Storage, query: str, top_k: int, check: Callable[[], None]) -> Ranked:
         words = as_query(query)
-        return lexical(storage, words, top_k) if words else []
+        if not words:
+            return []
+        embedder = self._load() if self._rerank else None
+        if embedder is None:
+            return lexical(storage, words, top_k)
+        found = lexical(storage, words, max(top_k, CANDIDATES))
+        return reranked(storage, embedder, query, found, check)[:top_k]
 
     @contextlib.contextmanager
     def _storage(self, check: Callable[[], None]) -> Generator[Storage]:
@@ -271,11 +284,12 @@ class _Update:
         self._batch_bytes = 0
 
 
-def lexical(storage: Storage, words: str, count: int) -> list[tuple[Row, float]]:
-    """The best `count` chunks by their words alone; tests, examples and vendored sources count less."""
-    rows = storage.search(words, _LEXICAL_POOL * count)
-    scored = [(row, row.score * (_SECONDARY_WEIGHT if is_secondary(row.path) else 1.0)) for row in rows]
-    return sorted(scored, key=lambda each: -each[1])[:count]
+def _can_rerank() -> bool:
+    try:
+        check_installed()
+    except MissingExtra:
+        return False
+    return True
 
 
 def default_cache_dir(platform: str = sys.platform) -> Path:

