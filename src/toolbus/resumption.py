@@ -81,10 +81,13 @@ class Unfinished:
             try:
                 session = await self._taken_up(record, take_up)
             except ToolbusError as exc:
-                if exc.retryable and isinstance(exc, StoreError):
+                stops = exc.retryable and isinstance(exc, StoreError)
+                if stops and not sessions:
                     raise  # it is not the request's: the others can go on no more than this one
                 logger.warning("the request cannot go on: %s", exc, extra={"request_id": record.request_id})
                 problems.append(ResumeProblem(request=record, error=exc))
+                if stops:
+                    break
                 continue
             if session is None:
                 held += 1

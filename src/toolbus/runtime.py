@@ -49,7 +49,6 @@ __all__ = ["RequestOptions", "Runtime"]
 _logger = logging.getLogger("toolbus.runtime")
 _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
 
-
 OutputT = TypeVar("OutputT")
 _MOST_CONVERSATIONS = 10_000  # of which approvals, and what was left out of them, are kept in mind
 
@@ -232,7 +231,8 @@ class Runtime:
         return late
 
     def _cancel_all(self, reason: str) -> int:
-        return sum(session.leave(reason) for session in list(self._sessions.values()))
+        stops = RequestSession.cancel if self._keeper is None else RequestSession.leave
+        return sum(stops(session, reason) for session in list(self._sessions.values()))
 
     # ------------------------------------------------------------------------------------------------- requests
 

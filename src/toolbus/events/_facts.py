@@ -86,8 +86,8 @@ class RequestResumed(Event):
     """A request goes on in another process, or another runtime, than it was begun in.
 
     `resumption` counts from 1. Of the calls that had been requested before it, nobody knows whether they ran: behind
-    it each of them is requested once more (tools that are `idempotent`), or ends as `interrupted`. `deadline` is seconds
-    from `at`, where the request got new time; None where the deadline that it had stays.
+    it each of them is requested once more (tools that are `idempotent`), or ends as `interrupted`. `deadline` is
+    seconds from `at`, where the request got new time; None where the deadline that it had stays.
     """
 
     type: Literal["request_resumed"] = "request_resumed"

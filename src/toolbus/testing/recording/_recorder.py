@@ -122,8 +122,8 @@ class Recorder:
         return await self._journal.facts_of(request_id) if isinstance(self._journal, FactReader) else ()
 
     def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
-        if self._file is None:
-            return
+        if self._file is None or (seq > 0 and request_id not in self._written):
+            return  # of one that was begun before the recording, or elsewhere, the beginning is not known
         session = self._bus.view(request_id)
         if isinstance(session, RequestSession):
             self._write_agreement(session, seq, facts)
