@@ -20,7 +20,7 @@ from ...clock import SessionClock
 from ...core.history import Shape
 from ...core.state import CallStatus, Messages, Phase, TurnState
 from ...core.steps import HistoryShaped
-from ...errors import ProviderError, ToolbusError
+from ...errors import ProviderError, ProviderTimeout, ToolbusError
 from ...events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -276,7 +276,8 @@ class RecordedModel:
             raise Stopped(_ENDS_HERE)
         if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
-        if fact.at >= stage.state.model_deadline:
+        failed = isinstance(fact, (ModelRetrying, RequestFailed)) and fact.reason != ProviderTimeout.code
+        if fact.at >= stage.state.model_deadline and not failed:  # it may have failed at that moment
             await anyio.sleep_forever()  # until the deadline, which has fired already
         raise self._failure(fact)
 
