@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cut_off import COMMAND, cut_off
 from desk import Command
 
 import support
@@ -55,3 +56,10 @@ def test_a_file_that_is_no_list_of_servers_is_wrong_usage(toolbus: Command, fold
         ended = toolbus(*command, "--mcp", "mcp.json")
         assert ended.status == 2
         assert 'mcp.json has no object "mcpServers" in it' in ended.err
+
+
+def test_a_request_with_servers_is_not_resumed_without_them(toolbus: Command, kept: Path):
+    cut_off(kept, ("send", {"to": "Ann"}), "Send", command={**COMMAND, "mcp": ["mcp.json"]})
+    ended = toolbus("resume", "-p", "scenes:scripted", "-t", "scenes:resumable")
+    assert ended.status == 1
+    assert "it needs MCP servers, which resume does not connect" in ended.err

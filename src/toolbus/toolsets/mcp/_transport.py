@@ -1,7 +1,7 @@
 """From a server's description to one client of the SDK's, ready to be entered: once, in the task that will leave it.
 
-The one module that imports the SDK at run time. It adds to the SDK's transports what they do not have: a program's
-last words, bounds on HTTP responses, and word of a connection that has ended.
+Adds to the SDK's transports what they do not have: a program's last words, bounds on HTTP responses, and word of a
+connection that has ended.
 """
 
 from __future__ import annotations
