@@ -104,3 +104,15 @@ def test_a_question_is_a_query_for_its_telling_words_and_has_no_syntax():
     assert as_query('How does "renewLease" OR (x) NEAR work?') == '"renew" OR "lease" OR "x" OR "near" OR "work"'
     assert as_query("what is it") == '"what" OR "is" OR "it"'
     assert as_query("?!") == ""
+
+
+def test_a_large_python_file_is_parsed_in_pieces_and_cut_as_a_small_one():
+    functions = [f"@decorated\ndef take_{n}(x):\n" + "    work(x)\n" * 20 for n in range(600)]
+    source = "\n\n".join(functions)
+    assert len(source) > 100_000
+    assert outline("a.py", source) == [(1 + 24 * n, 22 + 24 * n, f"take_{n}") for n in range(600)]
+
+
+def test_a_large_python_file_whose_pieces_do_not_parse_is_cut_by_its_definitions():
+    source = 'TEXT = """\n' + "def inside(): pass\n" * 3_000 + '"""\n\n\ndef outside():\n    pass\n'
+    assert outline("a.py", source)[-1][2].endswith("outside")

@@ -19,10 +19,11 @@ _MAX_LINES = 80  # of one chunk; longer functions are split
 _MAX_CHARS = 6_000
 _SMALL_LINES = 12  # of blocks that are joined with their neighbours, outside of Python
 _SMALL_CLASS_LINES = 30  # such a class stays one chunk
-_MAX_AST_BYTES = 262_144  # the parser holds the interpreter's lock: this much takes it about a tenth of a second
+_PARSED_CHARS = 49_152  # at once: the parser holds the interpreter's lock, so nothing else runs for the 20 ms it takes
 _MAX_AVERAGE_LINE = 300  # longer ones are minified, or data
 _LINE_CHARS = 300  # what is looked at of a line to see what it defines
 _PARSED_AS = "<code context>"
+_BEGINS = ("def ", "class ", "async def ", "@")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _SUFFIX_LIST = (
@@ -59,7 +60,7 @@ def chunk_text(path: str, text: str) -> list[Chunk]:
     lines = text.split("\n")
     if len(text) > _MAX_AVERAGE_LINE * len(lines):
         return []
-    spans = _python(text, lines) if path.endswith((".py", ".pyi")) else None
+    spans = _python(lines) if path.endswith((".py", ".pyi")) else None
     if spans is None:
         spans = _other(path, lines)
     return [chunk for start, end, name in spans for chunk in _chunks(lines, start, end, name)]
@@ -72,19 +73,36 @@ _Span = tuple[int, int, str]
 # ------------------------------------------------------------------------------------------------- Python
 
 
-def _python(text: str, lines: Sequence[str]) -> list[_Span] | None:
+def _python(lines: Sequence[str]) -> list[_Span] | None:
     """The spans of a Python file, or None where it does not parse."""
-    if len(text) > _MAX_AST_BYTES:
-        return None
     # What is odd in others' sources is no business of whoever asks about them. The filter is for this name alone.
     warnings.filterwarnings("ignore", module=_PARSED_AS)
-    try:
-        module = ast.parse(text, _PARSED_AS)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last is what too many brackets raise
-        return None
     spans: list[_Span] = []
-    _statements(module.body, "", 1, len(lines), spans)
+    for first, last in _pieces(lines):
+        source = "\n".join(lines[first - 1 : last])
+        try:
+            module = ast.parse(source, _PARSED_AS) if len(source) <= 2 * _PARSED_CHARS else None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last is what too many brackets raise
+            module = None
+        if module is None:
+            return None
+        ast.increment_lineno(module, first - 1)
+        _statements(module.body, "", first, last, spans)
     return spans
+
+
+def _pieces(lines: Sequence[str]) -> Iterable[tuple[int, int]]:
+    """First and last lines of pieces that can be parsed alone: they begin at a definition that is not indented.
+
+    In a text in quotes such a line is none; then a piece does not parse.
+    """
+    first, size = 1, 0
+    for number, line in enumerate(lines, start=1):
+        if size > _PARSED_CHARS and line.startswith(_BEGINS) and not lines[number - 2].startswith("@"):
+            yield first, number - 1
+            first, size = number, 0
+        size += len(line) + 1
+    yield first, len(lines)
 
 
 def _statements(body: Iterable[ast.stmt], prefix: str, start: int, last: int, spans: list[_Span]) -> None:
