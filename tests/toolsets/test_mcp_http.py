@@ -151,6 +151,14 @@ async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
         assert mcp.status()[0].connected
 
 
+async def test_a_server_that_wants_no_visitors_is_told_with_its_status():
+    async with (
+        written_down(lambda _: response("401 Unauthorized")) as (url, _),
+        McpTools([McpServer("web", url=url)]) as mcp,
+    ):
+        assert "it said: HTTP 401 Unauthorized" in mcp.status()[0].why
+
+
 async def test_tests_ask_no_servers_of_other_machines():
     async with McpTools([McpServer("web", url="https://u:p@example.org/mcp?key=k")]) as mcp:
         why = mcp.status()[0].why

@@ -102,14 +102,23 @@ async def test_the_wanted_tools_alone_are_taken_and_calls_have_the_servers_deadl
 
 async def test_what_makes_no_tool_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture):
     broken = definition("broken", schema={"type": "object", "properties": {"x": {"type": "nonsense"}}})
-    server = FakeMcp([broken, definition("huge", "x" * 70_000), definition("fine"), definition("fine", "Another.")])
+    deep: dict[str, Any] = {"type": "object"}
+    for _ in range(150):
+        deep = {"type": "object", "properties": {"x": deep}}
+    big = {"type": "object", "properties": {"x": {"type": "integer", "maximum": 10**30}}}
+    server = FakeMcp(
+        [
+            *(broken, definition("huge", "x" * 70_000), definition("deep", schema=deep), definition("big", schema=big)),
+            *(definition("fine"), definition("fine", "Another.")),
+        ]
+    )
     async with McpTools([server.named("s")], ping_seconds=1) as mcp:
         await server.tell_change()
         assert [tool.name for tool in mcp.registry] == ["s__fine"]
         assert mcp.registry.specs["s__fine"].description == "Does something."
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert [each.partition(" is left out: ")[0] for each in told] == [
-        f"tool {name!r} of MCP server 's'" for name in ("fine", "broken", "huge")
+        f"tool {name!r} of MCP server 's'" for name in ("fine", "broken", "huge", "deep", "big")
     ]
 
 

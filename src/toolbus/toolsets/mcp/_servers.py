@@ -59,6 +59,8 @@ class McpServer:
             raise ConfigurationError(f"MCP server {self.name!r}: give a command, a url or a connect, and one of them")
         if isinstance(self.args, str):
             raise ConfigurationError(f"MCP server {self.name!r}: args is a text; no shell splits it, so give a list")
+        if isinstance(self.tools, str):
+            raise ConfigurationError(f"MCP server {self.name!r}: tools is a text; give a list of names")
         if self.url is not None:
             _check_url(self.name, self.url)
         if self.command is None and (self.args or self.env or self.cwd is not None):

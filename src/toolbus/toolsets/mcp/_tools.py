@@ -201,9 +201,8 @@ class McpTools:
         pins: dict[str, str] = {}
         for name, definition in found.items():
             wire = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
-            size = len(orjson.dumps(wire))
-            if size > _MOST_DEFINITION_BYTES:
-                self._tell(prefix, definition.name, f"its definition has {size} bytes; {_MOST_DEFINITION_BYTES} may be")
+            if problem := _why_unusable(wire):
+                self._tell(prefix, definition.name, problem)
                 self._remove(name)
                 continue
             pin = pin_of(wire)
@@ -223,8 +222,8 @@ class McpTools:
         change = "" if pinned is None else difference(pinned, pin)
         try:
             tool = _tool(self._connections[prefix], name, definition, changed=bool(change))
-        except ConfigurationError as exc:
-            self._tell(prefix, definition.name, str(exc))
+        except Exception as exc:  # a schema is a stranger's, and may be more than a library bears
+            self._tell(prefix, definition.name, str(exc) or type(exc).__name__)
             self._remove(name)
             return False
         self.registry.replace(tool)
@@ -255,6 +254,15 @@ class _Known:
     tool: Tool[..., Any]
     pin: str
     change: str
+
+
+def _why_unusable(wire: dict[str, Any]) -> str:
+    """What is wrong with a definition as such; empty where nothing is."""
+    try:
+        size = len(orjson.dumps(wire))
+    except TypeError as exc:  # integers of more than 64 bits, and objects too deep for any model
+        return f"its definition cannot be written as JSON: {exc}"
+    return f"its definition has {size} bytes; {_MOST_DEFINITION_BYTES} may be" if size > _MOST_DEFINITION_BYTES else ""
 
 
 def _tool(connection: Connection, name: str, definition: types.Tool, *, changed: bool) -> Tool[..., Any]:

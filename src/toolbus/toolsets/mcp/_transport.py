@@ -29,6 +29,7 @@ __all__ = ["LastWords", "client_for", "need_sdk"]
 
 _logger = logging.getLogger("toolbus.mcp")
 _CONNECT_SECONDS = 30.0  # of a TCP connection and for each write, as the SDK has it
+_REFUSALS = (401, 403, 407, 429)  # the other 4xx are how it is found out which protocol a server speaks
 _WORDS_SECONDS = 0.5  # how long what a program has said last is waited for, once it has ended
 
 
@@ -42,7 +43,7 @@ def need_sdk() -> None:
 
 
 class LastWords:
-    """The last that a program has said on its stderr: at most 20 lines of 500 bytes."""
+    """The last that a program has said on its stderr, or an HTTP server by its statuses: 20 lines of 500 bytes."""
 
     def __init__(self, server: str) -> None:
         self._lines: deque[str] = deque(maxlen=20)
@@ -80,7 +81,7 @@ def client_for(
         if hasattr(target, "__aenter__"):
             target = _watched(target, on_end)
     elif server.url is not None:
-        target = _watched(_http(server, server.url), on_end)
+        target = _watched(_http(server, server.url, words), on_end)
     else:
         target = _watched(_stdio(server, words), on_end)
     # No cache of the SDK's: what is listed is kept here, and every list is asked for because it may have changed.
@@ -143,7 +144,7 @@ async def _ears(words: LastWords) -> AsyncGenerator[int]:
 
 
 @asynccontextmanager
-async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
+async def _http(server: McpServer, url: str, words: LastWords) -> AsyncGenerator[Any]:
     import httpx2  # noqa: PLC0415 -- the SDK's own
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
 
@@ -154,14 +155,17 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
         headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
         follow_redirects=False,
-        event_hooks={"response": [_bounding(most)]},
+        event_hooks={"response": [_bounding(most, words)]},
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=most) as streams:
         yield streams
 
 
-def _bounding(most: int) -> Callable[[Any], Any]:
-    """A hook that bounds the body of each response. That of an event stream has no end; its events are bounded."""
+def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
+    """A hook that bounds the body of each response. That of an event stream has no end; its events are bounded.
+
+    It also keeps the statuses that say why a server does not want to talk, which the SDK does not tell.
+    """
     import httpx2  # noqa: PLC0415 -- the SDK's own
 
     class Bounded(httpx2.AsyncByteStream):
@@ -183,6 +187,8 @@ def _bounding(most: int) -> Callable[[Any], Any]:
             await self._stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
+        if response.status_code in _REFUSALS or response.status_code >= 500:
+            words.hear(f"HTTP {response.status_code} {response.reason_phrase}\n".encode())
         coded = response.headers.get("content-encoding", "identity").lower() != "identity"
         problem = "the response is compressed, which was not asked for" if coded else ""
         if problem or not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
