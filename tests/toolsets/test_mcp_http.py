@@ -25,6 +25,16 @@ eras = pytest.mark.parametrize("era", ERAS)
 leaves_generators = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
 )
+RESULTS: dict[str, Any] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "x", "version": "1"},
+    },
+    "tools/list": {"tools": [{"name": "big", "inputSchema": {"type": "object"}}]},
+    "tools/call": {"content": [{"type": "text", "text": "x" * 5_000}]},
+    "ping": {},
+}
 
 
 def make() -> MCPServer:
@@ -120,21 +130,11 @@ async def test_a_redirect_to_another_address_is_not_followed(status: str):
 @leaves_generators
 @pytest.mark.parametrize("compressed", [False, True])
 async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
-    results: dict[str, Any] = {
-        "initialize": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "x", "version": "1"},
-        },
-        "tools/list": {"tools": [{"name": "big", "inputSchema": {"type": "object"}}]},
-        "tools/call": {"content": [{"type": "text", "text": "x" * 5_000}]},
-    }
-
     def answer(body: str) -> bytes:
         request = json.loads(body)
         if "id" not in request:
             return response("202 Accepted")
-        result = results[request["method"]]
+        result = RESULTS[request["method"]]
         told = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
         if compressed and request["method"] == "tools/call":
             return response("200 OK", gzip.compress(told), content_encoding="gzip")
@@ -149,6 +149,30 @@ async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
         problem = "is compressed, which was not asked for" if compressed else "has more than 2000 bytes"
         assert problem in failed.error
         assert mcp.status()[0].connected
+
+
+async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew():
+    knows, connections = True, 0
+
+    def answer(body: str) -> bytes:
+        nonlocal knows, connections
+        request = json.loads(body)
+        if request["method"] == "initialize":
+            knows, connections = True, connections + 1
+        if not knows:
+            return response("400 Bad Request")  # not 404, as it should be
+        if "id" not in request:
+            return response("202 Accepted")
+        told = {"jsonrpc": "2.0", "id": request["id"], "result": RESULTS[request["method"]]}
+        return response("200 OK", json.dumps(told).encode())
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        call = Caller(mcp.registry)
+        await call.completed("web__big")
+        knows = False
+        assert (await call.failed("web__big")).outcome_unknown
+        await until(lambda: connections == 2 and mcp.status()[0].connected)
+        await call.completed("web__big")
 
 
 async def test_a_server_that_wants_no_visitors_is_told_with_its_status():

@@ -103,7 +103,7 @@ async def test_the_wanted_tools_alone_are_taken_and_calls_have_the_servers_deadl
 async def test_what_makes_no_tool_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture):
     broken = definition("broken", schema={"type": "object", "properties": {"x": {"type": "nonsense"}}})
     deep: dict[str, Any] = {"type": "object"}
-    for _ in range(150):
+    for _ in range(100):
         deep = {"type": "object", "properties": {"x": deep}}
     big = {"type": "object", "properties": {"x": {"type": "integer", "maximum": 10**30}}}
     server = FakeMcp(

@@ -65,6 +65,7 @@ class Connection:
         self._closing = False
         self._changed = False
         self._ended = False
+        self._suspect = False  # whether an answer was such that the server may have forgotten this connection
 
     @property
     def is_connected(self) -> bool:
@@ -100,12 +101,12 @@ class Connection:
                 return
             steady = anyio.current_time() - self._connected_at >= _STEADY_SECONDS
             failures = 1 if steady else failures + 1
-            self._changed = self._ended = False
+            self._changed = self._ended = self._suspect = False
             await self._wait(backoff_seconds(failures, f"{self.server.name} {failures}"))
 
     async def _hold(self, words: LastWords) -> None:
         """Be connected until the connection is lost (raises) or `close` is called."""
-        self._changed = self._ended = False
+        self._changed = self._ended = self._suspect = False
         client = client_for(self.server, words, self._on_message, self._on_end)
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
             async with client:
@@ -142,8 +143,9 @@ class Connection:
                 return
             if self._ended:
                 raise ConnectionError("the server has ended the connection")
-            changed, self._changed = self._changed, False
-            if not changed and self._live is not None and self._live.scopes:
+            changed, suspect = self._changed, self._suspect
+            self._changed = self._suspect = False
+            if not (changed or suspect) and self._live is not None and self._live.scopes:
                 continue  # it may be too busy to answer; calls have deadlines
             try:
                 with anyio.fail_after(_LIST_SECONDS):
@@ -165,7 +167,7 @@ class Connection:
         try:
             await client.session.send_ping()
         except mcp.MCPError as exc:
-            if exc.code == -32000:  # the SDK's own, for a connection that has ended
+            if exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED):  # anything else is an answer
                 raise
 
     async def _listen(self, client: mcp.Client, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -211,7 +213,7 @@ class Connection:
     async def _wait(self, seconds: float) -> None:
         """For so long, or until there is something to do."""
         self._wake = anyio.Event()
-        if not (self._closing or self._ended or self._changed):
+        if not (self._closing or self._ended or self._changed or self._suspect):
             with anyio.move_on_after(seconds):
                 await self._wake.wait()
 
@@ -298,6 +300,9 @@ class Connection:
                 self._on_end()  # it was restarted, and knows nothing of this connection
                 raise ReportedFailure(Failure("error", self._away(exc.message), retryable=True), exc.message) from exc
             if exc.code in _NOT_SAID:
+                if exc.message == _REFUSED:  # so some servers speak to whom they knew before they were restarted
+                    self._suspect = True
+                    self._wake.set()
                 error = f"The MCP server {name!r} gave no answer that can be used: {exc.message}"
                 raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), exc.message) from exc
             raise ToolError(clean(exc.message)[:2_000]) from exc
@@ -326,6 +331,7 @@ class Connection:
 
 
 _NOT_SAID = (-32700, -32603)  # an answer that cannot be read, also for its size, and an internal error
+_REFUSED = "Server returned an error response"  # the SDK's words for all other statuses of HTTP from 400 on
 _SESSION_GONE = ("Session terminated", "Session not found")  # the SDK's words for HTTP's 404, and its servers'
 
 
