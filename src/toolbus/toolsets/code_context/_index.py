@@ -278,7 +278,7 @@ class _Update:
             for path, state, chunks in self._batch:
                 if chunks is None:
                     self._storage.touch(path, state)
-                else:
+                elif self._storage.file(path) != state:  # else another process was faster
                     self._storage.replace(path, state, chunks)
         self._batch.clear()
         self._batch_bytes = 0
