@@ -357,7 +357,7 @@ class TestServer:
         assert '✓ Search Text  query="TIMEOUT"' in ended.err
         assert '✓ Get Weather  city="Paris"' in ended.err
         assert [each["function"]["name"] for each in server.requests[0].body["tools"]] == [
-            *("list_files", "search_text", "read_lines", "get_weather")
+            *("list_files", "search_text", "read_lines", "request_code_context", "get_weather")
         ]
         results = [each["content"] for each in server.requests[1].messages if each["role"] == "tool"]
         assert "DEFAULT_TIMEOUT_SECONDS" in results[0]

@@ -29,7 +29,7 @@ def test_tools_lists_names_descriptions_and_parameters(toolbus: Command):
     ended = toolbus("tools", "--tools", "scenes:add")
     assert ended.status == 0
     assert [line for line in ended.out.splitlines() if line and not line.startswith(" ")] == [
-        *("list_files", "search_text", "read_lines", "add")
+        *("list_files", "search_text", "read_lines", "request_code_context", "add")
     ]
     assert ended.out.endswith(
         "\n\nadd\n  Add two numbers.\n    a (integer, required): The first.\n    b (integer, required): The second.\n"
@@ -52,6 +52,12 @@ def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
 
 def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):
     listed = orjson.loads(toolbus("tools", "--json", "--tools", "scenes:add").out)
-    assert [each["name"] for each in listed] == ["list_files", "search_text", "read_lines", "add"]
+    assert [each["name"] for each in listed] == [
+        "list_files",
+        "search_text",
+        "read_lines",
+        "request_code_context",
+        "add",
+    ]
     assert listed[-1]["description"] == "Add two numbers."
     assert listed[-1]["parameters"]["required"] == ["a", "b"]

@@ -10,7 +10,7 @@ from toolbus.cli._load import load_limits, load_object, load_provider, load_tool
 from toolbus.errors import ConfigurationError, MissingExtra
 from toolbus.providers.extractive import ExtractiveProvider
 
-WORKSPACE = ["list_files", "search_text", "read_lines"]
+WORKSPACE = ["list_files", "search_text", "read_lines", "request_code_context"]
 
 
 def names(*sources: str) -> list[str]:
@@ -41,7 +41,7 @@ class TestTools:
         assert names(source) == [*WORKSPACE, *more]
 
     def test_several_sources_are_taken_in_order(self):
-        assert names("scenes:registry", "scenes:add")[3:] == ["get_weather", "add"]
+        assert names("scenes:registry", "scenes:add")[4:] == ["get_weather", "add"]
 
     def test_the_current_directory_is_importable(self, folder: Path):
         (folder / "tools_that_stand_here.py").write_text("def look(): 'Look.'\n", encoding="utf-8")

@@ -30,7 +30,7 @@ def test_the_tools_of_servers_are_listed_beside_the_others(toolbus: Command, ser
     ended = toolbus("tools", "--mcp", servers, "--json")
     assert (ended.status, ended.err) == (0, "")
     names = [each["name"] for each in json.loads(ended.out)]
-    assert names[:4] == ["list_files", "search_text", "read_lines", "small__pid"]
+    assert names[:5] == ["list_files", "search_text", "read_lines", "request_code_context", "small__pid"]
 
 
 def test_a_server_that_cannot_be_reached_is_told_and_the_status_says_so(toolbus: Command, servers: str):

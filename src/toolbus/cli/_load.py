@@ -6,6 +6,7 @@ Knows where they come from; runs nothing but the modules that it is told to impo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -23,6 +24,7 @@ from ..protocols import Provider
 from ..providers import choose_from_environment, resolve
 from ..providers._resolve import NAMED
 from ..tools import Tool, ToolRegistry
+from ..toolsets.code_context import CodeIndex, code_context_tool
 from ..toolsets.workspace import workspace_tools
 
 __all__ = ["is_vendor", "load_limits", "load_object", "load_provider", "load_tools"]
@@ -95,11 +97,16 @@ def _is_module(name: str) -> bool:
 
 
 def load_tools(directory: str, sources: Sequence[str]) -> ToolRegistry:
-    """The workspace tools over `directory`, and what `sources` (MODULE:NAME) name. Raises `ConfigurationError`."""
+    """The workspace tools and code context over `directory`, and what `sources` (MODULE:NAME) name.
+
+    Raises `ConfigurationError`.
+    """
     if not os.path.isdir(directory):  # noqa: PTH112 -- what the user typed, as it is
         what = "is no directory" if os.path.exists(directory) else "does not exist"  # noqa: PTH110
         raise ConfigurationError(f"--dir {directory} {what}: name the directory with the files to ask about")
     registry = ToolRegistry(workspace_tools(directory))
+    with contextlib.suppress(ConfigurationError):  # there is no home folder to keep an index in
+        registry.add(code_context_tool(CodeIndex(directory)))
     for source in sources:
         found = load_object(source, "--tools")
         for each in _tools_of(source, found):
