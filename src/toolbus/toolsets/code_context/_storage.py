@@ -23,6 +23,7 @@ FORMAT = 1
 """Part of the file's name. To be raised when the tables, the chunks, their words or the model's vectors change."""
 
 _BUSY_SECONDS = 30.0  # how long another process may write; its transactions take well under a second
+_LOCK_SECONDS = 0.25  # SQLite itself waits for this long, such as for the log of a process that ends just now
 _LOOK_SECONDS = 0.05  # between two looks at whether the caller still waits
 _NAME_WEIGHT, _PATH_WEIGHT, _BODY_WEIGHT = 4.0, 2.0, 1.0
 
@@ -190,7 +191,7 @@ def opened(path: Path, check: Callable[[], None]) -> Generator[Storage]:
     Raises `OSError` where that is impossible, and `sqlite3.DatabaseError` for a file that is damaged.
     """
     _make(path)
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=True)
+    connection = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=True)
     with contextlib.closing(connection):
         storage = Storage(connection, check)
         storage.prepare()
