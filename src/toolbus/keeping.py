@@ -16,9 +16,9 @@ import anyio
 
 from .agreement import agreed_by, fields_of, messages_to_json, provider_name
 from .errors import LeaseLost, StoreError, StoreUnavailable, ToolbusError
-from .events import Event, RequestCancelled, RequestCompleted, RequestFailed, new_id
+from .events import Event, new_id
 from .session import RequestSession
-from .storage import Ending, Entry, JournalStore, RequestRecord
+from .storage import Entry, JournalStore, RequestRecord, ending_of
 
 __all__ = ["Keeper", "OnStoreFailure", "answered"]
 
@@ -129,7 +129,7 @@ class Keeper:
         if seq == 0:
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
             entry.agreed = self._agreed(kept)
-        if (ending := _ending_of(facts[-1])) is not None:
+        if (ending := ending_of(facts[-1])) is not None:
             entry.ending, entry.turn = ending, tuple(session.new_messages())
         return entry
 
@@ -374,11 +374,3 @@ async def _asked(what: Awaitable[T]) -> T:
 def _joined(before: Entry, after: Entry) -> Entry:
     """Two entries of one request as one."""
     return replace(before, facts=[*before.facts, *after.facts], ending=after.ending, turn=after.turn)
-
-
-def _ending_of(fact: Event) -> Ending | None:
-    if isinstance(fact, RequestCompleted):
-        return fact.outcome
-    if isinstance(fact, RequestFailed):
-        return "failed"
-    return "cancelled" if isinstance(fact, RequestCancelled) else None

@@ -14,25 +14,20 @@ import anyio
 
 from .agreement import limits_in, memo_in, messages_from, options_in, provider_name
 from .errors import ApplicationError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
-from .events import Event, RequestCancelled, RequestCompleted, RequestFailed, RequestStarted
+from .events import RequestStarted
 from .keeping import Keeper, answered
 from .logs import logger
 from .messages import Message, UserMessage
 from .options import RequestOptions, check_options
 from .outcome import RequestResult
 from .session import RequestSession
-from .storage import Ending, RequestRecord, Store
+from .storage import RequestRecord, Store, ending_of
 
 __all__ = ["OptionsFor", "ResumeProblem", "Resumption", "Unfinished"]
 
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """What the application gives a request again: the options of `Runtime.run`, `output` among them."""
 
-_ENDINGS: dict[type[Event], tuple[Ending, ...]] = {
-    RequestCompleted: ("completed", "stopped"),
-    RequestFailed: ("failed",),
-    RequestCancelled: ("cancelled",),
-}
 Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str], RequestSession]
 
 
@@ -150,8 +145,7 @@ class Unfinished:
         session.granted.update(agreed.get("granted") or {})
         session.sending.memo = memo_in(agreed)
         session.go_on_from(facts, history[:stored], record.size_bytes)
-        told = _ENDINGS.get(type(facts[-1]), ()) or (None, "abandoned")
-        if record.ending not in told:
+        if record.ending not in ((ending,) if (ending := ending_of(facts[-1])) else (None, "abandoned")):
             what = f"its record has the ending {record.ending}, and its last fact is {facts[-1].type}"
             text = f"the journal of request {record.request_id} is damaged: {what}"
             raise StoreDamaged(text, request_id=record.request_id, seq=len(facts) - 1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from .events import Event
+from .events import Event, RequestCancelled, RequestCompleted, RequestFailed
 from .messages import Message
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Store",
     "StoreStatistics",
     "StoredFact",
+    "ending_of",
 ]
 
 
@@ -54,6 +55,15 @@ class FactReader(Protocol):
 
 Ending: TypeAlias = Literal["completed", "stopped", "failed", "cancelled", "abandoned"]
 """How a request ended: its outcome, or "abandoned" for one whose ending could not be written when it ended."""
+
+
+def ending_of(fact: Event) -> Ending | None:
+    """The ending that a request has whose last fact this is; None for one that goes on, or was abandoned."""
+    if isinstance(fact, RequestCompleted):
+        return fact.outcome
+    if isinstance(fact, RequestFailed):
+        return "failed"
+    return "cancelled" if isinstance(fact, RequestCancelled) else None
 
 
 @dataclass(slots=True, kw_only=True)

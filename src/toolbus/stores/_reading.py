@@ -248,6 +248,8 @@ def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Messa
     """The messages of a conversation, each with the request whose turn it is from: see `history`."""
     head = database.one("SELECT messages, hash FROM conversations WHERE conversation_id = ?", (conversation_id,))
     if head is None:
+        if database.rows("SELECT 1 FROM messages WHERE conversation_id = ? LIMIT 1", (conversation_id,)):
+            raise _conversation_damaged(conversation_id, 0)
         return []
     found: list[tuple[str, Message]] = []
     fetch, last = _Blobs(database), conversation_start(conversation_id)
