@@ -399,8 +399,8 @@ def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, s
     """pytest, then the coverage of all its processes and threads together."""
     coverage = [str(PYTHON), "-m", "coverage"]
     began = time.monotonic()
-    # Side by side: most of the suite waits for processor time, and its tests share nothing.
-    side_by_side = ["-n", "auto", "--dist", "worksteal"]
+    # Side by side, since tests share nothing: one more than processors, as some wait for servers, disks and processes.
+    side_by_side = ["-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
     tests = subprocess.run(
         [*coverage, "run", "-m", "pytest", *side_by_side],
         check=False,

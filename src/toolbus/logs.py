@@ -29,6 +29,7 @@ logger = logging.getLogger("toolbus.session")
 LOGGERS = (
     "toolbus.bus",
     "toolbus.dispatcher",
+    "toolbus.mcp",
     "toolbus.narrator",
     "toolbus.runtime",
     "toolbus.session",

