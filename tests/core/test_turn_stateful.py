@@ -571,7 +571,7 @@ def calls_of(message: Message) -> tuple[ToolCall, ...]:
 @pytest.mark.guarantee("G06", "G07", "G08", "G09", "G10")
 class TestAnyTurn(AnyTurn.TestCase):
     settings = settings(
-        max_examples=120,
+        max_examples=80,
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -128,6 +128,7 @@ async def test_a_result_that_somebody_published_on_the_bus_is_cut_as_well() -> N
 
 @pytest.mark.repeats("each turn does what the one before it did")
 @pytest.mark.guarantee("G08")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the window knows no event loop, and takes seconds
 async def test_two_hundred_turns_go_through_a_window_of_eight_thousand_tokens() -> None:
     window = 8000
     state = iter(range(10_000))
