@@ -6,30 +6,30 @@ The one `Journal` of a runtime's sessions. Knows sessions and the protocol of st
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
 
 from .agreement import agreed_by, fields_of, messages_to_json, provider_name
-from .errors import LeaseLost, StoreError, StoreUnavailable, ToolbusError
+from .errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailable
 from .events import Event, new_id
+from .options import check_word
+from .owing import ANSWER_SECONDS, Owed, answered, asked
 from .session import RequestSession
-from .storage import Entry, JournalStore, RequestRecord, ending_of
+from .storage import Entry, JournalStore, RequestRecord, Store, ending_of
 
-__all__ = ["Keeper", "OnStoreFailure", "answered"]
+__all__ = ["Keeper", "OnStoreFailure", "keeper_of"]
 
-T = TypeVar("T")
 OnStoreFailure: TypeAlias = Literal["stop", "warn"]
 
 _logger = logging.getLogger("toolbus.store")
 _RENEWALS = 3  # in the time of a lease: so that one which fails costs nothing
-_ANSWER_SECONDS = 4.5  # that a store has, so that a session, which waits for 5 (G21), is told what is wrong
 _RESULT_SECONDS = 4.8  # after which a result is there though the store fails (G21)
-_RETRY_SECONDS = 1.0  # between attempts to write what could not be written
 _WARN_AT = 0.8  # of a limit
 
 
@@ -54,6 +54,15 @@ class _Kept:
     has_told_size: bool = False
 
 
+def keeper_of(store: Store, *, lease_seconds: float, on_failure: OnStoreFailure) -> Keeper | None:
+    """The keeper of a store with a journal; None where it has none. Raises `ConfigurationError` for either option."""
+    check_word("on_store_failure", on_failure, get_args(OnStoreFailure))
+    if not 0 < lease_seconds < math.inf:
+        raise ConfigurationError(f"lease_seconds is {lease_seconds}; it must be above zero and finite")
+    journal = store.journal
+    return None if journal is None else Keeper(journal, lease_seconds=lease_seconds, on_failure=on_failure)
+
+
 class Keeper:
     """A `Journal` for the sessions of one runtime. `owner` is the name under which it holds their leases.
 
@@ -68,9 +77,7 @@ class Keeper:
         self.store = store
         self._on_failure = on_failure
         self._kept: dict[str, _Kept] = {}
-        self._changed = anyio.Event()
-        self._owed: dict[str, Callable[[], Awaitable[object]]] = {}  # by request, what the store has still to be told
-        self._fails = False  # whether the log has told that the store fails
+        self._owed = Owed()
 
     def keeps(self, request_id: str) -> bool:
         """Whether the request runs here."""
@@ -147,7 +154,7 @@ class Keeper:
 
     async def _write(self, kept: _Kept, entry: Entry) -> int:
         """Have the store take an entry, or say within its time why not. Raises `StoreError`."""
-        with anyio.move_on_after(_ANSWER_SECONDS):
+        with anyio.move_on_after(ANSWER_SECONDS):
             if kept.is_unsure:
                 there = await self._look(kept, entry)
                 if there is not None:
@@ -155,16 +162,16 @@ class Keeper:
                     if not entry.facts:
                         return there.size_bytes
             kept.is_unsure = True
-            size_bytes = await _asked(self.store.append(entry))
+            size_bytes = await asked(self.store.append(entry))
             kept.is_unsure, kept.unwritten = False, None
             kept.written = entry.seq + len(entry.facts)
             kept.has_ended = entry.ending is not None
             return size_bytes
-        raise StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
+        raise StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
 
     async def _look(self, kept: _Kept, entry: Entry) -> RequestRecord | None:
         """The store may have taken what it did not answer to: the request as it has it, if it has some of `entry`."""
-        there = await _asked(self.store.request(entry.request_id))
+        there = await asked(self.store.request(entry.request_id))
         if there is None or there.epoch != kept.epoch or there.facts <= entry.seq:
             return None
         kept.written, kept.has_ended = there.facts, there.ending is not None
@@ -206,22 +213,28 @@ class Keeper:
         session.note_journaled(whole=kept.has_ended)
         if kept.has_ended or not (kept.written or kept.unwritten):
             return kept.has_ended
-        may_have_turn = self._on_failure == "warn" and kept.unwritten is not None
         if session.leaves:
             await self._settle(kept)
-            return True
-        if not may_have_turn and kept.problem is not None and kept.problem.retryable:
+        elif self._on_failure == "warn" and kept.unwritten is not None:
+            self._owed.owe(session.request_id, lambda: self._end(kept))
+        elif kept.problem is not None and kept.problem.retryable:
             await self._write_off_in_time(kept, remember)
-            return True
+        else:
+            return await self._written_off(kept)
+        return True
+
+    async def _written_off(self, kept: _Kept) -> bool:
+        """The store has refused some of a request that has ended. Whether it has the turn all the same, or may.
+
+        A turn that is remembered twice is worse than one that is not.
+        """
         unsure = kept.unwritten if kept.is_unsure else None
-        if not may_have_turn and unsure is not None and unsure.ending is not None:
-            # A turn that is remembered twice is worse than one that is not.
-            may_have_turn = await self._guarded(self._look(kept, unsure)) is not None or kept.has_ended
-        if kept.has_ended:
-            return may_have_turn
-        if may_have_turn:
-            self._owe(session.request_id, lambda: self._end(kept))
-            return True
+        if unsure is not None and unsure.ending is not None:
+            if await self._owed.try_now(self._look(kept, unsure)) is not None:
+                self._owed.owe(kept.session.request_id, lambda: self._end(kept))
+                return True
+            if kept.has_ended:
+                return True
         # Until the store says that it is ended, it may go on in another process, with its turn.
         return not await self._settle(kept) or (kept.written > 0 and not kept.is_abandoned)
 
@@ -230,12 +243,12 @@ class Keeper:
         try:
             return await answered(self.store.take(request_id, self.owner, self.lease_seconds))
         except StoreError:
-            self._owe(request_id, lambda: self._disown(request_id))
+            self._owed.owe(request_id, lambda: self._disown(request_id))
             raise
 
     async def _disown(self, request_id: str) -> None:
         """Give a lease back that is ours, and that nobody here knows of: it would be renewed with all the others."""
-        there = await _asked(self.store.request(request_id))
+        there = await asked(self.store.request(request_id))
         if there is not None and there.owner == self.owner and not self.keeps(request_id):
             await self.store.release(request_id, there.epoch)
 
@@ -246,57 +259,44 @@ class Keeper:
         def release() -> Awaitable[object]:
             return self.store.release(record.request_id, record.epoch)
 
-        if await self._guarded(release()) is not None:
-            self._owe(record.request_id, release)
+        if await self._owed.try_now(release()) is not None:
+            self._owed.owe(record.request_id, release)
 
     async def _settle(self, kept: _Kept) -> bool:
         """Tell the store how a request was left or ended, or owe it that."""
-        if await self._guarded(self._end(kept)) is None:
+        if await self._owed.try_now(self._end(kept)) is None:
             return True
-        self._owe(kept.session.request_id, lambda: self._end(kept))
+        self._owed.owe(kept.session.request_id, lambda: self._end(kept))
         return False
-
-    def _owe(self, request_id: str, what: Callable[[], Awaitable[object]]) -> None:
-        self._owed[request_id] = what
-        self._changed.set()
 
     async def run(self) -> None:
         """Renew the leases, and tell the store what it could not be told in time. Until cancelled."""
         seconds = self.lease_seconds / _RENEWALS
         renew_at = anyio.current_time() + seconds
         while True:
-            wait = min(renew_at - anyio.current_time(), _RETRY_SECONDS) if self._owed else None
-            self._changed = anyio.Event()
-            with anyio.CancelScope(deadline=renew_at if wait is None else anyio.current_time() + wait):
-                await self._changed.wait()
+            await self._owed.wait(renew_at)
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
                 if self._kept or self._owed:
-                    await self._guarded(self._renew(), heals=not self._owed)
-            await self.flush()
+                    await self._owed.try_now(self._renew(), heals=not self._owed)
+            await self._owed.flush()
+
+    async def flush(self) -> None:
+        """Try once more to tell the store what it could not be told in time."""
+        await self._owed.flush()
 
     async def _renew(self) -> None:
         """Renew the leases. A request whose lease is another's by now is left: it would find out at its next step."""
         mine = [each for each in self._kept.values() if each.written]
-        held = await _asked(self.store.renew(self.owner, self.lease_seconds))
+        held = await asked(self.store.renew(self.owner, self.lease_seconds))
         mine = [each for each in mine if not each.has_ended and self.keeps(each.session.request_id)]
         if held >= len(mine):
             return
         for kept in mine:
             request_id = kept.session.request_id
-            there = await _asked(self.store.request(request_id))
+            there = await asked(self.store.request(request_id))
             if there is not None and there.epoch != kept.epoch and self._kept.get(request_id) is kept:
                 kept.session.leave(str(LeaseLost(request_id, kept.epoch)))
-
-    async def flush(self) -> None:
-        """Try once to tell the store what it could not be told."""
-        for request_id, owed in list(self._owed.items()):
-            problem = await self._guarded(owed())
-            if problem is None:
-                if self._owed.get(request_id) is owed:
-                    del self._owed[request_id]
-            elif problem.retryable:
-                return  # nobody is told any more than this one; the leases have to be renewed meanwhile
 
     async def _end(self, kept: _Kept) -> None:
         session = kept.session
@@ -317,7 +317,7 @@ class Keeper:
             await self._write_off(kept, remember)
             done.set()
 
-        self._owe(kept.session.request_id, write_off)
+        self._owed.owe(kept.session.request_id, write_off)
         with anyio.CancelScope(deadline=kept.tries_since + _RESULT_SECONDS):
             await done.wait()
 
@@ -326,49 +326,6 @@ class Keeper:
         request_id = kept.session.request_id
         if await self.store.abandon(request_id, kept.epoch) or await self.store.request(request_id) is None:
             await remember()
-
-    async def _guarded(self, what: Awaitable[object], *, heals: bool = True) -> StoreError | None:
-        """Await `what`; why it failed. What is another process's by now needs no more care.
-
-        The log tells of the first failure, and when the store answers again, if that `heals` what has failed.
-        """
-        problem: StoreError = StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
-        try:
-            with anyio.move_on_after(_ANSWER_SECONDS):
-                await _asked(what)
-                if heals:
-                    self._note(None)
-                return None
-        except LeaseLost:
-            return None
-        except StoreError as exc:
-            problem = exc
-        self._note(problem)
-        return problem
-
-    def _note(self, problem: StoreError | None) -> None:
-        if problem is None and self._fails:
-            _logger.info("the store answers again")
-        elif problem is not None and not self._fails:
-            _logger.warning("the store failed, and is asked again and again: %s", problem)
-        self._fails = problem is not None
-
-
-async def answered(what: Awaitable[T]) -> T:
-    """What a store gives, or a `StoreError` within the time that it has."""
-    with anyio.move_on_after(_ANSWER_SECONDS):
-        return await _asked(what)
-    raise StoreUnavailable(f"the store did not answer in {_ANSWER_SECONDS:g} s")
-
-
-async def _asked(what: Awaitable[T]) -> T:
-    """What a store gives; of what one raises that is none of toolbus's errors, a `StoreError`."""
-    try:
-        return await what
-    except ToolbusError:
-        raise
-    except Exception as exc:
-        raise StoreError(f"{type(exc).__name__}: {exc}") from exc
 
 
 def _joined(before: Entry, after: Entry) -> Entry:

@@ -15,11 +15,12 @@ import anyio
 from .agreement import limits_in, memo_in, messages_from, options_in, provider_name
 from .errors import ApplicationError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
 from .events import RequestStarted
-from .keeping import Keeper, answered
+from .keeping import Keeper
 from .logs import logger
 from .messages import Message, UserMessage
 from .options import RequestOptions, check_options
 from .outcome import RequestResult
+from .owing import answered
 from .session import RequestSession
 from .storage import RequestRecord, Store, ending_of
 

@@ -17,27 +17,25 @@ import anyio
 
 from .admission import Admission, Ticket
 from .bus import EventBus
-from .core.history import Memo
+from .conversation_state import ConversationState
 from .core.tokens import Calibration
 from .core.transcript import repair
 from .dispatcher import ToolDispatcher
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallLate
 from .inputs import read_messages, read_prompt, shown, tool_registry
-from .keeping import Keeper, OnStoreFailure, answered
-from .late import LateShelf
+from .keeping import Keeper, OnStoreFailure, keeper_of
 from .messages import Message, PromptLike
 from .narrator import Narrator
 from .options import OnBusy, RequestOptions, SessionOptions, check_options, check_word, merged_options
+from .owing import answered
 from .protocols import Journal, Provider, Store
 from .providers import missing_provider_message, resolve
 from .resumption import OptionsFor, Resumption, Unfinished
 from .session import RequestSession
-from .shelf import Shelf
 from .stores.memory import MemoryStore
 from .subrequest import subrequest_tool
 from .tools import Tool, Toolish, ToolRegistry
-from .vault import Vault
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -50,7 +48,6 @@ _logger = logging.getLogger("toolbus.runtime")
 _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
 
 OutputT = TypeVar("OutputT")
-_MOST_CONVERSATIONS = 10_000  # of which approvals, and what was left out of them, are kept in mind
 
 
 class Runtime:
@@ -99,14 +96,12 @@ class Runtime:
         **defaults: Unpack[SessionOptions],
     ) -> None:
         check_options(defaults, SessionOptions, "Runtime")
+        check_word("on_busy", on_busy, ("queue", "refuse"))
+        if not 0 <= drain_seconds < math.inf:
+            raise ConfigurationError(f"drain_seconds is {drain_seconds}; it must be finite and not negative")
         self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
-        given = self._given(provider, providers)
-        if given is None:
-            named = os.environ.get("TOOLBUS_PROVIDER")
-            if not named:
-                raise ConfigurationError(missing_provider_message())
-            given = (self._resolve(named),)
-        self.provider, self.providers = given[0], given
+        self.providers = self._given(provider, providers) or self._from_environment()
+        self.provider = self.providers[0]
         self.tools = tool_registry(tools)
         self.bus = bus if bus is not None else EventBus()
         self.store: Store = store if store is not None else MemoryStore()
@@ -119,25 +114,14 @@ class Runtime:
             grace_seconds=grace_seconds,
         )
         self._defaults = defaults
-        check_word("on_busy", on_busy, ("queue", "refuse"))
         self._on_busy: OnBusy = on_busy
-        check_word("on_store_failure", on_store_failure, ("stop", "warn"))
-        self._on_store_failure: OnStoreFailure = on_store_failure
-        if not 0 < lease_seconds < math.inf:
-            raise ConfigurationError(f"lease_seconds is {lease_seconds}; it must be above zero and finite")
-        self._lease_seconds = lease_seconds
-        self._keeper: Keeper | None = None
+        self._keeper = keeper_of(self.store, lease_seconds=lease_seconds, on_failure=on_store_failure)
         self._keeping: anyio.CancelScope | None = None
-        self.journal: Journal | None = None  # where sessions write
+        self.journal: Journal | None = self._keeper  # where sessions write
         self._narrator = self._narrator_of(narrator)
-        self._late = LateShelf()
-        self._granted = Shelf[dict[str, bool]](_MOST_CONVERSATIONS)
-        self._left_out = Shelf[Memo](_MOST_CONVERSATIONS)
-        self._vaults = Shelf[Vault](_MOST_CONVERSATIONS)
+        self._conversations = ConversationState()
         self._calibration = Calibration()
         self._admission = Admission(max_sessions, max_queued)
-        if not 0 <= drain_seconds < math.inf:
-            raise ConfigurationError(f"drain_seconds is {drain_seconds}; it must be finite and not negative")
         self._drain_seconds = drain_seconds
         self._thread = 0
         self._sessions: dict[str, RequestSession] = {}
@@ -155,8 +139,9 @@ class Runtime:
             await stack.enter_async_context(self.dispatcher)
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
-            stack.callback(self.bus.connect(ToolCallLate, self._late))
-            await self._open_store()
+            stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+            if (opens := getattr(self.store, "open", None)) is not None:
+                await opens()  # so that its faults are told at the start
             self._parts = stack.pop_all()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
@@ -164,16 +149,6 @@ class Runtime:
             self._keeping = anyio.CancelScope()
             self._group.start_soon(self._keep, self._keeper, self._keeping)
         return self
-
-    async def _open_store(self) -> None:
-        """A store that has an `open` is asked to be ready now: so that its faults are told at the start."""
-        opens = getattr(self.store, "open", None)
-        if opens is not None:
-            await opens()
-        journal = self.store.journal
-        if journal is not None:
-            self._keeper = Keeper(journal, lease_seconds=self._lease_seconds, on_failure=self._on_store_failure)
-        self.journal = self._keeper
 
     async def _keep(self, keeper: Keeper, scope: anyio.CancelScope) -> None:
         with scope:
@@ -362,7 +337,7 @@ class Runtime:
 
         async def prepare() -> Sequence[Message]:
             await ticket.ready()
-            session.share_vault(self._vaults.get(session.conversation_id))
+            self._conversations.hand_secrets_to(session)
             return ()
 
         session.beginning.prepare = prepare
@@ -435,10 +410,7 @@ class Runtime:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
             )
-        session.beginning.notes = self._late.take(conversation_id, earlier)
-        session.granted.update(self._granted.get(conversation_id) or {})
-        session.share_vault(self._vaults.get(conversation_id))
-        session.sending.memo = self._left_out.get(conversation_id) if earlier else None
+        self._conversations.hand_to(session, earlier)
         return earlier
 
     async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
@@ -454,12 +426,7 @@ class Runtime:
 
     async def _remember(self, session: RequestSession) -> None:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
-        if session.granted:
-            self._granted.put(session.conversation_id, session.granted)
-        if session.secrecy is not None and session.secrecy.vault.given:
-            self._vaults.put(session.conversation_id, session.secrecy.vault)
-        if not session.sending.is_plain:
-            self._left_out.put(session.conversation_id, session.sending.conversation_memo())
+        self._conversations.keep(session)
 
         async def remember() -> None:
             try:
@@ -471,6 +438,12 @@ class Runtime:
 
         if self._keeper is None or not await self._keeper.let_go(session, remember):
             await remember()
+
+    def _from_environment(self) -> tuple[Provider, ...]:
+        named = os.environ.get("TOOLBUS_PROVIDER")
+        if not named:
+            raise ConfigurationError(missing_provider_message())
+        return (self._resolve(named),)
 
     def _narrator_of(self, given: Narrator | Provider | str | None) -> Narrator | None:
         if given is None or isinstance(given, Narrator):
