@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Runs toolbus, or its whole test suite, from a fresh checkout.
+"""Runs toolbus, its examples, or its whole test suite, from a fresh checkout.
 
     python3 dev.py ask "Which limits stop a request?" --dir src     what `toolbus ask ...` does
+    python3 dev.py example                                          which examples there are
+    python3 dev.py example graph_assistant                          runs one, with its own options behind its name
     python3 dev.py test                                             all that CI checks
     python3 dev.py test -k bus                                      pytest alone, with these arguments
 
 It needs a checkout, Python 3.11 or newer and a package registry, nothing else. Everything it makes lies in .venv and
-.dev; both may be deleted at any time. `ask` installs toolbus with its extras; `test` adds the tools of development.
+.dev; both may be deleted at any time. `ask` installs toolbus with its extras; `example` adds what the examples need,
+and `test` the tools of development.
 The set-up runs again only when the lock file, pyproject.toml, this file, Python's minor version or the checkout's
 place changes.
 
@@ -51,7 +54,11 @@ STATE = ROOT / ".dev"
 BYTECODE = STATE / "bytecode"
 
 TOOLBUS_COMMANDS = ("ask", "chat", "resume", "store", "events", "tools", "replay", "simulate")
-GROUPS = {"ask": ["--no-default-groups"], "test": ["--group", "dev"]}
+GROUPS = {  # each holds what those before it hold
+    "ask": ["--no-default-groups"],
+    "example": ["--no-default-groups", "--group", "examples"],
+    "test": ["--group", "dev"],
+}
 COVERAGE_PERCENT = 95
 
 CHECKS: dict[str, list[str]] = {
@@ -99,14 +106,19 @@ class SetupError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments say; the exit status."""
-    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "test"):
+    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "test"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     command, *rest = arguments
+    if command == "example" and (not rest or rest[0] not in examples()):
+        return list_examples(rest)
     try:
-        prepare("test" if command == "test" else "ask")
+        prepare("ask" if command in TOOLBUS_COMMANDS else command)
         if command in TOOLBUS_COMMANDS:
             become([str(BIN / "toolbus"), *arguments])
+        if command == "example":
+            os.environ["PYTHONPATH"] = str(ROOT)  # and not its folder: paths that the user gives are the shell's
+            become([str(PYTHON), "-m", f"examples.{rest[0]}", *rest[1:]])
         if rest:
             become([str(PYTHON), "-m", "pytest", *rest], folder=ROOT)
         return check_everything()
@@ -126,6 +138,28 @@ def become(command: list[str], *, folder: Path | None = None) -> NoReturn:
         sys.exit(subprocess.run(command, check=False, env=environment).returncode)
     sys.stdout.flush()
     os.execve(command[0], command, environment)
+
+
+def examples() -> dict[str, str]:
+    """The examples by name, each with the first line of what it says of itself."""
+    found: dict[str, str] = {}
+    for path in sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*/__main__.py")]):
+        name = path.parent.name if path.stem == "__main__" else path.stem
+        lines = (ast.get_docstring(ast.parse(path.read_bytes())) or "").splitlines()
+        found[name] = lines[0] if lines else ""
+    return found
+
+
+def list_examples(arguments: Sequence[str]) -> int:
+    """Print which examples there are; the exit status."""
+    known = examples()
+    if arguments and arguments[0] not in ("-h", "--help"):
+        print(f"dev.py: there is no example {arguments[0]!r}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    width = max(map(len, known))
+    print("python3 dev.py example NAME [OPTIONS]\n")
+    print("\n".join(f"  {name:{width}}  {says}" for name, says in known.items()))
+    return 0
 
 
 def with_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
@@ -151,7 +185,7 @@ def activated() -> dict[str, str]:
 
 
 def prepare(needed: str) -> None:
-    """Make the environment hold what `needed` ("ask" or "test") needs. Costs milliseconds when it does already."""
+    """Make the environment hold what `needed`, a name in GROUPS, needs. Costs milliseconds when it does already."""
     key = fingerprint()
     if _is_ready(needed, key):
         return
@@ -187,7 +221,8 @@ def read_stamp() -> dict[str, str]:
 
 def _is_ready(needed: str, key: str) -> bool:
     stamp = read_stamp()
-    return stamp.get("key") == key and stamp.get("holds") in (needed, "test") and PYTHON.exists()
+    enough = list(GROUPS)[list(GROUPS).index(needed) :]
+    return stamp.get("key") == key and stamp.get("holds") in enough and PYTHON.exists()
 
 
 def make_environment(needed: str, key: str) -> None:
@@ -205,7 +240,7 @@ def make_environment(needed: str, key: str) -> None:
     export = [uv, "export", "--quiet", "--frozen", "--output-file"]
     run([*export, packages, "--all-extras", *GROUPS[needed]], settings)
     run([*export, build, "--only-group", "build"], settings)
-    # `ask` adds what is missing; `test` also removes what the lock file does not know.
+    # `ask` and `example` add what is missing; `test` also removes what the lock file does not know.
     verb = ["sync"] if needed == "test" else ["install", "--requirements"]
     install = [uv, "pip", *verb, packages, "--quiet", "--python", PYTHON, "--build-constraints", build]
     try:  # the hashes make what lies in uv's cache as good as what the registry has

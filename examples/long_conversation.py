@@ -1,5 +1,6 @@
-"""A conversation that outgrows its window: what is stored of it, and what is sent. Runs as it is, without a key; with
-one, name a real model:
+"""A conversation that outgrows its window: what is stored of it, and what is sent.
+
+Runs as it is, without a key; with one, name a real model:
 
 python examples/long_conversation.py
 python examples/long_conversation.py openai:gpt-5-mini

@@ -1,4 +1,6 @@
-"""Ask a model that may call a tool. Runs as it is, without a key; with one, name a real model:
+"""Ask a model that may call a tool.
+
+Runs as it is, without a key; with one, name a real model:
 
 python examples/quickstart.py
 python examples/quickstart.py openai:gpt-5-mini

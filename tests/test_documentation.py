@@ -225,7 +225,9 @@ def check_command(words: list[str]) -> None:
     if not words:
         return
     program, *rest = words
-    if Path(program).name == "toolbus" or (program == "dev.py" and rest[:1] != ["test"]):
+    if program == "dev.py" and rest[:1] == ["example"]:
+        assert not rest[1:] or _is_example(ROOT / "examples" / rest[1]), f"there is no example {rest[1]}"
+    elif Path(program).name == "toolbus" or (program == "dev.py" and rest[:1] != ["test"]):
         _check_toolbus(rest)
     for word in words:
         for extras in re.findall(r"toolbus\[([\w,-]+)\]", word):
@@ -233,6 +235,10 @@ def check_command(words: list[str]) -> None:
             assert not unknown, f"there is no extra {', '.join(unknown)}"
         if word.startswith(_OURS):
             assert (ROOT / word).exists(), f"there is no {word}"
+
+
+def _is_example(path: Path) -> bool:
+    return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
 
 
 def _check_toolbus(arguments: list[str]) -> None:
@@ -386,6 +392,7 @@ def test_a_block_that_is_not_closed_is_told(tmp_path: Path) -> None:
         ("pip install 'toolbus[cli,nope]'", "no extra nope"),
         ("python examples/nope.py", "no examples/nope.py"),
         ("python -m examples.nope", "no module examples.nope"),
+        ("python3 dev.py example nope", "no example nope"),
     ],
 )
 def test_a_command_line_that_names_what_there_is_not_is_told(tmp_path: Path, line: str, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""`python -m examples.fastapi_app`, from the root of the clone. `PORT` is where it listens, 8000 without it."""
+"""A web backend: answers, streams of events and of text, over HTTP. `PORT` is where it listens, 8000 without it."""
 
 import os
 

@@ -57,6 +57,40 @@ def test_the_environment_of_the_tests_answers_questions_too_but_not_the_other_wa
     assert len(dev.ran) == count
 
 
+def test_the_environment_of_the_examples_lies_between_the_two(dev: Any):
+    dev.prepare("example")
+    assert "--group examples" in dev.ran[1]
+    assert "--group dev" not in dev.ran[1]
+    count = len(dev.ran)
+    dev.prepare("ask")
+    assert len(dev.ran) == count
+    dev.prepare("test")
+    assert len(dev.ran) > count
+
+
+def test_an_example_starts_by_its_name_and_gets_its_options(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    def become(command: list[str]) -> None:
+        sys.exit(" ".join(command[1:]))
+
+    monkeypatch.setattr(dev, "become", become)
+    monkeypatch.setenv("PYTHONPATH", "")
+    with pytest.raises(SystemExit, match=r"^-m examples\.status_line --slowly$"):
+        dev.main(["example", "status_line", "--slowly"])
+
+
+def test_without_a_name_the_examples_are_listed_each_with_what_it_is_about(
+    dev: Any, capsys: pytest.CaptureFixture[str]
+):
+    assert dev.main(["example"]) == 0
+    listed = capsys.readouterr().out.splitlines()[2:]
+    names = {path.stem for path in (ROOT / "examples").glob("[!_]*") if path.is_dir() or path.suffix == ".py"}
+    assert {line.split()[0] for line in listed} == names - {"__pycache__"}
+    assert all(len(line.split()) > 3 for line in listed)
+    assert dev.main(["example", "no_such"]) == 2
+    assert "there is no example 'no_such'" in capsys.readouterr().err
+    assert dev.ran == []
+
+
 def test_an_environment_made_by_hand_is_used_as_it_is(dev: Any):
     dev.VENV.mkdir()
     dev.prepare("ask")
