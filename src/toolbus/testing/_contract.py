@@ -1,11 +1,33 @@
-"""What the contract suites have in common: how a failure is written down, and the report. Knows no contract."""
+"""What the contract suites have in common: checks by name, how they are run, what is written down, the report.
+
+Knows no contract.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Abandoned", "ContractBroken", "ContractReport", "Failure"]
+import anyio
+
+from ..errors import ConfigurationError
+from ..execution import leaves_of
+
+__all__ = [
+    "Abandoned",
+    "Check",
+    "Checks",
+    "ContractBroken",
+    "ContractReport",
+    "Failure",
+    "Ledger",
+    "run_check",
+    "shown",
+    "words_of",
+]
+
+_SHOWN = 400  # characters of what came, in a report
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +52,8 @@ class ContractBroken(AssertionError):
 
     def __init__(self, failures: Collection[Failure], ran: int, who: str = "provider") -> None:
         broken = len({each.check for each in failures})
-        lines = [f"the {who} breaks its contract in {broken} of {ran} checks", *map(str, failures)]
+        verb = "break their" if who.endswith("s") else "breaks its"
+        lines = [f"the {who} {verb} contract in {broken} of {ran} checks", *map(str, failures)]
         super().__init__("\n\n".join(lines))
         self.failures = tuple(failures)
 
@@ -46,3 +69,109 @@ class ContractReport:
 
     passed: tuple[str, ...]
     left_out: tuple[str, ...]
+
+
+# ------------------------------------------------------------------------------------------------- writing down
+
+
+class Ledger:
+    """The failures so far; `name` is the check that runs now."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.failures: list[Failure] = []
+
+    def fail(self, what: str, expected: object, came: object) -> None:
+        """Write a failure down."""
+        self.failures.append(Failure(self.name, what, shown(expected), shown(came)))
+
+    def expect(self, what: str, expected: object, came: object) -> None:
+        """Write a failure down unless the two are equal."""
+        if expected != came:
+            self.fail(what, expected, came)
+
+    def require(self, what: str, expected: str, came: object, *, ok: bool) -> None:
+        """Write a failure down unless `ok`."""
+        if not ok:
+            self.fail(what, expected, came)
+
+    def report(self, passed: Collection[str], left_out: Collection[str], who: str) -> ContractReport:
+        """What has been found. Raises `ContractBroken` where anything is wrong."""
+        if self.failures:
+            raise ContractBroken(self.failures, len(passed) + len({each.check for each in self.failures}), who)
+        return ContractReport(tuple(passed), tuple(left_out))
+
+
+def shown(value: object) -> str:
+    """A value for a report."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+
+
+# ------------------------------------------------------------------------------------------------- the checks' table
+
+LedgerT = TypeVar("LedgerT", bound=Ledger)
+Run: TypeAlias = Callable[[LedgerT], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[LedgerT]):
+    """One check: what it is called, what it holds, what it needs of what is checked, and how it goes."""
+
+    name: str
+    holds: str
+    needs: frozenset[str]
+    run: Run[LedgerT]
+
+
+class Checks(dict[str, Check[LedgerT]]):
+    """The checks of a contract by name, in the order in which they run."""
+
+    def check(self, name: str, *needs: str) -> Callable[[Run[LedgerT]], Run[LedgerT]]:
+        """Put a function among the checks. Its docstring says what it holds."""
+
+        def add(run: Run[LedgerT]) -> Run[LedgerT]:
+            self[name] = Check(name, " ".join((run.__doc__ or "").split()), frozenset(needs), run)
+            return run
+
+        return add
+
+    def holds(self) -> dict[str, str]:
+        """Name, and what it holds, of each."""
+        return {name: each.holds for name, each in self.items()}
+
+    def chosen(self, only: Collection[str] | None, without: Collection[str], listed_by: str) -> list[Check[LedgerT]]:
+        """Those that are to run. Raises `ConfigurationError` for names that there are not."""
+        wanted = set(self) if only is None else set(only)
+        if unknown := (wanted | set(without)) - set(self):
+            raise ConfigurationError(f"there are no checks {', '.join(sorted(unknown))}: see {listed_by}()")
+        return [each for each in self.values() if each.name in wanted and each.name not in without]
+
+
+async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> bool:
+    """Run a check, for so long at most, and write down how it breaks: whether it passed."""
+    before = len(ledger.failures)
+    ledger.name = check.name
+    try:
+        with anyio.move_on_after(seconds) as scope:
+            await check.run(ledger)
+        if scope.cancelled_caught:
+            ledger.fail("the check", "comes to its end", f"it did not in {seconds:g} s")
+    except Abandoned:
+        pass
+    except BaseException as exc:  # what is checked may break in any way, and the other checks go on
+        if _is_ours(exc):
+            raise
+        ledger.fail("the check", "comes to its end", words_of(exc))
+    return len(ledger.failures) == before
+
+
+def _is_ours(exc: BaseException) -> bool:
+    """Whether an exception is a cancellation or interrupt, and none that what is checked has let through."""
+    passing = (anyio.get_cancelled_exc_class(), KeyboardInterrupt)
+    return any(isinstance(each, passing) for each in leaves_of(exc))
+
+
+def words_of(exc: BaseException) -> str:
+    """An exception in words; of a group, all that are in it."""
+    return "; ".join(f"{type(each).__name__}: {each}" for each in leaves_of(exc))

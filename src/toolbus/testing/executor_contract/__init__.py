@@ -8,29 +8,28 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import get_args
 
-import anyio
-
 from ...errors import ConfigurationError
-from ...execution import leaves_of
-from .._contract import Abandoned, ContractBroken, ContractReport
+from .._contract import Checks, ContractReport, run_check
 from ..contract_tools import CONTRACT_TOOLS
 from . import _answering, _running, _stopping, _taking
-from ._bench import BOUND, CHECKS, TWO_AT_ONCE, Bench, Check, Lack, MakeExecutor
+from ._bench import BOUND, CHECKS, TWO_AT_ONCE, Bench, Lack, MakeExecutor
 
 __all__ = ["CONTRACT_TOOLS", "Lack", "check_executor", "executor_checks"]
 
-_CHECKS = {
-    name: each
-    for module in (_answering, _taking, _running, _stopping)  # which put their checks into the table
-    for name, each in CHECKS.items()
-    if each.run.__module__ == module.__name__
-}
+_CHECKS: Checks[Bench] = Checks(
+    {
+        name: each
+        for module in (_answering, _taking, _running, _stopping)  # which put their checks into the table
+        for name, each in CHECKS.items()
+        if each.run.__module__ == module.__name__
+    }
+)
 _WAITS = 20  # the most waits of one check, one after the other
 
 
 def executor_checks() -> dict[str, str]:
     """All checks of `check_executor`: name, and what it holds, in the order in which they run."""
-    return {name: each.holds for name, each in _CHECKS.items()}
+    return _CHECKS.holds()
 
 
 async def check_executor(
@@ -65,9 +64,7 @@ async def check_executor(
     was expected and what came; `ConfigurationError` for names of checks or lacks that there are not. Works on asyncio
     and trio; in virtual time at no cost, and in real time in about a second.
     """
-    chosen = set(_CHECKS) if only is None else set(only)
-    if unknown := (chosen | set(without)) - set(_CHECKS):
-        raise ConfigurationError(f"there are no checks {', '.join(sorted(unknown))}: see executor_checks()")
+    chosen = _CHECKS.chosen(only, without, "executor_checks")
     if unknown := set(lacks) - set(get_args(Lack)):
         raise ConfigurationError(f"an executor may lack {', '.join(get_args(Lack))}, not {', '.join(sorted(unknown))}")
     cannot = _cannot(lacks, elsewhere=elsewhere, max_concurrency=max_concurrency)
@@ -80,16 +77,16 @@ async def check_executor(
         patience_seconds=patience_seconds,
         quiet_seconds=quiet_seconds,
     )
-    for each in _CHECKS.values():
-        if each.name not in chosen or each.name in without:
-            continue
+    for each in chosen:
         if each.needs & cannot:
             left_out.append(each.name)
-        elif await _run(each, bench):
-            passed.append(each.name)
-    if bench.failures:
-        raise ContractBroken(bench.failures, len(passed) + len({each.check for each in bench.failures}), "executor")
-    return ContractReport(tuple(passed), tuple(left_out))
+            continue
+        try:
+            if await run_check(each, bench, _WAITS * bench.patience_seconds):
+                passed.append(each.name)
+        finally:
+            bench.clear()
+    return bench.report(passed, left_out, "executor")
 
 
 def _cannot(lacks: Collection[Lack], *, elsewhere: bool, max_concurrency: int | None) -> set[str]:
@@ -103,33 +100,3 @@ def _cannot(lacks: Collection[Lack], *, elsewhere: bool, max_concurrency: int | 
         if elsewhere:  # the question would wait for what it asks about
             cannot.add("notes")
     return cannot
-
-
-async def _run(check: Check, bench: Bench) -> bool:
-    """Whether it passed."""
-    before = len(bench.failures)
-    bench.name = check.name
-    try:
-        with anyio.move_on_after(_WAITS * bench.patience_seconds) as scope:
-            await check.run(bench)
-        if scope.cancelled_caught:
-            bench.fail("the check", "comes to its end", f"it did not in {_WAITS * bench.patience_seconds:g} s")
-    except Abandoned:
-        pass
-    except BaseException as exc:  # an executor may break in any way, and the other checks go on
-        if not _is_the_executors(exc):
-            raise
-        bench.fail("the check", "comes to its end", _words_of(exc))
-    finally:
-        bench.clear()
-    return len(bench.failures) == before
-
-
-def _is_the_executors(exc: BaseException) -> bool:
-    """Whether an exception is one that an executor may have let through, and no cancellation or interrupt."""
-    passing = (anyio.get_cancelled_exc_class(), KeyboardInterrupt)
-    return not any(isinstance(each, passing) for each in leaves_of(exc))
-
-
-def _words_of(exc: BaseException) -> str:
-    return "; ".join(f"{type(each).__name__}: {each}" for each in leaves_of(exc))
