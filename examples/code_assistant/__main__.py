@@ -1,0 +1,73 @@
+"""An assistant for a source tree in the terminal: answers fill in place, tool calls show as they run, Escape cancels.
+
+Without `--provider` a script answers, which is no language model: it asks for the code that fits the question, and
+shows the best of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+import toolbus
+from toolbus.errors import ToolbusError
+from toolbus.toolsets.code_context import CodeIndex
+
+from . import plain
+from .assistant import make_runtime
+from .scripted import scripted_model
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer as the arguments say; the exit status."""
+    options = _parser().parse_args(arguments)
+    question: str | None = options.plain
+    if question is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return _told('the screen needs a terminal; for pipes there is --plain "QUESTION"')
+    if question is not None and not question.strip():
+        return _told('the question is empty: --plain "QUESTION"')
+    directory: Path = options.dir
+    try:
+        index = None if options.no_index else CodeIndex(directory, rerank=False if options.words_only else None)
+        provider = options.provider or scripted_model(0 if question else 0.02)
+        runtime = make_runtime(provider, directory, index)
+        if question is not None:
+            turn = anyio.run(plain.ask, runtime, index, question.strip())
+            return 0 if turn.status == "completed" else 1
+        from .screen import show  # noqa: PLC0415 -- Textual is not needed for anything else
+
+        return anyio.run(show, runtime, index, f"{options.provider or 'a script, no model'}\n{directory}")
+    except ToolbusError as wrong:
+        return _told(str(wrong))
+    except KeyboardInterrupt:
+        return _told("interrupted", 130)
+    except BrokenPipeError:  # whoever reads has enough, and Python would complain when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="code_assistant", description="Ask about a source tree.")
+    sources = Path(toolbus.__file__).parent
+    parser.add_argument("--dir", type=Path, metavar="PATH", default=sources, help="the sources (toolbus's own)")
+    parser.add_argument("--provider", metavar="NAME", help="such as openai:gpt-5-mini, ollama:llama3.2 or extractive")
+    parser.add_argument("--plain", metavar="QUESTION", help="answer one question, without a screen")
+    parser.add_argument("--words-only", action="store_true", help="search by words, without the model for the order")
+    parser.add_argument("--no-index", action="store_true", help="see what becomes of a tool that fails")
+    return parser
+
+
+def _told(problem: str, status: int = 2) -> int:
+    print(f"code_assistant: {problem}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    logging.getLogger("toolbus").addHandler(logging.NullHandler())  # what it warns of is on the screen already
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The assistant without a face: one runtime with its tools, its model and its words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolbus import Compression, Runtime
+from toolbus.protocols import Provider
+from toolbus.toolsets.code_context import Retriever, code_context_tool
+from toolbus.toolsets.workspace import workspace_tools
+
+__all__ = ["make_runtime"]
+
+INSTRUCTIONS = """\
+You answer questions about the source tree that your tools look into. Ask request_code_context for code before you
+answer, with names or words of your own as the hint where the question's are not the code's. Name the places that you
+rely on as path:line. Say so when you have not found it."""
+
+
+def make_runtime(provider: Provider | str, directory: Path, retriever: Retriever | None) -> Runtime:
+    """A runtime over `directory`, to be entered. Without a retriever, each call for code context fails and says so.
+
+    Raises `ConfigurationError`: for an unknown provider or one without a key, and for what is no directory.
+    """
+    return Runtime(
+        provider,
+        tools=[code_context_tool(retriever), *workspace_tools(directory)],
+        instructions=INSTRUCTIONS,
+        note_failures=True,  # beside {"ok": false, ...} as the call's result, a system message says what failed
+        compression=Compression(max_context_tokens=100_000),
+        drain_seconds=0,  # who leaves does not wait for answers
+    )

@@ -1,0 +1,28 @@
+"""The assistant without a screen: one question, its lines as they come, and the answer. For pipes and tests."""
+
+from __future__ import annotations
+
+import contextlib
+
+from toolbus import Runtime
+from toolbus.errors import ToolbusError
+from toolbus.toolsets.code_context import CodeIndex
+
+from .turn import Turn
+
+__all__ = ["ask"]
+
+
+async def ask(runtime: Runtime, index: CodeIndex | None, question: str) -> Turn:
+    """Ask, and print what the screen would show. The whole answer is printed at once, at its end."""
+    turn = Turn(question)
+    print(f"You: {question}\n{turn.head}", flush=True)
+    async with runtime:
+        if index is not None:
+            with contextlib.suppress(ToolbusError):  # the calls for code will say it
+                await index.refresh()  # the first one takes longer than a call may
+        async for event in runtime.start(question).events():
+            for line in turn.take(event):
+                print(line, flush=True)
+    print(f"{turn.head}\n\n{turn.text}\n\n[{turn.figures}]", flush=True)
+    return turn
