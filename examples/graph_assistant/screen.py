@@ -1,0 +1,67 @@
+"""What is printed while a question is answered: toolbus's events, a line for each. Knows no graph, no model."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+from toolbus import RequestResult
+from toolbus.core.plain_text import clean, clip, one_line
+from toolbus.events import (
+    Event,
+    HistoryCompressed,
+    RoundStarted,
+    StatusChanged,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+
+from .tools import affected_edges, affected_nodes
+
+__all__ = ["SHOWN", "ending", "line"]
+
+SHOWN = (StatusChanged, RoundStarted, ToolCallRequested, ToolCallCompleted, ToolCallFailed, HistoryCompressed)
+_WIDTH = 110
+_MOST = 500  # characters of a result; the model reads more
+
+
+def line(event: Event) -> str:
+    """One of the `SHOWN` events in words; tools and models may have written anything, so it is cleaned and clipped."""
+    match event:
+        case StatusChanged():
+            said = f"[{event.stage}] {event.text}"
+        case RoundStarted():
+            outcomes = [f"{each.name} {'succeeded' if each.success else 'failed'}" for each in event.after]
+            processing = f"processing tool results: {', '.join(outcomes)}\n  " if outcomes else ""
+            count = f"{event.message_count} message{'s' if event.message_count > 1 else ''}"
+            return f"  {processing}turn {event.round + 1} starts: {count}"
+        case ToolCallRequested():
+            given = ", ".join(f"{name}={json.dumps(value)}" for name, value in event.arguments.items())
+            said = f"  call   {event.name}({given})"
+        case ToolCallCompleted():
+            said = f"  result {event.content}"
+        case ToolCallFailed():
+            said = f"  failed {event.reason}: {event.error}"
+        case HistoryCompressed():
+            said = f"  results shortened for the model: {event.results_shortened}"
+        case _:
+            return ""
+    margin = "    " if said.startswith(" ") else "  "
+    lines = textwrap.wrap(
+        clip(one_line(said), _MOST), _WIDTH, initial_indent=margin, subsequent_indent=f"{margin}       "
+    )
+    return "\n".join(lines)
+
+
+def ending(result: RequestResult[None]) -> str:
+    """The answer, and what it has changed; or why there is none."""
+    said = [f"Assistant: {clean(result.text)}"] if result.text else []
+    if result.outcome == "stopped" and result.reason.startswith("max_rounds"):
+        said.append(f"Maximum tool iterations reached ({result.reason}).")
+    elif not result.ok:
+        said.append(f"There is no answer: {clean(str(result.error or result.reason))}")
+    for what, names in (("nodes", affected_nodes(result.affected)), ("edges", affected_edges(result.affected))):
+        if names:
+            said.append(f"Affected {what} ({len(names)}): {', '.join(names)}")
+    return "\n".join(said)

@@ -1,0 +1,147 @@
+"""The four tools, and the form in which the model reads their results.
+
+A tool gets the graph as `context.deps`. What it has changed goes into `affected`, "node cat1" or "edge human1-cat1":
+toolbus gathers that over all rounds of a turn, on the `RequestResult`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from toolbus import Interceptor, ToolContext, ToolError, ToolResult, ToolRetry, tool
+from toolbus.events import ToolCallRequested
+from toolbus.results import Rendered
+
+from .graph import Graph
+from .selector import read_selector
+
+__all__ = ["TOOLS", "ResultForm", "affected_edges", "affected_nodes"]
+
+_MOST_VALUES = 10
+
+
+@tool(sequential=True, kind="query", status="Taking samples of {target}")
+async def sample_data(
+    target: Literal["nodes", "edges"], context: ToolContext[Graph], count: Annotated[int, Field(ge=1, le=100)] = 3
+) -> ToolResult:
+    """A few nodes or edges with their data: the first ones of the graph.
+
+    Args:
+        target: Of what.
+        count: How many.
+    """
+    graph = context.deps
+    nodes: list[dict[str, Any]] = [{"id": node, "data": data} for node, data in graph.nodes.items()]
+    edges: list[dict[str, Any]] = [{"from": one, "to": other, "data": data} for one, other, data in graph.edges]
+    samples = (nodes if target == "nodes" else edges)[:count]
+    return ToolResult(message=f"Returned {len(samples)} {target[:-1]} samples.", data={target: samples})
+
+
+@tool(sequential=True, kind="query", status="Looking at the graph as a whole")
+async def query_graph(
+    query: Literal["node_count", "edge_count", "node_types"], context: ToolContext[Graph]
+) -> ToolResult:
+    """Figures of the whole graph.
+
+    Args:
+        query: How many nodes, how many edges, or which types of nodes and how many of each.
+    """
+    graph = context.deps
+    if query == "node_types":
+        types = [str(data["type"]) for data in graph.nodes.values()]
+        counts = {each: types.count(each) for each in dict.fromkeys(types)}
+        return ToolResult(message=f"There are {len(counts)} types of nodes.", data={"node_types": counts})
+    things, count = ("nodes", len(graph.nodes)) if query == "node_count" else ("edges", len(graph.edges))
+    return ToolResult(message=f"The graph has {count} {things}.", data={query: count})
+
+
+@tool(sequential=True, kind="query", status="Looking for nodes where {selector}")
+async def find_nodes(selector: Annotated[str, Field(max_length=500)], context: ToolContext[Graph]) -> ToolResult:
+    """The nodes whose properties fulfil a selector; where there are none, the values that there are.
+
+    Args:
+        selector: For example type == 'cat', or type == 'human' and age > 30. Texts stand in quotes.
+    """
+    graph = context.deps
+    try:
+        conditions = read_selector(selector)
+    except ValueError as wrong:
+        raise ToolRetry(str(wrong)) from wrong
+    known = list(dict.fromkeys(name for data in graph.nodes.values() for name in data))
+    for each in conditions:
+        if each.name not in known:
+            raise ToolRetry(f"no node has a property {each.name!r}; the properties are {', '.join(known)}")
+    found = graph.find(conditions)
+    data: dict[str, Any] = {
+        "node_ids": list(found),
+        "names": [each["name"] for each in found.values()],
+        "count": len(found),
+    }
+    if not found:
+        data["available"] = {each.name: graph.values(each.name)[:_MOST_VALUES] for each in conditions}
+    return ToolResult(message=f"Found {len(found)} nodes.", data=data)
+
+
+@tool(sequential=True, kind="action", status="Coloring nodes {color}")
+async def style_nodes(
+    node_ids: Annotated[list[str], Field(min_length=1)],
+    color: Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")],
+    context: ToolContext[Graph],
+    with_edges: bool = False,  # noqa: FBT001, FBT002 -- an argument of the model's
+) -> ToolResult:
+    """Draw nodes in a color.
+
+    Args:
+        node_ids: Which ones: the ids that find_nodes gives.
+        color: The color, such as #0000ff.
+        with_edges: Draw their edges in it, too.
+    """
+    graph = context.deps
+    unknown = [each for each in node_ids if each not in graph.nodes]
+    if unknown:
+        raise ToolError(f"there is no node {', '.join(unknown)}; find_nodes gives the ids that there are")
+    nodes = list(dict.fromkeys(node_ids))
+    edges = graph.edges_of(nodes) if with_edges else []
+    graph.style(nodes, edges, color)
+    return ToolResult(
+        message=f"Styled {len(nodes)} nodes.",
+        data={"styled_count": len(nodes), "color": color},
+        affected=[*(f"node {each}" for each in nodes), *(f"edge {one}-{other}" for one, other in edges)],
+    )
+
+
+TOOLS = [sample_data, query_graph, find_nodes, style_nodes]
+
+
+class ResultForm(Interceptor):
+    """Puts results into the assistant's own form: success, message, data, affected_nodes, affected_edges.
+
+    Without it the model reads toolbus's: ok, message, data, affected. Failures stay in that one.
+    """
+
+    async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:  # noqa: ARG002
+        if result.message is None:
+            return result  # of a tool that returns no ToolResult
+        told = json.loads(result.content)  # without data where the application sends none
+        form: dict[str, Any] = {"success": told["ok"], "message": result.message}
+        if "data" in told:
+            form["data"] = told["data"]
+        if nodes := affected_nodes(result.affected):
+            form["affected_nodes"] = len(nodes)
+        if edges := affected_edges(result.affected):
+            form["affected_edges"] = len(edges)
+        return replace(result, content=json.dumps(form, ensure_ascii=False))
+
+
+def affected_nodes(affected: list[str] | tuple[str, ...]) -> list[str]:
+    """The nodes among what was affected."""
+    return [each.removeprefix("node ") for each in affected if each.startswith("node ")]
+
+
+def affected_edges(affected: list[str] | tuple[str, ...]) -> list[str]:
+    """The edges among what was affected."""
+    return [each.removeprefix("edge ") for each in affected if each.startswith("edge ")]
