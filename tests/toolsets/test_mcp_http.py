@@ -151,20 +151,22 @@ async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
         assert mcp.status()[0].connected
 
 
-async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew():
+@pytest.mark.parametrize("told", [None, {"code": -32000, "message": "Bad Request: No valid session ID provided"}])
+async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew(told: dict[str, Any] | None):
     knows, connections = True, 0
 
-    def answer(body: str) -> bytes:
+    def answer(asked: str) -> bytes:
         nonlocal knows, connections
-        request = json.loads(body)
+        request = json.loads(asked)
         if request["method"] == "initialize":
             knows, connections = True, connections + 1
         if not knows:
-            return response("400 Bad Request")  # not 404, as it should be
+            body = {"jsonrpc": "2.0", "id": request.get("id"), "error": told}
+            return response("400 Bad Request", json.dumps(body).encode() if told else b"")  # not 404, as it should be
         if "id" not in request:
             return response("202 Accepted")
-        told = {"jsonrpc": "2.0", "id": request["id"], "result": RESULTS[request["method"]]}
-        return response("200 OK", json.dumps(told).encode())
+        body = {"jsonrpc": "2.0", "id": request["id"], "result": RESULTS[request["method"]]}
+        return response("200 OK", json.dumps(body).encode())
 
     async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
         call = Caller(mcp.registry)

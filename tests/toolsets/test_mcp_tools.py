@@ -106,19 +106,20 @@ async def test_what_makes_no_tool_is_left_out_and_told_once(caplog: pytest.LogCa
     for _ in range(100):
         deep = {"type": "object", "properties": {"x": deep}}
     big = {"type": "object", "properties": {"x": {"type": "integer", "maximum": 10**30}}}
+    task = definition("task").model_copy(update={"execution": types.ToolExecution(task_support="required")})
     server = FakeMcp(
         [
             *(broken, definition("huge", "x" * 70_000), definition("deep", schema=deep), definition("big", schema=big)),
-            *(definition("fine"), definition("fine", "Another.")),
+            *(task, definition("fine"), definition("fine", "Another.")),
         ]
     )
-    async with McpTools([server.named("s")], ping_seconds=1) as mcp:
+    async with McpTools([server.named("s", "legacy")], ping_seconds=1) as mcp:
         await server.tell_change()
         assert [tool.name for tool in mcp.registry] == ["s__fine"]
         assert mcp.registry.specs["s__fine"].description == "Does something."
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert [each.partition(" is left out: ")[0] for each in told] == [
-        f"tool {name!r} of MCP server 's'" for name in ("fine", "broken", "huge", "deep", "big")
+        f"tool {name!r} of MCP server 's'" for name in ("fine", "broken", "huge", "deep", "big", "task")
     ]
 
 
@@ -256,6 +257,8 @@ async def test_audio_is_an_artifact_of_which_the_model_reads_the_name():
         (["noon"], {"result": "noon"}, '{"result":"noon"}'),
         (['{"a":1}', '{"a":2}'], {"result": [{"a": 1}, {"a": 2}]}, '{"result":[{"a":1},{"a":2}]}'),
         (["hello"], {"content": "hello"}, '{"content":"hello"}'),
+        (["[1, 2]"], {"content": "[1, 2]"}, '{"content":"[1, 2]"}'),
+        (["one", "two"], {"result": ["one", "two"]}, '{"result":["one","two"]}'),
         (["Three."], {"sum": 3}, '{"ok":true,"message":"Three.","data":{"sum":3}}'),
     ],
 )

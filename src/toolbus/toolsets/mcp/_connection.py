@@ -232,6 +232,11 @@ class Connection:
         self._changed = True
         self._wake.set()
 
+    def _suspect_it(self) -> None:
+        """Have the task look soon whether the server still knows this connection."""
+        self._suspect = True
+        self._wake.set()
+
     def _on_end(self) -> None:
         self._ended = True
         self._wake.set()
@@ -295,14 +300,14 @@ class Connection:
             return await live.client.call_tool(tool, arguments, progress_callback=tell)
         except mcp.MCPError as exc:
             if exc.code == -32000 or self._live is not live:  # the SDK's own: no answer came
+                self._suspect_it()  # so also speak servers that have been restarted, to whom they knew before
                 raise self._lost(read_only=read_only, why=exc.message) from exc
             if exc.code == -32600 and exc.message in _SESSION_GONE:
                 self._on_end()  # it was restarted, and knows nothing of this connection
                 raise ReportedFailure(Failure("error", self._away(exc.message), retryable=True), exc.message) from exc
             if exc.code in _NOT_SAID:
-                if exc.message == _REFUSED:  # so some servers speak to whom they knew before they were restarted
-                    self._suspect = True
-                    self._wake.set()
+                if exc.message == _REFUSED:  # and so do others
+                    self._suspect_it()
                 error = f"The MCP server {name!r} gave no answer that can be used: {exc.message}"
                 raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), exc.message) from exc
             raise ToolError(clean(exc.message)[:2_000]) from exc

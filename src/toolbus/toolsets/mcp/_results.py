@@ -53,10 +53,12 @@ def _repeats(texts: list[str], data: Any) -> bool:
     wrapped: Any = data
     if isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:  # what is no object is sent in one
         (wrapped,) = cast("dict[str, Any]", data).values()
+    if texts in ([wrapped], wrapped):  # before they are read: a text may happen to be JSON, such as a file's
+        return True
     try:
         read = [orjson.loads(each) for each in texts]
     except orjson.JSONDecodeError:
-        return texts == [wrapped]
+        return False
     return read in ([data], [wrapped], wrapped, data)
 
 

@@ -258,6 +258,8 @@ class _Known:
 
 def _why_unusable(wire: dict[str, Any]) -> str:
     """What is wrong with a definition as such; empty where nothing is."""
+    if wire.get("execution", {}).get("taskSupport") == "required":  # of 2025-11-25 alone
+        return "it can be called as a task only, which toolbus does not do"
     try:
         size = len(orjson.dumps(wire))
     except TypeError as exc:  # integers of more than 64 bits, and objects too deep for any model
