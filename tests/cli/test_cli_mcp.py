@@ -1,4 +1,4 @@
-"""`--mcp FILE`: the tools of MCP servers, listed and called. Over a small program, which is a real one."""
+"""`--mcp FILE`: the tools of MCP servers, listed and called. Over a small program, and one that many people use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cut_off import COMMAND, cut_off
 from desk import Command
 
 import support
+from support import npm_servers
 
 
 @pytest.fixture
@@ -31,6 +32,16 @@ def test_the_tools_of_servers_are_listed_beside_the_others(toolbus: Command, ser
     assert (ended.status, ended.err) == (0, "")
     names = [each["name"] for each in json.loads(ended.out)]
     assert names[:5] == ["list_files", "search_text", "read_lines", "request_code_context", "small__pid"]
+
+
+def test_the_tools_of_a_server_from_npm_are_listed(toolbus: Command, folder: Path):
+    files = npm_servers.program("filesystem", "${PWD}")
+    (folder / "files.json").write_text(json.dumps({"mcpServers": {"files": files}}))
+    ended = toolbus("tools", "--mcp", "files.json", "--json")
+    assert (ended.status, ended.err) == (0, "")
+    listed = {each["name"]: each for each in json.loads(ended.out)}
+    assert listed["files__read_text_file"]["description"].startswith("Read the complete contents of a file")
+    assert listed["files__read_text_file"]["parameters"]["required"] == ["path"]
 
 
 def test_a_server_that_cannot_be_reached_is_told_and_the_status_says_so(toolbus: Command, servers: str):

@@ -1,4 +1,4 @@
-"""MCP servers that are programs: real processes, with real signals; and two that many people use."""
+"""MCP servers that are programs: real processes, with real signals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from toolbus.events import ToolCallFailed
 from toolbus.toolsets.mcp import McpServer, McpTools
 
 PROGRAM = str(Path(support.__path__[0]) / "small_mcp_program.py")
-BIN = Path(sys.executable).parent
 
 
 def small(*args: str, **options: Any) -> McpServer:
@@ -104,22 +102,3 @@ async def test_the_last_words_of_a_program_are_told(caplog: pytest.LogCaptureFix
         assert failed.why.endswith("it said: the key is wrong | get another one")
         assert none.why == "there is no no-such-program"
     assert "MCP server small says: get another one" in caplog.text
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # they take seconds to start, and are the same to both loops
-async def test_real_servers_of_others_work(tmp_path: Path):
-    await anyio.run_process(["git", "init", "-q", "-b", "trunk", str(tmp_path)])
-    (tmp_path / "new.txt").write_text("new")
-    servers = [
-        McpServer("time", command=str(BIN / "mcp-server-time"), args=["--local-timezone=UTC"]),
-        McpServer("git", command=str(BIN / "mcp-server-git"), args=["-r", str(tmp_path)]),
-    ]
-    async with McpTools(servers) as mcp:
-        call = Caller(mcp.registry)
-        now = (await call.completed("time__get_current_time", timezone="Asia/Tokyo")).data
-        assert datetime.fromisoformat(now["datetime"]).utcoffset() == timedelta(hours=9)
-        assert "new.txt" in (await call.completed("git__git_status", repo_path=str(tmp_path))).content
-        outside = await call.failed("git__git_status", repo_path="/")
-        assert "outside the allowed repository" in outside.error
-        specs = mcp.registry.specs
-        assert (specs["git__git_status"].approval, specs["git__git_reset"].approval) == (False, True)

