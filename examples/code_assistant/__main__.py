@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Answer as the arguments say; the exit status."""
     options = _parser().parse_args(arguments)
     question: str | None = options.plain
-    if question is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if question is None and not all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)):
         return _told('the screen needs a terminal; for pipes there is --plain "QUESTION"')
     if question is not None and not question.strip():
         return _told('the question is empty: --plain "QUESTION"')

@@ -55,7 +55,7 @@ class CodeAssistant(App[None]):
     ]
     CSS = """
     #messages { padding: 0 1; }
-    #panel { width: 32; padding: 0 1; border-left: solid $primary; }
+    #panel { width: 38; max-width: 40%; height: 100%; padding: 0 1; border-left: solid $primary; }
     .you { margin-top: 1; text-style: bold; color: $text-primary; }
     Message { margin-top: 1; padding-left: 1; border-left: thick $warning; }
     Message.completed { border-left: thick $success; }

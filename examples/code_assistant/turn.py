@@ -148,8 +148,6 @@ class Turn:
 
     def _end(self, status: str, reason: str) -> None:
         self.status, self.reason, self.doing = status, _shown(reason), ""
-        for line in self.calls.values():
-            line.mark = "✗" if line.mark == "…" else line.mark
 
     def _add(self, mark: str, text: str) -> list[Line]:
         self.lines.append(Line(mark, _shown(text)))
