@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 import pytest
 
 from toolbus.errors import ConfigurationError, ToolError
@@ -159,6 +161,29 @@ async def test_a_cancelled_pass_ends_soon_and_what_it_has_written_stays(tree: Pa
     assert scope.cancelled_caught
     monkeypatch.undo()
     assert (await index_of(tree).refresh()).changed == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_pass_ends_when_asyncio_cancels_the_task_that_waits_for_it(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[str] = []
+    reached, cancelled = threading.Event(), threading.Event()
+
+    def chunk_text(path: str, _text: str) -> list[Any]:
+        seen.append(path)
+        reached.set()
+        cancelled.wait(5)
+        return []
+
+    monkeypatch.setattr(_index, "chunk_text", chunk_text)
+    index = index_of(tree)
+    task = asyncio.create_task(index.refresh())
+    await anyio.to_thread.run_sync(reached.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    cancelled.set()
+    assert await anyio.to_thread.run_sync(index._lock.acquire, True, 5)  # the pass has ended
+    assert len(seen) == 1
 
 
 async def test_a_search_that_waits_for_another_one_can_be_cancelled(tree: Path):

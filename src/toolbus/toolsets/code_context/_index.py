@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import anyio
 import anyio.from_thread
@@ -32,6 +33,7 @@ from ._words import as_query
 
 __all__ = ["CodeHit", "CodeIndex", "IndexReport", "Retriever"]
 
+_T = TypeVar("_T")
 _BATCH_BYTES = 1_048_576  # of sources in one transaction: a third of a second, for which other processes wait
 _BATCH_FILES = 100
 _FRESH_NS = 2_000_000_000  # a file that is younger may change again without a new time of change
@@ -130,11 +132,11 @@ class CodeIndex:
 
     async def hybrid_search(self, query: str, top_k: int) -> list[CodeHit]:
         """See `Retriever`; runs in a thread. Raises `ToolError` where the tree cannot be read or the index not kept."""
-        return await anyio.to_thread.run_sync(self._search, query, top_k, anyio.from_thread.check_cancelled)
+        return await _in_thread(self._search, query, top_k)
 
     async def refresh(self) -> IndexReport:
         """Bring the index up to date without a search, such as when an application starts. Runs in a thread."""
-        return await anyio.to_thread.run_sync(self._refresh, anyio.from_thread.check_cancelled)
+        return await _in_thread(self._refresh)
 
     # -------------------------------------------------------------------------------------------- in a thread
 
@@ -199,6 +201,25 @@ class CodeIndex:
     def max_chunks(self) -> int:
         """How many chunks there may be."""
         return self._max_chunks
+
+
+async def _in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
+    """`work(*arguments, check)` in a thread, where `check` raises once nobody waits for it any more.
+
+    `check_cancelled` alone knows of scopes, and not of asyncio's own `Task.cancel`, by which servers and screens end
+    their tasks: the thread would go on for all of the tree, and hold up the process's end for as long.
+    """
+    given_up = threading.Event()
+
+    def check() -> None:
+        if given_up.is_set():
+            raise CancelledError
+        anyio.from_thread.check_cancelled()
+
+    try:
+        return await anyio.to_thread.run_sync(work, *arguments, check)
+    finally:
+        given_up.set()
 
 
 class _Update:
