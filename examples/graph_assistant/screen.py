@@ -32,7 +32,7 @@ def line(event: Event) -> str:
         case StatusChanged():
             said = f"[{event.stage}] {event.text}"
         case RoundStarted():
-            outcomes = [f"{each.name} {'succeeded' if each.success else 'failed'}" for each in event.after]
+            outcomes = [f"{one_line(each.name)} {'succeeded' if each.success else 'failed'}" for each in event.after]
             processing = f"processing tool results: {', '.join(outcomes)}\n  " if outcomes else ""
             count = f"{event.message_count} message{'s' if event.message_count > 1 else ''}"
             return f"  {processing}turn {event.round + 1} starts: {count}"
@@ -42,7 +42,7 @@ def line(event: Event) -> str:
         case ToolCallCompleted():
             said = f"  result {event.content}"
         case ToolCallFailed():
-            said = f"  failed {event.reason}: {event.error}"
+            said = f"  failed {event.name}, {event.reason}: {event.error}"
         case HistoryCompressed():
             said = f"  results shortened for the model: {event.results_shortened}"
         case _:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.testing import ScriptedProvider, calls, text
 
+README = Path(__file__).parents[2] / "examples" / "graph_assistant" / "README.md"
 SAMPLES = """\
 Here are 3 sample nodes from your graph:
 
@@ -76,12 +78,13 @@ async def test_the_dialogues_are_answered_from_what_the_tools_found_and_every_st
         'style_nodes(node_ids=["cat1", "cat2", "cat3"], color="#0000ff")',
     ]
     assert list(graph.colored("#0000ff")) == ["cat1", "cat2", "cat3"]
+    assert "\n".join(cats) in README.read_text()
 
     assert dogs[-1] == f"Assistant: {NO_DOGS}"
     assert len(first_words(dogs, "call")) == 1
 
     assert [line.split(";")[0] for line in first_words(repaired, "failed")] == [
-        "error: the selector cannot be read from 'type == human and age > 60' on"
+        "find_nodes, error: the selector cannot be read from 'type == human and age > 60' on"
     ]
     assert first_words(repaired, "call")[1] == "find_nodes(selector=\"type == 'human' and age > 60\")"
     assert "Affected edges (8): human2-human3, human3-human4, " in repaired[-1]
