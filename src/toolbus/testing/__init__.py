@@ -1,9 +1,9 @@
 """The public testing kit.
 
 A model that follows a script, a harness that answers the model's calls, virtual time, a census of what is left, a stub
-of a model server that speaks vendors' wire formats (`wire`), the contracts of a provider, of an executor and of a store
-as one test each, a block on real models, and recordings of real requests that are replayed. With pytest, the fixtures
-`toolbus_harness` and `toolbus_clock` are there.
+of a model server that speaks vendors' wire formats (`wire`), the contracts of a provider, of an executor, of a store,
+of tools and of a toolset as one test each, a block on real models, and recordings of real requests that are replayed.
+With pytest, the fixtures `toolbus_harness` and `toolbus_clock` are there.
 
 Each name is imported when it is first used: the plugin of pytest is in this package, and loaded in every run.
 """
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         replay,
     )
     from .store_contract import check_store, store_checks
+    from .tool_contract import ExampleCall, check_tools, check_toolset, tool_checks, toolset_checks
     from .virtual_time import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
     from .wire import WireServer
 
@@ -39,6 +40,7 @@ __all__ = [
     "Clock",
     "ContractBroken",
     "ContractReport",
+    "ExampleCall",
     "Harness",
     "HarnessFactory",
     "Recorder",
@@ -58,6 +60,8 @@ __all__ = [
     "check_live_provider",
     "check_provider",
     "check_store",
+    "check_tools",
+    "check_toolset",
     "error",
     "executor_checks",
     "forbid_network_providers",
@@ -69,6 +73,8 @@ __all__ = [
     "settle",
     "store_checks",
     "text",
+    "tool_checks",
+    "toolset_checks",
     "virtual_backend",
     "virtual_backends",
 ]
@@ -96,6 +102,7 @@ _HOMES = {
         "replay",
     ),
     ".store_contract": ("check_store", "store_checks"),
+    ".tool_contract": ("ExampleCall", "check_tools", "check_toolset", "tool_checks", "toolset_checks"),
     ".virtual_time": (
         "VirtualDeadlock",
         "VirtualTimeLoop",

@@ -48,5 +48,7 @@ def give_up(reason: Annotated[_Text, Field(description="Why it cannot be done, f
 
 
 @_control("plan")
-def update_plan(steps: Annotated[list[_Step], Field(min_length=1, max_length=50)]) -> None:
+def update_plan(
+    steps: Annotated[list[_Step], Field(min_length=1, max_length=50, description="All steps, in their order.")],
+) -> None:
     """Write down the plan for a task of several steps, or change it: the whole plan, with the status of each step."""

@@ -67,7 +67,7 @@ def workspace_tools(
     workspace = _Workspace(Tree(root, include_ignored=include_ignored), bounds)
     handlers: list[Callable[..., ToolResult]] = [workspace.list_files, workspace.search_text, workspace.read_lines]
     whole = _NAMES_CHARS + 2 * bounds.max_result_bytes  # they are cut already; as JSON, quotes are twice as long
-    return [Tool(handler=each, max_result_chars=whole) for each in handlers]
+    return [Tool(handler=each, max_result_chars=whole, idempotent=True) for each in handlers]
 
 
 class _Workspace:

@@ -1,0 +1,140 @@
+"""Of a JSON schema, what a provider would refuse or never show its model. Pure; knows no tool.
+
+The sources: OpenAI's guides to function calling and to structured outputs, and the words of its errors ("array schema
+missing items", "must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level"); the words
+of Anthropic's ("input_schema does not support oneOf, allOf, or anyOf at the top level", "Property keys should match
+pattern '^[a-zA-Z0-9_.-]{1,64}$'"); `ToolProperty` in api/types.go of ollama/ollama.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import orjson
+
+__all__ = ["defaults_of", "not_portable", "not_strict", "parameters_of", "standing_alone"]
+
+_PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_NOT_AT_THE_ROOT = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if")
+_UNSEEN = (
+    *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "prefixItems", "contains"),
+    *("patternProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"),
+)
+"""What Ollama's models never see, and OpenAI's have ignored or refused."""
+_NOT_STRICT = (
+    *("allOf", "oneOf", "default", "minProperties", "maxProperties", "uniqueItems", "minContains", "maxContains"),
+    *_UNSEEN,
+)
+_STRICT_LEVELS = 10
+_STRICT_PROPERTIES = 5_000
+_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+_SEVERAL = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+
+
+def parameters_of(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The schemas of the arguments, by name; that of one that may be anything is empty."""
+    return {name: _mapping(each) for name, each in _mapping(schema.get("properties")).items()}
+
+
+def not_portable(schema: Mapping[str, Any]) -> Iterator[str]:
+    """What of a tool's schema one of the four wires refuses, or does not carry."""
+    try:
+        orjson.dumps(dict(schema))
+    except TypeError as exc:
+        yield f"it is no JSON: {exc}"
+        return
+    if schema.get("type") != "object":
+        yield f"its type is {schema.get('type')!r}, not 'object'"
+    yield from (f"{each} stands at the top level" for each in _NOT_AT_THE_ROOT if each in schema)
+    for path, node in _nodes(schema, "$"):
+        yield from (f"{path}: {each} reaches not every model" for each in _UNSEEN if each in node)
+        properties = _mapping(node.get("properties"))
+        for name in properties:
+            if not _PROPERTY.fullmatch(name):
+                yield f"{path}: the name {name!r} is not accepted; use 1 to 64 letters, digits, '_', '.' and '-'"
+        for name in node.get("required", ()):
+            if name not in properties and ("properties" in node or path == "$"):
+                yield f"{path}: {name!r} is required, and no property"
+        if "array" in _types(node) and not isinstance(node.get("items"), Mapping):
+            yield f"{path}: an array needs 'items', a schema"
+        if isinstance(reference := node.get("$ref"), str) and _followed(schema, reference) is None:
+            yield f"{path}: {reference!r} leads nowhere in this schema"
+
+
+def not_strict(schema: Mapping[str, Any]) -> Iterator[str]:
+    """What strict mode refuses in a schema: each property is required there, and nothing else may come."""
+    total = 0
+    for path, node in _nodes(schema, "$"):
+        yield from (f"{path}: strict mode has no {each}" for each in _NOT_STRICT if each in node)
+        if "object" not in _types(node):
+            continue
+        properties = _mapping(node.get("properties"))
+        total += len(properties)
+        if node.get("additionalProperties") is not False:
+            yield f"{path}: it needs additionalProperties: false"
+        if optional := sorted(set(properties) - set(node.get("required", ()))):
+            yield f"{path}: {', '.join(optional)} may be left out; have it given, and be null where there is none"
+        if _levels(path) > _STRICT_LEVELS:
+            yield f"{path}: it is deeper than {_STRICT_LEVELS} levels"
+    if total > _STRICT_PROPERTIES:
+        yield f"it has {total} properties; {_STRICT_PROPERTIES} may be"
+
+
+def defaults_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Each default: where it stands, its value, and the schema that it has to fit, which stands alone."""
+    for path, node in _nodes(schema, "$"):
+        if "default" in node:
+            rest = {key: value for key, value in node.items() if key != "default"}
+            yield path, node["default"], standing_alone(rest, schema)
+
+
+def standing_alone(part: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a schema, with the definitions of the whole."""
+    return {**{key: whole[key] for key in ("$defs", "definitions") if key in whole}, **part}
+
+
+def _nodes(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A schema and all that are in it, each with its path. Definitions stand below `$defs`, and are not followed."""
+    yield path, schema
+    for key in _ONE:
+        if isinstance(inner := schema.get(key), Mapping):
+            yield from _nodes(cast("Mapping[str, Any]", inner), f"{path}[]" if key == "items" else f"{path}.{key}")
+    for key in _SEVERAL:
+        for number, inner in enumerate(_schemas(schema.get(key))):
+            yield from _nodes(inner, f"{path}.{key}[{number}]")
+    for key in _NAMED:
+        for name, inner in _mapping(schema.get(key)).items():
+            if isinstance(inner, Mapping):
+                below = f"{path}.{name}" if key == "properties" else f"{path}.{key}.{name}"
+                yield from _nodes(cast("Mapping[str, Any]", inner), below)
+
+
+def _levels(path: str) -> int:
+    return path.count(".") + path.count("[]")
+
+
+def _types(node: Mapping[str, Any]) -> Iterable[str]:
+    kind = node.get("type", ())
+    return (kind,) if isinstance(kind, str) else cast("Iterable[str]", kind)
+
+
+def _followed(schema: Mapping[str, Any], reference: str) -> object:
+    """What a reference leads to; None where it leads nowhere, or out of the schema."""
+    if not reference.startswith("#"):
+        return None
+    found: object = schema
+    for part in reference[1:].split("/")[1:]:
+        found = _mapping(found).get(part.replace("~1", "/").replace("~0", "~"))
+    return found
+
+
+def _schemas(value: object) -> list[Mapping[str, Any]]:
+    given = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Mapping[str, Any]", each) for each in given if isinstance(each, Mapping)]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
