@@ -1,0 +1,87 @@
+"""The client: one conversation, on which autoplay and whoever types take their turns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable
+from dataclasses import replace
+
+import anyio
+from pydantic import SecretStr
+
+from toolbus import Compression, Limits, Runtime
+from toolbus.errors import ConfigurationError
+from toolbus.protocols import Provider
+from toolbus.stores import SqliteStore
+from toolbus.toolsets.mcp import McpServer, McpTools
+
+from .screen import SHOWN, Scales, Screen
+from .tools import game_tools
+
+__all__ = ["COMPRESSION", "LIMITS", "play"]
+
+LIMITS = replace(Limits.thorough(), on_limit="stop", max_repeats=20, max_consecutive_errors=20)
+"""20 rounds, and then the turn ends with an error. In a game the same move several times in a row is nothing odd."""
+
+COMPRESSION = Compression(keep_turns=10, max_context_tokens=8_000)
+"""Ten turns whole; of older ones queries become a line and actions 200 characters; and never more than the window."""
+
+INSTRUCTIONS = (
+    "You play a space trader by its tools, as the pilot {pilot}, password {password}. Log in when you have no session, "
+    "or yours is not known. Mine at belts, sell at ports, and earn as much as you can. What a tool says is an error, "
+    "is for you to act on. When a turn is done, say in one sentence what you have done."
+)
+
+
+async def play(
+    provider: Provider | str,
+    server: McpServer,
+    store: SqliteStore,
+    screen: Screen,
+    *,
+    pilot: str,
+    password: str,
+    turns: int,
+    typed: AsyncIterable[str],
+    waits: bool,
+) -> None:
+    """Play `turns` turns, and what is `typed` meanwhile; with `waits`, on until its end.
+
+    The pilot's name is the conversation's id. Raises `ConfigurationError` and `StoreError`.
+    """
+    scales = Scales()
+    runtime = Runtime(
+        provider,
+        store=store,
+        # A function, since a turn that was cut off takes texts from the journal, where the password is no longer.
+        instructions=lambda _context: INSTRUCTIONS.format(pilot=pilot, password=password),
+        secrets=[SecretStr(password)],
+        limits=LIMITS,
+        compression=COMPRESSION,
+        interceptors=[scales],
+        drain_seconds=LIMITS.timeout_seconds,  # what was typed last is answered
+    )
+    runtime.bus.connect(SHOWN, screen.on_event)
+    async with McpTools([server]) as mcp:
+        if not mcp.status()[0].connected:
+            raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].why}")
+        for tool in game_tools(mcp):
+            runtime.tools.add(tool)
+        async with runtime:
+            known = len(await store.history(pilot))
+            screen.show(f"conversation {pilot!r} {'goes on' if known else 'begins'}: {known} messages are stored")
+            for cut_off in await runtime.resume():
+                await cut_off.result()
+
+            async def listen() -> None:
+                async for line in typed:  # a turn that is under way goes first, and autoplay's next one comes later
+                    screen.heard(line)
+                    runtime.start(line, conversation_id=pilot, metadata={"who": "you"})
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(listen)
+                for turn in range(1, turns + 1):
+                    who = {"who": f"autoplay {turn}/{turns}"}
+                    await runtime.run(f"Turn {turn}: go on playing.", conversation_id=pilot, metadata=who)
+                if not waits:
+                    group.cancel_scope.cancel()
+    screen.show(f"\n{scales.report()}")

@@ -1,0 +1,135 @@
+"""What the user sees: a line for each thing that happens, made of the events on the bus. And what compression saves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from toolbus import Interceptor, ToolContext
+from toolbus.core.tokens import estimate_message
+from toolbus.events import (
+    Event,
+    HistoryCompressed,
+    ModelResponded,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestResumed,
+    RequestStarted,
+    ToolCallCompleted,
+    ToolCallFailed,
+)
+from toolbus.interceptors import Ask
+from toolbus.messages import AssistantMessage
+from toolbus.protocols import ModelReply, ModelRequest
+
+__all__ = ["SHOWN", "Scales", "Screen"]
+
+SHOWN = (
+    RequestStarted,
+    RequestResumed,
+    ModelResponded,
+    ModelRetrying,
+    ToolCallCompleted,
+    ToolCallFailed,
+    HistoryCompressed,
+    RequestCompleted,
+    RequestFailed,
+    RequestCancelled,
+)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class Screen:
+    """A receiver for the bus. Turns of one conversation run one at a time, so their lines never mix."""
+
+    def __init__(self, show: Callable[[str], None] = _print) -> None:
+        self.show = show
+        self._arguments: dict[str, str] = {}  # of calls that are not answered yet
+        self._is_busy = False
+
+    def heard(self, line: str) -> None:
+        """Something was typed."""
+        if self._is_busy:
+            self.show(f"   … {cut(line)!r} comes next, when this turn is over")
+
+    def on_event(self, event: Event) -> None:
+        """Show what there is to be seen of it."""
+        match event:
+            case RequestStarted():
+                self._is_busy = True
+                self.show(f"\n── {(event.metadata or {}).get('who', '')}: {cut(event.prompt)}")
+            case RequestResumed():
+                self._is_busy = True
+                self.show("\n── a turn that was cut off goes on")
+            case ModelResponded(message=AssistantMessage(tool_calls=asked)):
+                self._arguments |= {each.call_id: each.arguments for each in asked}
+            case ModelRetrying():
+                self.show(f"   … the model is asked again: {event.error}")
+            case ToolCallCompleted() | ToolCallFailed():
+                mark, told = ("✓", event.content) if isinstance(event, ToolCallCompleted) else ("✗", event.error)
+                arguments = self._arguments.pop(event.call_id, "")  # of calls before a restart they are not known
+                self.show(f"   {mark} {event.name} {cut(arguments, 44)} → {cut(told)}".replace("  →", " →"))
+            case HistoryCompressed():
+                saved = 1 - event.after_tokens / event.before_tokens
+                self.show(
+                    f"   ▾ history: {event.before_tokens:,} tokens stored, {event.after_tokens:,} sent, {saved:.0%} "
+                    f"saved ({event.results_shortened} results shortened, {event.turns_left_out} turns left out)"
+                )
+            case _:
+                self._ending(event)
+
+    def _ending(self, event: Event) -> None:
+        self._is_busy = False
+        match event:
+            case RequestCompleted(outcome="completed"):
+                self.show(f"   {cut(event.text, 300)}")
+            case RequestCompleted(reason=reason) if reason.startswith("max_rounds="):
+                limit = reason.removeprefix("max_rounds=")
+                self.show(f"   ✗ turn aborted: too many tool call rounds (limit: {limit}); try another prompt")
+            case RequestCompleted():
+                self.show(f"   ✗ turn aborted: {event.reason}")
+            case RequestFailed():
+                self.show(f"   ✗ turn aborted: {event.error}; the conversation goes on")
+            case _:
+                self.show("   ✗ turn cancelled")
+
+
+def cut(text: str, chars: int = 72) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= chars else f"{line[: chars - 1]}…"
+
+
+class Scales(Interceptor):
+    """Weighs, at each call of the model, what is stored of the conversation and what is sent of it. In tokens."""
+
+    def __init__(self) -> None:
+        self.calls = self.stored = self.sent = 0
+        self.last = "nothing was asked"
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+        """See `Interceptor`."""
+        whole = [*request.messages[:1], *context.messages]  # the first are the instructions
+        stored, sent = (sum(map(estimate_message, each)) for each in (whole, request.messages))
+        self.calls, self.stored, self.sent = self.calls + 1, self.stored + stored, self.sent + sent
+        self.last = (
+            f"{len(whole)} messages are stored ({stored:,} tokens), "
+            f"and {len(request.messages)} were sent ({sent:,} tokens, {1 - sent / stored:.0%} saved)"
+        )
+        return await ask(request)
+
+    def report(self) -> str:
+        """Two lines."""
+        saved = 1 - self.sent / self.stored if self.stored else 0.0
+        return (
+            f"At the last call of the model: {self.last}.\n"
+            f"Over all {self.calls} calls: {self.stored:,} tokens without compression, {self.sent:,} with it, "
+            f"{saved:.0%} saved."
+        )
