@@ -24,5 +24,5 @@ async def ask(runtime: Runtime, index: CodeIndex | None, question: str) -> Turn:
         async for event in runtime.start(question).events():
             for line in turn.take(event):
                 print(line, flush=True)
-    print(f"{turn.head}\n\n{turn.text}\n\n[{turn.figures}]", flush=True)
+    print(turn.head, *([turn.text] if turn.text else []), f"[{turn.figures}]", sep="\n\n", flush=True)
     return turn
