@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import importlib
 import inspect
 import os
+import pkgutil
 import ssl
 import sys
 import threading
@@ -22,6 +25,7 @@ if "toolbus.events" in sys.modules:  # the plugin of pytest, which is there befo
     )
 os.environ["TOOLBUS_DEBUG"] = "1"
 
+import toolbus
 from toolbus import EventBus
 from toolbus.testing.census import Census, Remains
 
@@ -60,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # What tests start is not measured, which would double its time: what it runs is tested in this process too.
         for name in [each for each in os.environ if each.startswith("COVERAGE_PROCESS")]:
             del os.environ[name]
+    _measure_no_further(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,6 +107,16 @@ def _remains_of(node: pytest.Item) -> set[Remains]:
 # ------------------------------------------------------------------------------------------------- its time
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: looking again and again for what does not takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Once all is imported, take away two costs that each test would pay again."""
     gc.collect()
@@ -117,23 +132,66 @@ def _trust_nobody(self: ssl.SSLContext, *_: Any, **__: Any) -> None:
     """A connection that is made all the same fails, as nobody has signed what it is shown."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure coverage where it tells something new: on Python 3.11 it more than doubles a test's time.
+# ------------------------------------------------------------------------------------------------- its coverage
 
-    That leaves out what runs the same lines again and again (tests of Hypothesis, those marked with `repeats`), and on
-    trio what runs on asyncio too. So the coverage that is reported is that of examples, and never too high.
+
+def _measure_no_further(config: pytest.Config) -> None:
+    """From here on measure coverage in tests and in the set-up of their fixtures alone, where it tells something new.
+
+    On Python 3.11 it more than doubles the time of all that runs, be it ours or not, so nobody else pays it: neither
+    the process that hands tests out, nor pytest itself, nor the imports of tests and of SDKs. What the import of
+    toolbus runs is measured here. Left out are tests that run the same lines again and again (Hypothesis's, those
+    marked with `repeats`), and on trio what runs on asyncio too. So the coverage that is reported is that of examples,
+    and never too high.
     """
     trace, of_threads = sys.gettrace(), threading.gettrace()
-    if not _repeats(item) or trace is None:
-        return (yield)
-    sys.settrace(None)
-    threading.settrace(None)  # pyright: ignore[reportArgumentType] -- None takes it away
-    try:
-        return (yield)
-    finally:
-        threading.settrace(of_threads)  # pyright: ignore[reportArgumentType]
-        sys.settrace(trace)
+    if trace is None:
+        return
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
+        for module in pkgutil.walk_packages(toolbus.__path__, "toolbus."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    config.pluginmanager.register(_Measuring(trace, of_threads))
+    _set_trace(None, None)
+    config.add_cleanup(lambda: _set_trace(trace, of_threads))
+
+
+class _Measuring:
+    """Has what tests and their fixtures run traced, and nothing around it."""
+
+    def __init__(self, trace: Any, of_threads: Any) -> None:
+        self._traces = trace, of_threads
+        self._is_due = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._is_due = not _repeats(item)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self) -> Generator[None, object, object]:
+        with self._measured():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
+        with self._measured():
+            return (yield)
+
+    @contextlib.contextmanager
+    def _measured(self) -> Generator[None]:
+        if not self._is_due or sys.gettrace() is not None:  # or it is: a fixture that a test asks for by its name
+            yield
+            return
+        _set_trace(*self._traces)
+        try:
+            yield
+        finally:
+            _set_trace(None, None)
+
+
+def _set_trace(trace: Any, of_threads: Any) -> None:
+    sys.settrace(trace)
+    threading.settrace(of_threads)  # None takes it away
 
 
 def _repeats(item: pytest.Item) -> bool:
