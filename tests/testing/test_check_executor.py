@@ -285,6 +285,6 @@ def test_every_check_says_what_it_holds() -> None:
 
 
 def test_the_how_to_page_lists_the_checks() -> None:
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "answer-calls-from-the-bus.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "write-an-executor.md"
     rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     assert rows == [f"| `{name}` | {holds} |" for name, holds in executor_checks().items()]
