@@ -35,7 +35,7 @@ def test_the_tools_of_servers_are_listed_beside_the_others(toolbus: Command, ser
 
 
 def test_the_tools_of_a_server_from_npm_are_listed(toolbus: Command, folder: Path):
-    files = npm_servers.program("filesystem", "${PWD}")
+    files = npm_servers.program("filesystem", str(folder))
     (folder / "files.json").write_text(json.dumps({"mcpServers": {"files": files}}))
     ended = toolbus("tools", "--mcp", "files.json", "--json")
     assert (ended.status, ended.err) == (0, "")

@@ -177,6 +177,23 @@ async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew(told: 
         await call.completed("web__big")
 
 
+async def test_a_tool_that_changes_nothing_may_be_called_again_where_http_refused_it():
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked)
+        if request["method"] == "tools/call":
+            return response("503 Service Unavailable")
+        if "id" not in request:
+            return response("202 Accepted")
+        tool = {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+        result = {"tools": [tool]} if request["method"] == "tools/list" else RESULTS[request["method"]]
+        return response("200 OK", json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        failed = await Caller(mcp.registry).failed("web__look")
+    assert (failed.retryable, failed.outcome_unknown) == (True, False)
+    assert failed.error.endswith("Server returned an error response; it changes nothing, so try again.")
+
+
 async def test_a_server_that_wants_no_visitors_is_told_with_its_status():
     async with (
         written_down(lambda _: response("401 Unauthorized")) as (url, _),

@@ -306,10 +306,12 @@ class Connection:
                 self._on_end()  # it was restarted, and knows nothing of this connection
                 raise ReportedFailure(Failure("error", self._away(exc.message), retryable=True), exc.message) from exc
             if exc.code in _NOT_SAID:
+                again = read_only and exc.message == _REFUSED
                 if exc.message == _REFUSED:  # and so do others
                     self._suspect_it()
                 error = f"The MCP server {name!r} gave no answer that can be used: {exc.message}"
-                raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), exc.message) from exc
+                error = clean(error)[:2_000] + ("; it changes nothing, so try again." if again else "")
+                raise ReportedFailure(Failure("error", error, retryable=again, unknown=unknown), exc.message) from exc
             raise ToolError(clean(exc.message)[:2_000]) from exc
         except ValidationError as exc:
             error = f"The MCP server {name!r} answered with what is no result of a tool."
