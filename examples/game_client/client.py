@@ -25,6 +25,9 @@ LIMITS = replace(Limits.thorough(), on_limit="stop", max_repeats=20, max_consecu
 COMPRESSION = Compression(keep_turns=10, max_context_tokens=8_000)
 """Ten turns whole; of older ones queries become a line and actions 200 characters; and never more than the window."""
 
+FAILURES = 3
+"""Turns in a row that may fail until autoplay stops."""
+
 INSTRUCTIONS = (
     "You play a space trader by its tools, as the pilot {pilot}, password {password}. Log in when you have no session, "
     "or yours is not known. Mine at belts, sell at ports, and earn as much as you can. What a tool says is an error, "
@@ -68,7 +71,7 @@ async def play(
             runtime.tools.add(tool)
         async with runtime:
             known = len(await store.history(pilot))
-            screen.show(f"conversation {pilot!r} {'goes on' if known else 'begins'}: {known} messages are stored")
+            screen.show(f"conversation {pilot!r} {'goes on' if known else 'begins'}; messages stored: {known}")
             for cut_off in await runtime.resume():
                 await cut_off.result()
 
@@ -79,9 +82,14 @@ async def play(
 
             async with anyio.create_task_group() as group:
                 group.start_soon(listen)
+                failures = 0
                 for turn in range(1, turns + 1):
                     who = {"who": f"autoplay {turn}/{turns}"}
-                    await runtime.run(f"Turn {turn}: go on playing.", conversation_id=pilot, metadata=who)
+                    result = await runtime.run(f"Turn {turn}: go on playing.", conversation_id=pilot, metadata=who)
+                    failures = failures + 1 if result.outcome == "failed" else 0
+                    if failures == FAILURES:
+                        screen.show(f"\nautoplay stops: {FAILURES} turns in a row have failed")
+                        break
                 if not waits:
                     group.cancel_scope.cancel()
     screen.show(f"\n{scales.report()}")

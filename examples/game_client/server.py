@@ -14,6 +14,7 @@ import math
 import os
 import random
 import secrets
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,7 +147,9 @@ class Game:
 
     def _kept(self, told: str) -> str:
         if self._save is not None:
-            self._save.write_text(json.dumps({pilot: asdict(ship) for pilot, ship in self.ships.items()}))
+            new = self._save.with_name(f"{self._save.name}.new")
+            new.write_text(json.dumps({pilot: asdict(ship) for pilot, ship in self.ships.items()}))
+            new.replace(self._save)  # whole, or not at all
         return told
 
 
@@ -166,4 +169,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--save", type=Path, required=True)
     given = parser.parse_args()
-    server_for(Game(given.seed, os.environ["GAME_PASSWORD"], given.save)).run("stdio")
+    try:
+        game = Game(given.seed, os.environ["GAME_PASSWORD"], given.save)
+    except (ValueError, TypeError):
+        sys.exit(f"{given.save} is no saved game; delete it to begin anew")
+    server_for(game).run("stdio")

@@ -20,9 +20,10 @@ from game_client import player
 from game_client.client import play
 from game_client.screen import Screen
 from game_client.server import Game, server_for
+from toolbus.errors import ProviderError
 from toolbus.messages import ToolMessage, UserMessage, user_text
 from toolbus.stores import SqliteStore
-from toolbus.testing import ScriptedProvider
+from toolbus.testing import ScriptedProvider, error
 from toolbus.toolsets.mcp import McpServer
 
 PASSWORD = "orion-7-rising"
@@ -137,7 +138,7 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
     table.on_line = lambda line: logged_in.set() if "✓ game__login" in line else None
     with pytest.raises(ExceptionGroup):
         await table.play(typed=typed_and_left(), waits=True)
-    assert table.lines[0] == "conversation 'ada' begins: 0 messages are stored"
+    assert table.lines[0] == "conversation 'ada' begins; messages stored: 0"
     table.lines.clear()
     await table.play(typed=lines("status"), waits=True)
     unfinished, mine = table.screen.split("\n\n── ")[1:]
@@ -147,12 +148,19 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
     )
     table.lines.clear()
     await table.play(typed=lines("map"), waits=True)
-    assert table.lines[0] == "conversation 'ada' goes on: 14 messages are stored"
+    assert table.lines[0] == "conversation 'ada' goes on; messages stored: 14"
     assert [user_text(each) for each in table.provider.requests[-1].messages if isinstance(each, UserMessage)] == [
         "travel Shallows",
         "status",
         "map",
     ]
+
+
+async def test_autoplay_stops_when_three_turns_in_a_row_have_failed(table: Table) -> None:
+    table.provider = ScriptedProvider(lambda _request: error(ProviderError("there is no such model")))
+    await table.play(turns=15, typed=lines())
+    assert table.screen.count("✗ turn aborted: there is no such model; the conversation goes on") == 3
+    assert "autoplay stops: 3 turns in a row have failed" in table.screen
 
 
 async def test_lines_are_read_until_the_end_of_input() -> None:
