@@ -87,7 +87,10 @@ def test_the_names_that_the_design_fixes_are_there() -> None:
     ]:
         assert name in events.__all__
     for module, names in {
-        "toolbus.testing": ["Harness", "ScriptedProvider", "calls", "text"],
+        "toolbus.testing": [
+            *("Harness", "ScriptedProvider", "calls", "text", "ExampleCall"),
+            *("check_executor", "check_provider", "check_store", "check_tools", "check_toolset"),
+        ],
         "toolbus.messages": ["to_openai", "from_openai", "to_anthropic", "from_anthropic"],
         "toolbus.core.transcript": ["validate", "repair"],
     }.items():
