@@ -84,11 +84,11 @@ class ModelCall:
             self.scope.deadline = min(self._hard, now + self._idle_seconds)
 
     def _tell(self, kind: type[TextDelta | ReasoningDelta | ToolArgumentsDelta], **fields: Any) -> None:
+        self.hear(kind)  # before the piece itself, so that "Formulating..." stands above the text
         state = self._state
         if self._bus.wants(kind, state.request_id):
             fields.update(state.envelope(self._clock()), message_id=self.command.message_id, round=self.command.round)
             self._bus.announce(kind(**fields))
-        self.hear(kind)
 
     def hear(self, kind: type[Event]) -> None:
         """Take note that a piece of this kind has come, told or not: for the status."""

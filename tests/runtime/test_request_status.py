@@ -8,7 +8,7 @@ import anyio
 
 from toolbus import Limits, RequestSession, Runtime, ToolError, tool
 from toolbus.core.narration import Status
-from toolbus.events import StatusChanged
+from toolbus.events import StatusChanged, TextDelta
 from toolbus.messages import UserMessage, user_text
 from toolbus.narrator import Narrator
 from toolbus.protocols import ModelRequest
@@ -66,6 +66,17 @@ async def test_a_request_tells_where_it_stands_from_the_first_to_the_last() -> N
         ("streaming", "Formulating final response..."),
         ("complete", "Done"),
     ]
+
+
+async def test_what_is_streamed_is_said_before_its_first_piece() -> None:
+    script = ScriptedProvider([calls(PARIS, text="I look."), text("It is there.")])
+    async with Runtime(script, tools=[lookup_tool]) as runtime:
+        events = runtime.start("Where?").events(StatusChanged, TextDelta)
+        told: list[str] = [event.text async for event in events]  # type: ignore[attr-defined]
+    assert told[:2] == ["Analyzing request...", "Formulating final response..."]
+    assert "".join(told[2:5]) == "I look."
+    assert told[-5] == "Formulating final response..."
+    assert "".join(told[-4:-1]) == "It is there."
 
 
 async def test_a_stopped_a_failed_and_a_cancelled_request_say_so_last() -> None:

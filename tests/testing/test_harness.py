@@ -293,7 +293,7 @@ async def test_a_failure_says_what_came_instead():
 async def test_pieces_of_one_text_are_one_line_of_the_timeline():
     async with harness(text("One after the other.", 4)) as h:
         await h.run("?")
-    assert "TextDelta in 3 pieces text='fter the other.'" in h.timeline()
+    assert "TextDelta in 4 pieces text='One after the other.'" in h.timeline()
     assert "usage" not in h.timeline()  # nothing was counted, so there is nothing to say
 
 
