@@ -1,0 +1,147 @@
+"""A chat that says live what it is doing, and why it stopped: a tour of nine endings, over Ollama or a stub of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+
+from toolbus import RequestResult, Runtime
+from toolbus.errors import ConfigurationError
+
+from .assistant import LIMITS, ask, make_runtime
+from .endings import why
+from .scenarios import SCENARIOS, Scenario
+from .screen import Screen, open_screen
+from .stub import MODEL, QUICK, stub_ollama
+from .tools import Backend
+
+_WORD_SECONDS = 0.05  # the stub's, for each word
+_STATUS = {"completed": 0, "stopped": 0, "cancelled": 130, "failed": 1}  # a limit is no failure of the program
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The flags."""
+    names = "\n".join(f"  {each.name:15} {each.shows}" for each in SCENARIOS.values())
+    parser = argparse.ArgumentParser(
+        prog="status_chat",
+        description=__doc__,
+        epilog=f"scenarios:\n{names}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--scenario", metavar="NAME", choices=SCENARIOS, help="one scenario, instead of all of them")
+    what.add_argument("--chat", action="store_true", help="type your own questions, until Ctrl-D")
+    parser.add_argument("--provider", metavar="NAME", help="a real model, such as ollama:llama3.2 or openai:gpt-5-mini")
+    parser.add_argument("--quick", metavar="NAME", help="the model that words the status line (that of --provider)")
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="for a request (120; 3 in the time-out's scene)"
+    )
+    parser.add_argument(
+        "--pace", type=float, default=1.0, metavar="FACTOR", help="of the stub and the tools: 0 is fastest"
+    )
+    parser.add_argument("--timeline", action="store_true", help="behind each answer: what was called, when, how long")
+    parser.add_argument("--debug", action="store_true", help="log what toolbus does, on standard error")
+    given = parser.parse_args(arguments)
+    if not 0 <= given.pace <= 10:
+        parser.error(f"--pace is {given.pace:g}; give 0 to 10")
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the flags say; the exit status."""
+    given = parse(arguments)
+    out = sys.stdout
+    if reconfigure := getattr(out, "reconfigure", None):
+        reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.ERROR)
+    if given.debug:
+        logging.getLogger("toolbus").setLevel(logging.DEBUG)
+    try:
+        with contextlib.ExitStack() as stack:
+            if given.provider is None:
+                stack.enter_context(stub_ollama(_WORD_SECONDS * given.pace))
+            return _Program(given, open_screen(out)).run()
+    except ConfigurationError as exc:
+        print(f"status_chat: {exc}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        return 0
+
+
+class _Program:
+    """The tour, one scenario, or the chat."""
+
+    def __init__(self, given: argparse.Namespace, screen: Screen) -> None:
+        self._given = given
+        self._screen = screen
+        self._provider = given.provider or MODEL
+        self._quick = given.quick or given.provider or QUICK
+
+    def run(self) -> int:
+        """The exit status."""
+        given = self._given
+        if given.chat:
+            return self._chat()
+        return self._tour([SCENARIOS[given.scenario]] if given.scenario else SCENARIOS.values())
+
+    def _tour(self, scenarios: Iterable[Scenario]) -> int:
+        """Each scenario, up to one whose model cannot be reached, and how they ended."""
+        told: list[str] = []
+        status = 0
+        for each in scenarios:
+            runtime = self._make(each.timeout_seconds)
+            self._screen.tell(f"{each.name}: {each.shows}\n> {each.question}")
+            result = self._ask(runtime, each.question)
+            told.append(f"{each.name:15} {result.outcome:10} {'' if result.ok else why(result)}".rstrip())
+            status = _STATUS[result.outcome]
+            if status:
+                break
+        if len(told) > 1:
+            self._screen.tell("\n".join(["How they ended:", *told]))
+        return status
+
+    def _chat(self) -> int:
+        """One conversation, line by line."""
+        runtime = self._make(LIMITS.timeout_seconds)
+        self._screen.tell(f"A chat with {self._provider}. Ctrl-C stops an answer, Ctrl-D ends the chat.")
+        while True:
+            try:
+                question = input("> " if sys.stdin.isatty() else "").strip()
+            except (EOFError, KeyboardInterrupt):
+                self._screen.tell()
+                return 0
+            if question:
+                with contextlib.suppress(KeyboardInterrupt):  # it stops the answer, not the chat
+                    self._ask(runtime, question, conversation_id="chat")
+
+    def _make(self, seconds: float) -> Runtime:
+        """A runtime whose requests have so many seconds, unless a flag says otherwise."""
+        given = self._given
+        return make_runtime(
+            self._provider,
+            self._quick,
+            backend=Backend(seconds=0.5 * given.pace),
+            timeout_seconds=seconds if given.timeout is None else given.timeout,
+        )
+
+    def _ask(self, runtime: Runtime, question: str, **options: str) -> RequestResult[Any]:
+        result = anyio.run(partial(ask, runtime, question, self._screen, **options))
+        if self._given.timeline:
+            self._screen.tell(f"\n{result.timeline()}")
+        self._screen.tell()
+        return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

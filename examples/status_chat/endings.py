@@ -1,0 +1,48 @@
+"""How a request ended, in words for people: from the result's `outcome` and `reason`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolbus import RequestResult
+
+__all__ = ["note_of", "status_of", "why"]
+
+# What a limit means to the person who asked. One that is not here is told as toolbus has it: max_tool_calls=100.
+_LIMITS = {
+    "max_rounds": "all {} rounds of tool calls are used up",
+    "max_tool_calls": "all {} tool calls are used up",
+    "max_consecutive_errors": "{} tool calls in a row failed",
+    "max_repeats": "the same tool call was made {} times in a row",
+    "timeout_seconds": "it took longer than {} seconds",
+}
+
+
+def status_of(result: RequestResult[Any]) -> str:
+    """The last status."""
+    match result.outcome:
+        case "completed":
+            calls = len(result.tool_calls)
+            return f"Done: {calls} tool call{'s' * (calls != 1)}, {result.duration_seconds:.1f} s"
+        case "stopped":
+            return f"Stopped: {why(result)}"
+        case "cancelled":
+            return f"Cancelled: {result.reason}"
+        case "failed":
+            return "Failed"
+
+
+def note_of(result: RequestResult[Any]) -> str:
+    """What stands behind the answer's text, so that nobody takes half an answer for a whole one."""
+    return "" if result.ok else f"[Unable to complete task: {why(result)}]"
+
+
+def why(result: RequestResult[Any]) -> str:
+    """Why it is no answer, in words: the limit that was reached, what the model said, or the error."""
+    limit, _, value = result.reason.partition("=")
+    if limit in _LIMITS:
+        return _LIMITS[limit].format(value)
+    if limit == "stop_on":
+        names = dict.fromkeys(call.name for call in result.tool_calls if call.reason == value)
+        return f"the model asked for a tool that is not there: {', '.join(names)}"
+    return str(result.error) if result.error is not None else result.reason
