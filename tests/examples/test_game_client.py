@@ -19,7 +19,7 @@ from game_client import __main__ as command
 from game_client import player
 from game_client.client import play
 from game_client.screen import Screen
-from game_client.server import Game, server_for
+from game_client.server import Game, Session, server_for
 from toolbus.errors import ProviderError
 from toolbus.messages import ToolMessage, UserMessage, user_text
 from toolbus.stores import SqliteStore
@@ -127,22 +127,29 @@ async def test_what_is_typed_while_autoplay_is_in_a_turn_comes_next_and_20_round
     assert re.match(r"autoplay 2/2: (.*\n)*   Mined ", last)
 
 
-async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that_was_cut_off(table: Table) -> None:
-    logged_in = anyio.Event()
+async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that_was_cut_off(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = anyio.Event()
+
+    async def refuel(self: Game, session: Session) -> str:
+        under_way.set()
+        await anyio.sleep_forever()
+        return ""
 
     async def typed_and_left() -> AsyncIterator[str]:
-        yield "travel Shallows"
-        await logged_in.wait()
+        yield "refuel"
+        await under_way.wait()
         raise OSError("the terminal is gone")
 
-    table.on_line = lambda line: logged_in.set() if "✓ game__login" in line else None
+    monkeypatch.setattr(Game, "refuel", refuel)
     with pytest.raises(ExceptionGroup):
         await table.play(typed=typed_and_left(), waits=True)
     assert table.lines[0] == "conversation 'ada' begins; messages stored: 0"
     table.lines.clear()
     await table.play(typed=lines("status"), waits=True)
     unfinished, mine = table.screen.split("\n\n── ")[1:]
-    assert re.match(r"a turn that was cut off goes on\n   ✗ game__travel → .*it may have had its effect", unfinished)
+    assert re.match(r"a turn that was cut off goes on\n   ✗ game__refuel → .*it may have had its effect", unfinished)
     assert re.match(
         r"you: status\n   ✗ game__get_status .* no longer known.*\n   ✓ game__login .*\n   ✓ game__get_st", mine
     )
@@ -150,7 +157,7 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
     await table.play(typed=lines("map"), waits=True)
     assert table.lines[0] == "conversation 'ada' goes on; messages stored: 14"
     assert [user_text(each) for each in table.provider.requests[-1].messages if isinstance(each, UserMessage)] == [
-        "travel Shallows",
+        "refuel",
         "status",
         "map",
     ]
