@@ -50,21 +50,22 @@ async def ask(runtime: Runtime, question: str, screen: Screen, **options: Any) -
     """Ask, and show on `screen` what is being done, the answer as it comes, and how it ended."""
     async with runtime:
         session = runtime.start(question, **options)
-        said: dict[str, str] = {}
+        said: dict[int, str] = {}  # by round
         with screen.turn():
             async for event in session.events(StatusChanged, TextDelta, ModelRetrying):
                 match event:
                     case StatusChanged(stage="submitted" | "streaming" | "executing" | "waiting" | "processing"):
                         screen.status(event.text)
                     case TextDelta():
-                        said[event.message_id] = said.get(event.message_id, "") + event.text
-                        screen.say(event.text, event.message_id)
+                        said[event.round] = said.get(event.round, "") + event.text
+                        screen.say(event.text, event.round)
                     case ModelRetrying():
-                        screen.take_back()  # what came of this reply is void: it begins anew
+                        said.pop(event.round, "")  # what came of this reply is void: it begins anew
+                        screen.take_back(event.round)
                     case _:
                         pass  # the end, which the result tells better
             result = await session.result()
             if result.text and result.text not in said.values():  # it came whole: of an interceptor, or a tool
-                screen.say(result.text, "the answer")
+                screen.say(result.text, result.rounds)
             screen.end(note_of(result), status_of(result))
     return result

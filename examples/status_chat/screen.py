@@ -16,6 +16,8 @@ from rich.text import Text
 
 __all__ = ["LiveScreen", "Screen", "open_screen"]
 
+_NOTE = -1  # a paragraph behind all of the model's
+
 
 class Screen:
     """Each status is a line, and each piece of the answer is written as it comes."""
@@ -23,13 +25,13 @@ class Screen:
     def __init__(self, out: IO[str]) -> None:
         self._out = out
         self._said = ""
-        self._message = ""  # the one whose text is being written
+        self._paragraph: int | None = None  # the one that is being written
         self._is_open = False  # whether a line of text is not ended yet
 
     @contextmanager
     def turn(self) -> Generator[None]:
         """Around one request. An exception that leaves the block, Ctrl-C too, was its end."""
-        self._said = self._message = ""
+        self._said, self._paragraph = "", None
         try:
             yield
         except BaseException:
@@ -47,22 +49,23 @@ class Screen:
             self._end_line()
             self._write(f"  - {text}\n")
 
-    def say(self, piece: str, message_id: str) -> None:
-        """A piece of the answer; each message of the model begins on a line of its own."""
-        if message_id != self._message:
+    def say(self, piece: str, paragraph: int) -> None:
+        """A piece of the answer; each paragraph, by its number, begins on a line of its own."""
+        if paragraph != self._paragraph:
             self._end_line()
-        self._message = message_id
+        self._paragraph = paragraph
         self._write(plain(piece))
         self._is_open = not piece.endswith("\n")
 
-    def take_back(self) -> None:
-        """The message that was begun is void; here it cannot be unwritten, so the next one begins below it."""
-        self._message = ""
+    def take_back(self, paragraph: int) -> None:
+        """The paragraph that was begun is void; here it cannot be unwritten, so it begins anew below."""
+        if paragraph == self._paragraph:
+            self._paragraph = None
 
     def end(self, note: str, status: str) -> None:
         """The turn is over: `note`, if any, stands behind the answer."""
         if note:
-            self.say(f"{note}\n", "the note")
+            self.say(f"{note}\n", _NOTE)
         self.status(status)
 
     def _end_line(self) -> None:
@@ -81,14 +84,14 @@ class LiveScreen(Screen):
     def __init__(self, console: Console) -> None:
         super().__init__(console.file)
         self._console = console
-        self._messages: dict[str, str] = {}
+        self._paragraphs: dict[int, str] = {}
         self._spinner = Spinner("dots")
         self._is_over = False
         self._live: Live | None = None
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        self._messages, self._spinner, self._is_over = {}, Spinner("dots", style="cyan"), False
+        self._paragraphs, self._spinner, self._is_over = {}, Spinner("dots", style="cyan"), False
         self._live = Live(get_renderable=self._picture, console=self._console, refresh_per_second=12)
         with self._live, super().turn():
             yield
@@ -99,22 +102,21 @@ class LiveScreen(Screen):
         if self._live is not None:
             self._live.refresh()  # a status that is there for a moment is drawn as well
 
-    def say(self, piece: str, message_id: str) -> None:
-        self._message = message_id
-        self._messages[message_id] = self._messages.get(message_id, "") + plain(piece)
+    def say(self, piece: str, paragraph: int) -> None:
+        self._paragraphs[paragraph] = self._paragraphs.get(paragraph, "") + plain(piece)
 
-    def take_back(self) -> None:
-        self._messages.pop(self._message, None)
+    def take_back(self, paragraph: int) -> None:
+        self._paragraphs.pop(paragraph, None)
 
     def end(self, note: str, status: str) -> None:
         if note:
-            self.say(note, "the note")
+            self.say(note, _NOTE)
         self.status(status)
         self._is_over = True
 
     def _picture(self) -> Group:
         """The status, and as much of the answer's end as the window holds; in the end, all of it."""
-        answer = "\n\n".join(each.strip() for each in self._messages.values())
+        answer = "\n\n".join(each.strip() for each in self._paragraphs.values())
         lines = list(Text(answer).wrap(self._console, self._console.width)) if answer else []
         if self._is_over:
             return Group(Text.assemble(("■ ", "cyan"), self._said), *lines)

@@ -21,7 +21,7 @@ from status_chat.scenarios import SCENARIOS, play, word
 from status_chat.screen import LiveScreen, Screen
 from status_chat.tools import Backend
 from toolbus import Interceptor, RequestResult, ToolContext
-from toolbus.errors import ProviderRejected
+from toolbus.errors import ProviderRejected, ProviderUnavailable
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -141,6 +141,12 @@ async def test_a_quick_model_that_says_nothing_for_two_seconds_is_asked_no_longe
     assert quick.requests[0].settings.max_output_tokens == 20
 
 
+async def test_a_reply_that_broke_off_begins_anew_on_a_line_of_its_own() -> None:
+    gone = ProviderUnavailable("gone", vendor="ollama", retryable=True)
+    lines, _ = await shown("?", [error(gone, after="Par"), text("Rome.")])
+    assert lines == [*ASKED, *LAST, "Par", "Asking the model again...", *LAST, "Rome.", lines[-1]]
+
+
 async def test_a_model_that_cannot_be_asked_is_told_with_its_error() -> None:
     lines, _ = await shown("Hello?", [error(ProviderRejected("there is no model 'x'", vendor="ollama"))])
     assert lines == [*ASKED, "[Unable to complete task: there is no model 'x']", "Failed"]
@@ -184,10 +190,10 @@ def test_on_a_terminal_the_status_changes_in_its_place_above_the_answer() -> Non
     out = io.StringIO()
     screen = LiveScreen(Console(file=out, force_terminal=True, width=60, height=20, color_system=None))
     with screen.turn():
-        screen.say("Par", "m1")
+        screen.say("Par", 0)
         screen.status("Analyzing request...")
-        screen.take_back()
-        screen.say("Rome\x1b[2J.", "m1")
+        screen.take_back(0)
+        screen.say("Rome\x1b[2J.", 0)
         screen.end("", "Done")
     *_, before, last = out.getvalue().split("\r\x1b[2K\x1b[1A\x1b[2K")  # two lines wiped, and drawn anew
     assert "Analyzing request...\nPar" in out.getvalue()
