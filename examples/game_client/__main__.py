@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import secrets
@@ -38,8 +39,10 @@ async def typed_lines(source: int = 0) -> AsyncIterator[str]:
     send, receive = anyio.create_memory_object_stream[str](100)
     token = anyio.lowlevel.current_token()
 
-    def read() -> None:  # in a thread of its own that nobody waits for, since a reading cannot be ended
-        with open(source, closefd=False) as stdin:  # and not sys.stdin, which the interpreter locks at its end
+    # In a thread of its own that nobody waits for, since a reading cannot be ended; and not from sys.stdin, which the
+    # interpreter locks at its end.
+    def read() -> None:
+        with open(source, closefd=False, errors="replace") as stdin:
             try:
                 for line in stdin:
                     if line.strip():
@@ -112,5 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of a terminal that has no arrows
     logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
     sys.exit(main())

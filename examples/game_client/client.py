@@ -9,7 +9,7 @@ import anyio
 from pydantic import SecretStr
 
 from toolbus import Compression, Limits, Runtime
-from toolbus.errors import ConfigurationError
+from toolbus.errors import ConfigurationError, Overloaded
 from toolbus.protocols import Provider
 from toolbus.stores import SqliteStore
 from toolbus.toolsets.mcp import McpServer, McpTools
@@ -56,7 +56,7 @@ async def play(
         provider,
         store=store,
         # A function, since a turn that was cut off takes texts from the journal, where the password is no longer.
-        instructions=lambda _context: INSTRUCTIONS.format(pilot=pilot, password=password),
+        instructions=lambda context: INSTRUCTIONS.format(pilot=context.conversation_id, password=password),
         secrets=[SecretStr(password)],
         limits=LIMITS,
         compression=COMPRESSION,
@@ -77,8 +77,11 @@ async def play(
 
             async def listen() -> None:
                 async for line in typed:  # a turn that is under way goes first, and autoplay's next one comes later
-                    screen.heard(line)
-                    runtime.start(line, conversation_id=pilot, metadata={"who": "you"})
+                    try:
+                        runtime.start(line, conversation_id=pilot, metadata={"who": "you"})
+                        screen.heard(line)
+                    except Overloaded as exc:
+                        screen.show(f"   … {line!r} is not taken: {exc}")
 
             async with anyio.create_task_group() as group:
                 group.start_soon(listen)
