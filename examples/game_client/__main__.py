@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.from_thread
@@ -115,7 +116,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # of a terminal that has no arrows
+    cast("io.TextIOWrapper", sys.stdout).reconfigure(errors="replace")  # for terminals that have no arrows
     logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
     sys.exit(main())
