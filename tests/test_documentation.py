@@ -183,6 +183,7 @@ def _named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
 
 
+@pytest.mark.repeats("what a page shows has its own tests")
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("page", DOCS, ids=_named)
 def test_the_pages_python_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,7 @@ def calls_of_a_round(rounds: int, window: int | None, *, turns: bool) -> float:
     return counted / STEPS
 
 
+@pytest.mark.repeats("a thousand rounds")
 @pytest.mark.parametrize("turns", [False, True], ids=["one turn", "a turn each"])
 @pytest.mark.parametrize("window", [None, 8_000])
 def test_a_round_costs_the_same_however_long_the_history_is(window: int | None, *, turns: bool) -> None:

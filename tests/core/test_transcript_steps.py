@@ -71,6 +71,7 @@ SHAPES: dict[str, Callable[[int], Iterable[Message]]] = {
 }
 
 
+@pytest.mark.repeats("three thousand messages")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ten_times_the_messages_are_ten_times_the_work_to_repair(shape: str) -> None:
     few, many = list(SHAPES[shape](300)), list(SHAPES[shape](3_000))

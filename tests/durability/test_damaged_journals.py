@@ -310,6 +310,7 @@ class Look:
                 self.wrong.append(f"{result.request_id} went on from something else")
 
 
+@pytest.mark.repeats("two hundred files")
 async def test_of_two_hundred_damaged_files_none_gives_what_was_not_written(tmp_path: Path, anyio_backend: str) -> None:
     made = await template(tmp_path / "template.db")
     told = silent = 0

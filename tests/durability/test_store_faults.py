@@ -124,8 +124,13 @@ FAULTS: dict[str, tuple[int, type[StoreError]]] = {
 }
 
 
+AGAIN = pytest.mark.repeats("the same calls, with another fault")
+
+
 @pytest.mark.guarantee("G11", "G21")
-@pytest.mark.parametrize("fault", [*FAULTS, "lost"])
+@pytest.mark.parametrize(
+    "fault", ["full", *(pytest.param(each, marks=AGAIN) for each in (*FAULTS, "lost") if each != "full")]
+)
 async def test_whichever_call_of_the_database_fails_the_next_request_works(
     tmp_path: Path, disk: Disk, fault: str
 ) -> None:

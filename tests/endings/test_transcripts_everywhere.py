@@ -54,7 +54,7 @@ from toolbus.results import Rendered
 from toolbus.testing import ScriptedProvider, advance, calls, error, text, virtual_backends
 
 anyio_backend = virtual_backends()
-pytestmark = pytest.mark.guarantee("G08")
+pytestmark = [pytest.mark.guarantee("G08"), pytest.mark.repeats("whole requests, of which each part has its own tests")]
 
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 

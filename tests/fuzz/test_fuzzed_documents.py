@@ -83,6 +83,7 @@ def test_arguments_are_read_or_refused_in_words(text: str) -> None:
         assert found == strict, "what is taken is what the standard library reads"
 
 
+@pytest.mark.repeats("what smaller ones run")
 @pytest.mark.parametrize("text", HUGE.values(), ids=HUGE)
 def test_arguments_of_any_size_are_read_or_refused_in_words(text: str) -> None:
     found = parsed(text)
@@ -140,6 +141,7 @@ def test_json_is_an_event_or_refused_in_words(value: Any) -> None:
     decoded(json.dumps(value, ensure_ascii=False))
 
 
+@pytest.mark.repeats("what smaller ones run")
 @pytest.mark.parametrize("text", HUGE.values(), ids=HUGE)
 def test_an_event_of_any_size_is_decoded_or_refused_in_words(text: str) -> None:
     decoded(text)
@@ -176,6 +178,7 @@ def _no_json(word: str) -> None:
     raise ValueError(word)
 
 
+@pytest.mark.repeats("what smaller ones run")
 @pytest.mark.parametrize("text", HUGE.values(), ids=HUGE)
 def test_a_text_of_any_size_is_shortened_to_its_bound(text: str) -> None:
     for most in (0, 4_000):
@@ -227,6 +230,7 @@ def test_a_body_says_the_same_however_it_is_cut(
         assert len(data) <= LIMIT_BYTES
 
 
+@pytest.mark.repeats("piece after piece")
 @pytest.mark.parametrize("kind", [EventLines, JsonLines])
 @pytest.mark.parametrize(
     "piece", [b"x" * 1_000, b"data: x\n" * 200, b"\n" * 4_000, b"\r" * 4_000, b"event: \xff\n" * 400]

@@ -20,6 +20,8 @@ from toolbus.providers import AnthropicProvider, OllamaProvider, OpenAIProvider
 from toolbus.testing import WireServer, calls, text
 from toolbus.testing.wire import DIALECTS, RecordedRequest, WireBreak, WireCall, WireFault, WireReply, WireStep
 
+pytestmark = pytest.mark.repeats("each vendor and each part of a request has its own tests")
+
 KEY = "sk-not-a-real-key"
 PIXEL = b"\x89PNG\r\n\x1a\n" + bytes(24)
 

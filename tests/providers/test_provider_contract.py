@@ -49,6 +49,7 @@ async def test_a_provider_keeps_the_contract(dialect: str) -> None:
     assert len(report.passed) > 30
 
 
+@pytest.mark.repeats("piece after piece")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("dialect", MAKERS)
 async def test_a_provider_stops_reading_at_8_mib(dialect: str, anyio_backend: Any) -> None:

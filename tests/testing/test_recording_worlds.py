@@ -13,6 +13,7 @@ from toolbus.testing import Recorder, read_recording, replay
 from toolbus.testing.simulation import run_seed
 
 
+@pytest.mark.repeats("world after world")
 @pytest.mark.parametrize("seed", [*range(45), 212])
 def test_a_simulated_world_goes_as_it_went(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recorders: dict[int, Recorder] = {}
