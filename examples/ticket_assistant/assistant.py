@@ -1,0 +1,121 @@
+"""The assistant: what it is made of, and for how long. All that there is of toolbus is here and in `tools`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx2
+
+from toolbus import EventBus, Interceptor, RequestResult, RequestSession, Runtime, ToolContext
+from toolbus.events import ApprovalRequested
+from toolbus.interceptors import Ask
+from toolbus.messages import Message
+from toolbus.protocols import ModelReply, ModelRequest, Provider, Store
+
+from . import screen
+from .tools import TOOLS
+
+__all__ = ["Application", "Assistant"]
+
+INSTRUCTIONS = """\
+You are an assistant for an issue tracker. Look tickets up with your tools, and name each with its id. \
+What you have seen earlier in the conversation you know without looking again. When a tool fails, tell the user why."""
+
+Approve = Callable[[ApprovalRequested], Awaitable[bool]]
+Hook = Callable[[httpx2.Response], Awaitable[None]]
+
+
+async def nobody(_question: ApprovalRequested) -> bool:
+    """Nobody is there to be asked, so nothing is approved."""
+    return False
+
+
+class Sent(Interceptor):
+    """Notes what the model was sent last at the beginning of a turn, to show it."""
+
+    def __init__(self) -> None:
+        self.messages: Sequence[Message] = ()
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:  # noqa: ARG002 -- not used
+        if request.round == 0:
+            self.messages = tuple(request.messages)
+        return await ask(request)
+
+
+@dataclass
+class Application:
+    """What the assistant is made of. `open` may be called again, as after a restart: it starts from the database."""
+
+    provider: Provider | str
+    new_store: Callable[[], Store]
+    service: str
+    """The tracker's URL."""
+    approve: Approve = nobody
+    """Asks a person whether a call may run."""
+    show: Callable[[str], object] = print
+    transport: httpx2.AsyncBaseTransport | None = None
+    on_response: list[Hook] = field(default_factory=list[Hook])
+    """What is told of each answer of the tracker, and may hold it back."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Assistant]:
+        """Open the connections and the runtime, and close them: a web backend does this in its lifespan.
+
+        Raises `ConfigurationError` and `StoreError`.
+        """
+        sent = Sent()
+        pool = httpx2.AsyncClient(
+            base_url=self.service,
+            transport=self.transport,
+            timeout=10,
+            trust_env=False,
+            event_hooks={"response": self.on_response},
+        )
+        runtime = Runtime(
+            self.provider,
+            tools=TOOLS,
+            deps=pool,
+            store=self.new_store(),
+            instructions=INSTRUCTIONS,
+            interceptors=[sent],
+        )
+        async with pool, runtime, anyio.create_task_group() as group:
+            await group.start(ask_people, runtime.bus, self.approve)
+            yield Assistant(runtime, sent, self.show)
+            group.cancel_scope.cancel()
+
+
+async def ask_people(bus: EventBus, approve: Approve, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    """Ask about each call that needs approval, one at a time."""
+    async with bus.subscribe(ApprovalRequested) as questions:
+        task_status.started()
+        async for question in questions:
+            assert isinstance(question, ApprovalRequested)
+            bus.publish(question.decided(approved=await approve(question), by="the user"))
+
+
+@dataclass
+class Assistant:
+    """A running assistant."""
+
+    runtime: Runtime
+    sent: Sent
+    show: Callable[[str], object]
+
+    async def say(self, text: str, conversation_id: str) -> RequestResult[Any]:
+        """Take a turn, and show it."""
+        return await self.follow(self.runtime.start(text, conversation_id=conversation_id))
+
+    async def follow(self, session: RequestSession) -> RequestResult[Any]:
+        """Show what happens in a turn until its end; of one that was resumed, what happened before as well."""
+        async for event in session.events(*screen.SHOWN):
+            self.show(screen.line(event))
+        result = await session.result()
+        if not result.resumable:
+            self.show(screen.ending(result))
+        return result
