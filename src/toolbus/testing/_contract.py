@@ -22,6 +22,7 @@ __all__ = [
     "ContractReport",
     "Failure",
     "Ledger",
+    "is_ours",
     "run_check",
     "shown",
     "words_of",
@@ -160,13 +161,13 @@ async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> b
     except Abandoned:
         pass
     except BaseException as exc:  # what is checked may break in any way, and the other checks go on
-        if _is_ours(exc):
+        if is_ours(exc):
             raise
         ledger.fail("the check", "comes to its end", words_of(exc))
     return len(ledger.failures) == before
 
 
-def _is_ours(exc: BaseException) -> bool:
+def is_ours(exc: BaseException) -> bool:
     """Whether an exception is a cancellation or interrupt, and none that what is checked has let through."""
     passing = (anyio.get_cancelled_exc_class(), KeyboardInterrupt)
     return any(isinstance(each, passing) for each in leaves_of(exc))

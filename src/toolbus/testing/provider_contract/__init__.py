@@ -7,28 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ...errors import ConfigurationError
 from ...protocols import Provider
-from .._contract import Abandoned, ContractBroken, ContractReport, Failure
+from .._contract import Abandoned, Checks, ContractBroken, ContractReport, Failure, Run
 from ..wire import Dialect, WireServer, dialect_of
 from . import _failing, _living, _reading, _sending
-from ._bench import CHECKS, Bench, Run, close
+from ._bench import CHECKS, Bench, close
 from ._live import LIVE_CHECKS, live_failures
 
 __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
 
-_CHECKS = {
-    name: each
-    for module in (_reading, _failing, _sending, _living)  # which put their checks into the table
-    for name, each in CHECKS.items()
-    if each.run.__module__ == module.__name__
-}
+_CHECKS: Checks[Bench] = Checks(
+    {
+        name: each
+        for module in (_reading, _failing, _sending, _living)  # which put their checks into the table
+        for name, each in CHECKS.items()
+        if each.run.__module__ == module.__name__
+    }
+)
 _MAX_REPLY_BYTES = 8 * 2**20
 
 
 def provider_checks() -> dict[str, str]:
     """All checks of `check_provider`: name, and what it holds, in the order in which they run."""
-    return {name: each.holds for name, each in _CHECKS.items()}
+    return _CHECKS.holds()
 
 
 async def check_provider(
@@ -60,18 +61,14 @@ async def check_provider(
     was expected and what came; `ConfigurationError` for names of checks or dialects that there are not. Works on
     asyncio and trio, in real time: no virtual clock.
     """
-    chosen = set(_CHECKS) if only is None else set(only)
-    if unknown := (chosen | set(without)) - set(_CHECKS):
-        raise ConfigurationError(f"there are no checks {', '.join(sorted(unknown))}: see provider_checks()")
+    chosen = _CHECKS.chosen(only, without, "provider_checks")
     spoken = dialect_of(dialect)
     passed: list[str] = []
     left_out: list[str] = []
     failures: list[Failure] = []
     provider: Provider | None = None
     with WireServer(dialect=spoken) as server:
-        for each in _CHECKS.values():
-            if each.name not in chosen or each.name in without:
-                continue
+        for each in chosen:
             if each.needs & spoken.lacks:
                 left_out.append(each.name)
                 continue
@@ -109,7 +106,7 @@ async def check_live_provider(provider: Provider) -> ContractReport:
     return ContractReport(LIVE_CHECKS, ())
 
 
-async def _run(run: Run, bench: Bench) -> None:
+async def _run(run: Run[Bench], bench: Bench) -> None:
     try:
         await run(bench)
     except Abandoned:

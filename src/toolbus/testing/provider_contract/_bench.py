@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 import orjson
@@ -21,7 +21,7 @@ from ...messages import (
     user_text,
 )
 from ...protocols import ArgumentsPiece, Delta, ModelReply, ModelRequest, Provider, ReasoningPiece, TextPiece, ToolSpec
-from .._contract import Abandoned, Failure
+from .._contract import Abandoned, Checks, Failure, Ledger, Run, shown
 from ..wire import Dialect, Lack, RecordedRequest, WireBreak, WireReply, WireRequest, WireServer, WireStep
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "WEATHER",
     "Abandoned",
     "Bench",
-    "Check",
     "Failure",
     "Outcome",
     "Run",
@@ -50,7 +49,6 @@ WEATHER = ToolSpec(
 )
 CLOCK = ToolSpec(name="get_time", description="The time now.")
 CITY = '{"city": "Zürich 😀"}'
-_SHOWN = 400  # characters of what came, in a report
 
 
 @dataclass(slots=True)
@@ -130,7 +128,7 @@ def request_of(*messages: Message, **options: Any) -> ModelRequest:
     return ModelRequest(messages=messages or (UserMessage(content="Weather in Zürich?"),), **options)
 
 
-class Bench:
+class Bench(Ledger):
     """What a check has: the provider, the stub that it talks to, and a list of failures."""
 
     def __init__(
@@ -143,13 +141,13 @@ class Bench:
         patience_seconds: float,
         max_reply_bytes: int,
     ) -> None:
+        super().__init__()
         self.name = name
         self.provider = provider
         self.server = server
         self.make = make
         self.patience_seconds = patience_seconds
         self.max_reply_bytes = max_reply_bytes
-        self.failures: list[Failure] = []
 
     @property
     def dialect(self) -> Dialect:
@@ -160,17 +158,7 @@ class Bench:
 
     def fail(self, what: str, expected: object, came: object) -> None:
         """Write a failure down."""
-        self.failures.append(Failure(self.name, what, shown(expected), shown(came)))
-
-    def expect(self, what: str, expected: object, came: object) -> None:
-        """Write a failure down unless the two are equal."""
-        if expected != came:
-            self.fail(what, expected, came)
-
-    def require(self, what: str, expected: str, came: object, *, ok: bool) -> None:
-        """Write a failure down unless `ok`."""
-        if not ok:
-            self.fail(what, expected, came)
+        super().fail(what, expected, str(came) if isinstance(came, Outcome) else came)
 
     # --------------------------------------------------------------------------------------------- asking
 
@@ -253,31 +241,13 @@ async def close(provider: Provider) -> None:
 # ------------------------------------------------------------------------------------------------- the checks' table
 
 
-Run: TypeAlias = Callable[[Bench], Awaitable[None]]
+CHECKS: Checks[Bench] = Checks()
+"""All checks by name. What they need, the wire must be able to say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: what it is called, what it holds, what the wire must be able to say for it, and how it goes."""
-
-    name: str
-    holds: str
-    needs: frozenset[Lack]
-    run: Run
-
-
-CHECKS: dict[str, Check] = {}
-"""All checks by name."""
-
-
-def check(name: str, *needs: Lack) -> Callable[[Run], Run]:
-    """Put a function among the checks. Its docstring says what it holds."""
-
-    def add(run: Run) -> Run:
-        CHECKS[name] = Check(name, " ".join((run.__doc__ or "").split()), frozenset(needs), run)
-        return run
-
-    return add
+def check(name: str, *needs: Lack) -> Callable[[Run[Bench]], Run[Bench]]:
+    """Put a function among the checks."""
+    return CHECKS.check(name, *needs)
 
 
 # ------------------------------------------------------------------------------------------------- comparing
@@ -315,9 +285,3 @@ def _value(arguments: str) -> Any:
         return orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return arguments
-
-
-def shown(value: object) -> str:
-    """A value for a report."""
-    text = value if isinstance(value, str) else str(value) if isinstance(value, Outcome) else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -9,25 +9,25 @@ from collections.abc import Collection
 
 import anyio
 
-from ...errors import ConfigurationError
-from ...execution import leaves_of
-from .._contract import Abandoned, ContractBroken, ContractReport
+from .._contract import Abandoned, Check, Checks, ContractReport, is_ours, words_of
 from . import _appending, _ending, _histories, _leases, _outliving
-from ._bench import CHECKS, EMPTY, JOURNAL, SHARED, Bench, Check, LetPass, MakeStore, Reopen
+from ._bench import CHECKS, EMPTY, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen
 
 __all__ = ["LetPass", "MakeStore", "Reopen", "check_store", "store_checks"]
 
-_CHECKS = {
-    name: each
-    for module in (_histories, _appending, _ending, _leases, _outliving)  # which put their checks into the table
-    for name, each in CHECKS.items()
-    if each.run.__module__ == module.__name__
-}
+_CHECKS: Checks[Bench] = Checks(
+    {
+        name: each
+        for module in (_histories, _appending, _ending, _leases, _outliving)  # which put their checks into the table
+        for name, each in CHECKS.items()
+        if each.run.__module__ == module.__name__
+    }
+)
 
 
 def store_checks() -> dict[str, str]:
     """All checks of `check_store`: name, and what it holds, in the order in which they run."""
-    return {name: each.holds for name, each in _CHECKS.items()}
+    return _CHECKS.holds()
 
 
 async def check_store(
@@ -65,18 +65,14 @@ async def check_store(
     failed, what was expected and what came; `ConfigurationError` for names of checks that there are not. Works on
     whatever event loop the store does.
     """
-    chosen = set(_CHECKS) if only is None else set(only)
-    if unknown := (chosen | set(without)) - set(_CHECKS):
-        raise ConfigurationError(f"there are no checks {', '.join(sorted(unknown))}: see store_checks()")
+    chosen = _CHECKS.chosen(only, without, "store_checks")
     bench = Bench(make_store, reopen, let_pass=let_pass, patience_seconds=patience_seconds)
     passed: list[str] = []
     left_out: list[str] = []
     try:
         await bench.prepare(own=False)
         lacks = {JOURNAL: bench.store.journal is None, SHARED: reopen is None}
-        for each in _CHECKS.values():
-            if each.name not in chosen or each.name in without:
-                continue
+        for each in chosen:
             if any(lacks.get(need) for need in each.needs):
                 left_out.append(each.name)
             elif await _run(each, bench):
@@ -84,13 +80,10 @@ async def check_store(
     finally:
         bench.name = "closing"
         await _let_go(bench, "the store behind all checks")
-    if bench.failures:
-        ran = {*passed, *(each.check for each in bench.failures)}
-        raise ContractBroken(bench.failures, len(ran), "store")
-    return ContractReport(tuple(passed), tuple(left_out))
+    return bench.report(passed, left_out, "store")
 
 
-async def _run(check: Check, bench: Bench) -> bool:
+async def _run(check: Check[Bench], bench: Bench) -> bool:
     """Whether it passed. One that failed has done what it likes to the store: the next one gets another."""
     before = len(bench.failures)
     bench.name = check.name
@@ -104,9 +97,9 @@ async def _run(check: Check, bench: Bench) -> bool:
     except Abandoned:
         pass
     except BaseException as exc:  # a store may break in any way, and the other checks go on
-        if not _is_the_stores(exc):
+        if is_ours(exc):
             raise
-        bench.fail("the check", "comes to its end", _words_of(exc))
+        bench.fail("the check", "comes to its end", words_of(exc))
     if len(bench.failures) == before:
         return True
     await _let_go(bench, "the store behind the check")
@@ -120,14 +113,4 @@ async def _let_go(bench: Bench, what: str) -> None:
         if scope.cancelled_caught:
             bench.fail(what, "can be closed", f"it was not in {bench.patience_seconds:g} s")
     except Exception as exc:
-        bench.fail(what, "can be closed", _words_of(exc))
-
-
-def _is_the_stores(exc: BaseException) -> bool:
-    """Whether an exception is one that a store may have let through, and no cancellation or interrupt."""
-    passing = (anyio.get_cancelled_exc_class(), KeyboardInterrupt)
-    return not any(isinstance(each, passing) for each in leaves_of(exc))
-
-
-def _words_of(exc: BaseException) -> str:
-    return "; ".join(f"{type(each).__name__}: {each}" for each in leaves_of(exc))
+        bench.fail(what, "can be closed", words_of(exc))

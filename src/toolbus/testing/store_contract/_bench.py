@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -15,7 +14,7 @@ from ...errors import StoreError
 from ...events import Event, MessageAppended
 from ...messages import AssistantMessage, Message, UserMessage
 from ...storage import Ending, Entry, JournalStore, RequestRecord, Store
-from .._contract import Abandoned, Failure
+from .._contract import Abandoned, Checks, Ledger
 
 __all__ = [
     "CHECKS",
@@ -25,7 +24,6 @@ __all__ = [
     "MOMENTS",
     "SHARED",
     "Bench",
-    "Check",
     "LetPass",
     "MakeStore",
     "Reopen",
@@ -54,7 +52,6 @@ MOMENTS: Final[tuple[float, ...]] = (0, 1, 2, 3, 5, 8, 0.0003, 0.001, 0.003)
 """When something is cancelled: after so many checkpoints, or seconds where it is a fraction."""
 
 _TICK_SECONDS = 0.02  # more than the grain of any clock: MongoDB's is 1 ms, that of Windows 15.6 ms
-_SHOWN = 400  # characters of what came, in a report
 _numbers = count(1)
 
 
@@ -160,16 +157,16 @@ class Writing:
         self.bench.expect(f"the number of facts after {what}", len(self.facts), record.facts)
 
 
-class Bench:
+class Bench(Ledger):
     """What a check has: a store, how to open its data again, how to let time pass, and a list of failures."""
 
     def __init__(
         self, make: MakeStore, reopen: Reopen | None, *, let_pass: LetPass, patience_seconds: float, name: str = ""
     ) -> None:
+        super().__init__()
         self.name = name
         self.let_pass = let_pass
         self.patience_seconds = patience_seconds
-        self.failures: list[Failure] = []
         self._make = make
         self._reopen = reopen
         self._common: Store | None = None
@@ -284,22 +281,6 @@ class Bench:
             await self.tick()
         return await what()
 
-    # --------------------------------------------------------------------------------------- writing down
-
-    def fail(self, what: str, expected: object, came: object) -> None:
-        """Write a failure down."""
-        self.failures.append(Failure(self.name, what, _shown(expected), _shown(came)))
-
-    def expect(self, what: str, expected: object, came: object) -> None:
-        """Write a failure down unless the two are equal."""
-        if expected != came:
-            self.fail(what, expected, came)
-
-    def require(self, what: str, expected: str, came: object, *, ok: bool) -> None:
-        """Write a failure down unless `ok`."""
-        if not ok:
-            self.fail(what, expected, came)
-
     async def refused(self, what: str, asked: Awaitable[object], kind: type[StoreError] = StoreError) -> None:
         """Write a failure down unless what is asked is refused with an error of this kind."""
         try:
@@ -336,37 +317,6 @@ def turn(text: str) -> list[Message]:
     return [UserMessage(content=text), AssistantMessage(text=f"Answer to: {text}")]
 
 
-# ------------------------------------------------------------------------------------------------- the checks' table
-
-
-Run: TypeAlias = Callable[[Bench], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: what it is called, what it holds, what it needs of a store, and how it goes."""
-
-    name: str
-    holds: str
-    needs: frozenset[str]
-    run: Run
-
-
-CHECKS: dict[str, Check] = {}
+CHECKS: Checks[Bench] = Checks()
 """All checks by name."""
-
-
-def check(name: str, *needs: str) -> Callable[[Run], Run]:
-    """Put a function among the checks. Its docstring says what it holds."""
-
-    def add(run: Run) -> Run:
-        CHECKS[name] = Check(name, " ".join((run.__doc__ or "").split()), frozenset(needs), run)
-        return run
-
-    return add
-
-
-def _shown(value: object) -> str:
-    """A value for a report."""
-    text = value if isinstance(value, str) and value.isprintable() else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+check = CHECKS.check
