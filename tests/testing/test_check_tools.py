@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 import wrong_tools as wrong
 
-from toolbus import Tool, ToolContext, tool
-from toolbus.errors import ConfigurationError
+from toolbus import Tool, ToolContext, ToolError, tool
+from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.testing import (
     ContractBroken,
     ExampleCall,
@@ -256,6 +257,25 @@ async def test_a_tool_that_runs_in_a_thread_keeps_the_contract() -> None:
         [Tool(handler=wrong.in_thread, idempotent=True)], [ExampleCall("in_thread", {"word": "a"}, str)]
     )
     assert {"twice", "cancellation", "nothing-left"} < {*report.passed}
+
+
+async def test_without_the_library_for_schemas_what_needs_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    assert (await check_tools(*wrong.RIGHT)).left_out == ("strict-mode", "defaults")
+    assert await failures(wrong.no_description()) == ("descriptions",)
+
+
+async def test_a_tool_that_makes_requests_of_its_own_has_to_bring_a_stand_in_for_them() -> None:
+    @tool
+    async def ask(context: ToolContext[None]) -> str:
+        """Ask somebody else."""
+        try:
+            return (await context.ask("What?")).text
+        except NotRunning:
+            raise ToolError("nobody can be asked") from None
+
+    with pytest.raises(ContractBroken, match="a failure, error: nobody can be asked"):
+        await check_tools([ask], [ExampleCall("ask")], only=["results"])
 
 
 async def test_checks_of_tools_can_be_chosen_and_left_out() -> None:
