@@ -39,6 +39,7 @@ def tree(folder: Path) -> Path:
 async def test_the_workspace_tools_the_code_context_and_the_control_tools_keep_the_contract(tmp_path: Path) -> None:
     index = CodeIndex(tree(tmp_path), rerank=False, cache_dir=tmp_path / "cache")
     tools = [*workspace_tools(tmp_path), code_context_tool(index), task_complete, give_up, update_plan]
+    assert all(each.spec.idempotent for each in tools[:4])  # they only read: so they are called twice, and at once
     examples = [
         ExampleCall("list_files", output={"type": "object", "required": ["files", "total"]}),
         ExampleCall("search_text", {"query": "limits", "mode": "words", "glob": "*.md"}),
