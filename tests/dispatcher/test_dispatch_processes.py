@@ -307,7 +307,7 @@ async def test_a_handler_that_loops_for_ever_is_killed_at_its_deadline(door: Doo
     provider = ScriptedProvider([calls(("where", {})), calls(("spin", {"port": door.port})), text("Done.")])
     async with ToolDispatcher(bus, grace_seconds=60) as dispatcher, anyio.create_task_group() as group:
         limits = Limits(timeout_seconds=60, tool_timeout_seconds=30)
-        spin = Tool("spin", handler=process_tools.spin.handler, isolation="process", timeout_seconds=2)
+        spin = Tool("spin", handler=process_tools.spin.handler, isolation="process", timeout_seconds=1)
         tools: list[Tool[..., Any]] = [process_tools.where, spin]
         session = RequestSession(bus, provider, "Go.", tools=tools, limits=limits)
         group.start_soon(session.run)
