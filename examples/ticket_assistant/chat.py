@@ -29,7 +29,7 @@ async def chat(
     """Talk until the end of what is typed. What an earlier process has left unfinished goes on first."""
 
     async def ask(question: ApprovalRequested) -> bool:
-        print(screen.question(question), end="", flush=True)
+        print(screen.question(question), flush=True)
         return (await anext(typed, "")).lower() in ("y", "yes")
 
     application.approve = ask

@@ -52,7 +52,7 @@ def line(event: Event) -> str:
 
 def question(asked: ApprovalRequested) -> str:
     """What a person is asked."""
-    return f"  May {asked.name} run with {one_line(_json(asked.arguments))}? [y/N] "
+    return f"  May {asked.name} run with {one_line(_json(asked.arguments))}? y or n:"
 
 
 def ending(result: RequestResult[Any]) -> str:

@@ -61,7 +61,7 @@ class Tour:
         )
 
     async def _yes(self, question: ApprovalRequested) -> bool:
-        self._show(f"{screen.question(question)}y")
+        self._show(f"{screen.question(question)}\ny")
         return True
 
     def _title(self, title: str) -> None:

@@ -97,7 +97,7 @@ def check_tour(shown: str) -> None:
 
     assert "Assistant: That was not done: there is no project Z; the projects are X, Y (HTTP 404)." in refused
 
-    assert 'May close_ticket run with {"ticket": "T1"}? [y/N] y calls close_ticket(ticket="T1") PATCH' in person
+    assert 'May close_ticket run with {"ticket": "T1"}? y or n: y calls close_ticket(ticket="T1") PATCH' in person
     assert "fails T1 is closed, and a closed ticket does not change any more (HTTP 409)" in person
 
     assert "the tracker answers 201; the answer is lost" in restart
@@ -145,7 +145,7 @@ async def test_in_the_chat_a_person_who_says_no_keeps_a_ticket_open(
     with anyio.fail_after(30):
         await chat(application, partial(documents, *place, "ada"), typed(), "ada")
     shown = Screen([capsys.readouterr().out]).words
-    assert 'May close_ticket run with {"ticket": "T2"}? [y/N] fails the user denied the call.' in shown
+    assert 'May close_ticket run with {"ticket": "T2"}? y or n: fails the user denied the call.' in shown
     assert "T2: App forgets the basket (open)" in shown
     assert asked == ["GET"]
     assert '"result": {"ok": false, "reason": "denied"' in shown
