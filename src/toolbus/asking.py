@@ -17,7 +17,7 @@ from .core.control import plan_text
 from .core.guidance import guidance_text
 from .core.reading import READ_RESULT
 from .core.secrets import Marks, find_marks
-from .core.state import Messages, Phase, TurnState
+from .core.state import MODEL, Messages, TurnState
 from .core.transcript import repair
 from .core.turn import CallModel, Elapsed, Input, ModelFailed, ModelReplied
 from .errors import (
@@ -34,6 +34,7 @@ from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
 from .messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
 from .protocols import Emit, ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSource, ToolSpec
+from .records import maker
 from .secrecy import Secrecy, SecretKeeper, marked_in
 from .sending import Sending
 from .tools import ToolContext
@@ -47,6 +48,7 @@ __all__ = ["Asker", "check_together", "context_of"]
 
 T = TypeVar("T")
 
+_model_request = maker(ModelRequest)
 _DEFAULT_SETTINGS = ModelSettings()
 
 
@@ -69,6 +71,7 @@ class Asker:
         "_asked",
         "_for_round",
         "_guidance",
+        "_has_system",
         "_instructions",
         "_looked_at",
         "_marked",
@@ -87,6 +90,7 @@ class Asker:
         self._settings: ModelSettings = options.get("settings") or _DEFAULT_SETTINGS
         self._instructions: Instructions | None = options.get("instructions")
         self._guidance: bool = options.get("guidance", False)
+        self._has_system = self._instructions is not None or self._guidance
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
         self.sending = Sending(state, options)
@@ -163,7 +167,7 @@ class Asker:
             self._asked = self._provider(command)
             self.sending.look(specs)
             state.tools = specs = self.known(tools)
-            system = await self._system(specs, view)
+            system = await self._system(specs, view) if self._has_system or state.plan else None
             if self.sending.is_plain:
                 messages: Sequence[Message] = Messages(state.messages, system)
             else:
@@ -171,7 +175,7 @@ class Asker:
                 if len(known := self.known(tools)) > len(specs):  # results that were shortened just now
                     state.tools = specs = known
                     messages = await self.sending.messages(system, self._offered(specs, command), self._asked)
-            return ModelRequest(
+            return _model_request(
                 messages=messages,
                 tools=self._offered(specs, command),
                 settings=self._settings,
@@ -187,7 +191,7 @@ class Asker:
 
     async def ask(self, call: ModelCall, request: ModelRequest, view: RequestView) -> Input:
         """Ask once. Raises nothing but cancellation."""
-        if self._state.phase is not Phase.MODEL:
+        if self._state.phase is not MODEL:
             return Elapsed()  # what a summary has cost has ended the request
         spent: list[Usage] = []
         mask = None if self._secrecy is None else self._reply_mask(self._secrecy, call)
@@ -237,8 +241,6 @@ class Asker:
     async def _system(self, tools: Mapping[str, ToolSpec], view: RequestView) -> SystemMessage | None:
         """The instructions, and what is added to them in each round; None where there is nothing to say."""
         state = self._state
-        if self._instructions is None and not self._guidance and not state.plan:
-            return None
         parts: list[str] = []
         if self._instructions is not None:
             parts.append(await read_instructions(self._instructions, context_of(view)))

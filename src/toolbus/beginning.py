@@ -22,6 +22,7 @@ from .mailbox import Mailbox
 from .messages import Message, SystemMessage, UserMessage
 from .options import SessionOptions
 from .protocols import RequestView, ToolSource
+from .records import maker
 
 __all__ = ["Beginning", "Parent", "Prepare", "new_state"]
 
@@ -32,6 +33,7 @@ Parent: TypeAlias = tuple[str, str]
 """The request and the call that a sub-session works for: `request_id` and `call_id`."""
 
 
+_turn_state = maker(TurnState)
 _DEFAULT_LIMITS = Limits()
 
 
@@ -44,7 +46,7 @@ def new_state(
 ) -> TurnState:
     """The state that a request with these options begins with. `history` becomes its transcript."""
     get = options.get
-    return TurnState(
+    return _turn_state(
         request_id=request_id,
         conversation_id=conversation_id,
         parent_id=prompt.message_id if prompt else "",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import anyio
@@ -166,15 +166,15 @@ class EventBus:
             pass
         raise BusError(f"the event loop of this bus has ended; {event.type} was not published")
 
-    def announce_all(self, events: Iterable[Event]) -> None:
+    def announce_all(self, events: Sequence[Event]) -> None:
         """`announce`, event by event."""
-        receivers, by_type = self._receivers, self._by_type
+        if not (self._by_request or self._delivering):
+            kinds = {*map(type, events)}
+            if kinds.isdisjoint(self._receivers) and kinds.isdisjoint(self._by_type):
+                self._position += len(events)  # nobody to tell
+                return
         for event in events:
-            kind = type(event)
-            if kind in receivers or kind in by_type or self._by_request or self._delivering:
-                self.announce(event)
-            else:
-                self._position += 1  # nobody to tell
+            self.announce(event)
 
     def announce(self, event: Event) -> None:
         """Broadcast without arbitration: for sessions, which have claimed what they say. Use `publish`."""
@@ -228,10 +228,9 @@ class EventBus:
 
     def wants(self, kind: type[Event], request_id: str = "") -> bool:
         """Whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
-        if kind in self._receivers or kind in self._by_type:
-            return True
-        mine = self._by_request.get(request_id)
-        if mine is not None and any(each.wants(kind) for each in mine):
+        if kind in self._receivers or kind in self._by_type or not self._by_request:
+            return kind in self._receivers or kind in self._by_type
+        if any(each.wants(kind) for each in self._by_request.get(request_id, ())):
             return True
         return bool(self._by_family) and any(each.wants(kind) for each in self._listening_above(request_id))
 

@@ -22,7 +22,7 @@ from .events import (
     ToolCallRequested,
 )
 
-__all__ = ["LEVELS", "LOGGERS", "WARNINGS", "ShownInLog", "hide_in_logs", "log_fact", "logger"]
+__all__ = ["LEVELS", "LOGGED", "LOGGERS", "WARNINGS", "ShownInLog", "hide_in_logs", "log_fact", "logger"]
 
 logger = logging.getLogger("toolbus.session")
 
@@ -66,6 +66,7 @@ LEVELS: dict[type[Event], int] = {  # the facts that have a line
     RequestCancelled: logging.INFO,
 }
 
+LOGGED = frozenset(LEVELS)
 WARNINGS = frozenset(kind for kind, level in LEVELS.items() if level >= logging.WARNING)
 """Those whose line is written by default."""
 

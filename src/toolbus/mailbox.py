@@ -72,6 +72,8 @@ class Mailbox:
 
         Otherwise oldest first.
         """
+        if not self._items:
+            return []
         events = list(self._items)
         self._items.clear()
         if len(events) > 1:

@@ -28,6 +28,7 @@ from .errors import (
 )
 from .events import Artifact, RequestCancelled, RequestCompleted, RequestFailed, ToolCallCompleted, ToolCallFailed
 from .messages import Message, Usage
+from .records import maker
 
 __all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
 
@@ -158,6 +159,9 @@ def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
     return f"{at:8.3f}s    {mark} {call.name} in {call.duration_seconds:.3f}s{ending}"
 
 
+_request_result = maker(RequestResult)
+
+
 def result_from(
     state: TurnState,
     cause: Callable[[str], BaseException | None],
@@ -170,7 +174,7 @@ def result_from(
     completed = [
         call.outcome for each in state.rounds for call in each.calls if isinstance(call.outcome, ToolCallCompleted)
     ]
-    return RequestResult(
+    return _request_result(
         outcome=_outcome(ending),
         reason=ending.reason,
         text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,

@@ -17,6 +17,7 @@ from .events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
+from .records import maker
 from .results import Rendered, clean, with_summary, without_data
 from .secrecy import secrecy_of, with_references
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reports", "as_sent", "ids_of", "logger"]
 
+_completed = maker(ToolCallCompleted)
 logger = logging.getLogger("toolbus.dispatcher")
 
 
@@ -83,8 +85,15 @@ class Reports:
         late, now = job.settled, self._leave(job)
         if rendered.secrets:
             rendered = with_references(rendered, job.view)
-        event = ToolCallCompleted(
-            **_envelope(job.request, now),
+        request = job.request
+        event = _completed(
+            request_id=request.request_id,
+            conversation_id=request.conversation_id,
+            parent_id=request.parent_id,
+            metadata=request.metadata,
+            at=now,
+            call_id=request.call_id,
+            name=request.name,
             content=rendered.content,
             parts=rendered.parts,
             data=rendered.data,

@@ -23,6 +23,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from .errors import UnserialisableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
+from .records import maker
 
 __all__ = [
     "Rendered",
@@ -69,6 +70,7 @@ class Rendered:
     secrets: tuple[str | float, ...] = ()
 
 
+_rendered = maker(Rendered)
 _OK = '{"ok":true}'
 _PARTS = (ImagePart, FilePart)
 _ANY_PART = frozenset[type[Any]]({ImagePart, FilePart, TextPart})
@@ -82,7 +84,7 @@ def render(value: Any) -> Rendered:
     kind = cast("type[Any]", type(value))
     if kind is not dict:  # the usual value
         if isinstance(value, str):
-            return Rendered(clean(value))
+            return _rendered(clean(value))
         if value is None:
             return Rendered(_OK)
         if isinstance(value, ToolResult):
@@ -95,7 +97,7 @@ def render(value: Any) -> Rendered:
             found = _Secrets()
             return Rendered(found.mark(value), secrets=tuple(found))
     content, data, secrets = _to_json(value)
-    return Rendered(content, data, secrets=secrets) if secrets else Rendered(content, data)
+    return Rendered(content, data, secrets=secrets) if secrets else _rendered(content, data)
 
 
 def _render_result(result: ToolResult) -> Rendered:

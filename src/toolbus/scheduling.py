@@ -37,34 +37,24 @@ class Gate:
         self.peak = 0
         self.waiting: OrderedDict[Job, None] = OrderedDict()  # leaving from the middle costs no search
 
-    def enter(self) -> None:
-        """Take a place, which must be free."""
-        self.used += 1
-        self.peak = max(self.peak, self.used)
-
 
 class Job:
-    """One call on its way through the dispatcher. Made in the stack of the session that asks."""
+    """One call on its way through the dispatcher. Made in the stack of the session that asks.
 
-    __slots__ = (
-        "attempt",
-        "back",
-        "context",
-        "flight",
-        "gates",
-        "held",
-        "key",
-        "outside",
-        "request",
-        "run",
-        "settled",
-        "spent",
-        "started_at",
-        "tool",
-        "view",
-        "waits_at",
-        "worker",
-    )
+    What most calls never have is the class's until it is set: that costs nothing to make.
+    """
+
+    attempt = 1
+    back: anyio.Event | None = None  # set when it has its places again
+    flight: Flight | None = None  # the equal calls that share one run
+    held: tuple[Gate, ...] = ()  # where it has its places: in all of its gates, or in none
+    outside = 0  # how many of its handler's tasks have stepped out
+    run: ThreadRun | None = None  # a thread that was given up and still runs
+    settled = False  # it has its terminal event, ours or somebody else's
+    spent: Spent | None = None  # by the requests that its handler has made
+    started_at = 0.0
+    waits_at: Gate | None = None
+    worker: Worker | None = None
 
     def __init__(
         self,
@@ -77,19 +67,8 @@ class Job:
         self.view = view  # of the request that called, where it runs in this process
         self.tool = tool
         self.gates = gates
-        self.held: tuple[Gate, ...] = ()  # where it has its places: in all of its gates, or in none
-        self.outside = 0  # how many of its handler's tasks have stepped out
-        self.back: anyio.Event | None = None  # set when it has its places again
         self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
         self.key: Key = (request.request_id, request.call_id)
-        self.attempt = 1
-        self.started_at = 0.0
-        self.spent: Spent | None = None  # by the requests that its handler has made
-        self.settled = False  # it has its terminal event, ours or somebody else's
-        self.run: ThreadRun | None = None  # a thread that was given up and still runs
-        self.flight: Flight | None = None  # the equal calls that share one run
-        self.waits_at: Gate | None = None
-        self.worker: Worker | None = None
 
 
 class Flight:
@@ -167,7 +146,8 @@ class Schedule:
 
     def _enter(self, job: Job) -> None:
         for gate in job.gates:
-            gate.enter()
+            gate.used += 1
+            gate.peak = max(gate.peak, gate.used)
         job.held = job.gates
         if job.back is None:
             self.ready.append(job)

@@ -18,7 +18,7 @@ from .asking import Asker, check_together
 from .beginning import Beginning, Parent, Prepare, new_state
 from .bus import EventBus
 from .core.output import OutputType
-from .core.state import Phase
+from .core.state import MODEL, NEW
 from .core.turn import (
     AwaitCalls,
     CallModel,
@@ -38,7 +38,7 @@ from .events import (
     ApprovalRequested,
     CancelRequested,
     Event,
-    MessageAppended,
+    ModelResponded,
     RequestCancelled,
     RequestFailed,
     RequestResumed,
@@ -53,7 +53,7 @@ from .events import (
 from .handle import SessionHandle
 from .inputs import MessagesLike, ToolsLike, provider_list, read_prompt, split_messages, tool_source
 from .interceptors import Interceptor
-from .logs import LEVELS, WARNINGS, log_fact, logger
+from .logs import LOGGED, WARNINGS, log_fact, logger
 from .mailbox import Mailbox
 from .messages import AssistantMessage, Message, PromptLike, UserMessage
 from .model_call import ModelCall
@@ -70,7 +70,8 @@ __all__ = ["RequestSession"]
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
 _FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed})
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
-_CLAIMED = frozenset[type[Event]]({ApprovalRequested, *_TERMINAL})
+_MAYBE_TOLD = _FROM_BUS | _TERMINAL
+_ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, *_TERMINAL})
 
 
 class RequestSession(SessionHandle):
@@ -108,7 +109,6 @@ class RequestSession(SessionHandle):
         "metadata",
         "options",
         "output",
-        "parent",
         "providers",
         "sending",
         "tools",
@@ -135,19 +135,17 @@ class RequestSession(SessionHandle):
         history, prompt = split_messages(messages)
         get = options.get
         request_id = request_id or new_id()
-        conversation_id = conversation_id or f"c{request_id}"
         self.deps = get("deps")
         self.metadata: Mapping[str, Any] | None = get("metadata")
         self.tools: ToolSource = tool_source(tools)
         self.options = options
-        self.parent = parent
         self._journal = journal
         if prompt is not None and not prompt.message_id:
             prompt = UserMessage(content=prompt.content, message_id=f"{request_id}_u")
         self.beginning = Beginning(prompt, parent, prepare)
         self.output: OutputType[Any] | None = None if output is None else OutputType(output)
         self.providers = provider_list(provider)
-        state = new_state(options, request_id, conversation_id, history, prompt)
+        state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt)
         state.providers, state.output = len(self.providers), self.output
         check_together(state, self.tools.specs)
         super().__init__(
@@ -158,7 +156,7 @@ class RequestSession(SessionHandle):
             parent_id=parent[0] if parent else "",
             secrets=get("secrets"),
         )
-        self._past = journal if isinstance(journal, FactReader) else None
+        self._past = journal if journal is not None and isinstance(journal, FactReader) else None
         self._asker = Asker(state, self.providers, options)
         self.interceptors: Sequence[Interceptor] = self._asker.interceptors
         self.sending: Sending = self._asker.sending
@@ -347,36 +345,36 @@ class RequestSession(SessionHandle):
                     made = self.secrecy.facts(made, happened)
                 apply_all(state, made)
                 for fact in made:
-                    kind = type(fact)
-                    if kind is MessageAppended:
-                        message = cast("MessageAppended", fact).message
-                        if type(message) is AssistantMessage and message.tool_calls and self._mailbox is not None:
-                            self._bus.open_calls(self._mailbox, [call.call_id for call in message.tool_calls])
-                    elif kind in _CLAIMED and fact is not happened:
+                    if type(fact) in _ARBITRATED and fact is not happened:
                         self._arbitrate(fact)
-                facts.extend(made)
+                facts += made
                 made = () if happened is not None else decide(state, None, now)
         return facts
 
     def _arbitrate(self, fact: Event) -> None:
-        """Open a question on the bus, or claim a call that the machine has settled itself."""
-        if isinstance(fact, ApprovalRequested):
-            if self._mailbox is not None:
-                self._bus.open_approval(self._mailbox, fact)
-        elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
+        """Open a reply's calls on the bus, or a question; or claim a call that the machine has settled itself."""
+        mailbox = self._mailbox
+        if isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
             self._bus.claim(fact.request_id, fact.call_id)
+        elif mailbox is not None and isinstance(fact, ModelResponded):
+            calls = cast("AssistantMessage", fact.message).tool_calls
+            self._bus.open_calls(mailbox, [call.call_id for call in calls])
+        elif mailbox is not None and isinstance(fact, ApprovalRequested):
+            self._bus.open_approval(mailbox, fact)
 
     def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
-        own: list[Event] = []
-        for fact in facts:
-            kind = type(fact)
-            if kind in LEVELS and (self._logs or kind in WARNINGS):
-                log_fact(fact, self._state.envelope(fact.at))
-            if kind in _FROM_BUS or (kind in _TERMINAL and fact in inputs):
-                continue  # what came from the bus was published there
-            own.append(fact)
-        last = own.pop() if self._state.ending is not None else None  # the ending is the last that is heard of it
-        self._bus.announce_all(own)
+        kinds = {*map(type, facts)}
+        logged = LOGGED if self._logs else WARNINGS
+        if not kinds.isdisjoint(logged):
+            for fact in facts:
+                if type(fact) in logged:
+                    log_fact(fact, self._state.envelope(fact.at))
+        own = facts
+        if not kinds.isdisjoint(_MAYBE_TOLD):  # what came from the bus was published there
+            told = {*map(id, inputs)}
+            own = [each for each in facts if type(each) not in _FROM_BUS and id(each) not in told]
+        last = own[-1] if self._state.ending is not None else None  # the ending is the last that is heard of it
+        self._bus.announce_all(own if last is None else own[:-1])
         if (status := self._status_if_wanted()) is not None:
             status.tell_all(facts)
         if last is not None:
@@ -400,7 +398,7 @@ class RequestSession(SessionHandle):
         try:
             while asked := mailbox.drain():  # before the model was
                 await self._step(asked, self._clock())
-            if self._state.phase is not Phase.MODEL:
+            if self._state.phase is not MODEL:
                 return
             self._call = call
             happened = await self._consult(call)
@@ -425,7 +423,7 @@ class RequestSession(SessionHandle):
             await anyio.sleep_forever()
         while asked := mailbox.drain():
             await self._step(asked, self._clock())
-        return self._state.phase is Phase.MODEL
+        return self._state.phase is MODEL
 
     # ------------------------------------------------------------------------------------------------- the end
 
@@ -436,7 +434,7 @@ class RequestSession(SessionHandle):
         `resumable`; no ending goes out. A request that has not begun, or that has no journal, is cancelled. False when
         it does not run (any more).
         """
-        if self._journal is None or self._state.phase is Phase.NEW:
+        if self._journal is None or self._state.phase is NEW:
             return self.cancel(reason)
         if self._state.ending is not None:
             return False
@@ -453,7 +451,7 @@ class RequestSession(SessionHandle):
             settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=False)
             self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
             return
-        if self._state.phase is Phase.NEW:
+        if self._state.phase is NEW:
             inputs.insert(0, self.beginning.without_guardrails(self._state, self.tools))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
         if facts := await self._written(inputs):

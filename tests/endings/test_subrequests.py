@@ -339,7 +339,7 @@ async def cancel_at(at: int, moment: Moment, monkeypatch: pytest.MonkeyPatch) ->
     run = RequestSession.run
 
     def stepped_run(session: RequestSession) -> Any:
-        return run(session) if session.parent is None else stepped(run(session), place)
+        return run(session) if session.beginning.parent is None else stepped(run(session), place)
 
     with monkeypatch.context() as patch:
         patch.setattr(RequestSession, "run", stepped_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..events import (
@@ -16,22 +17,29 @@ from ..events import (
     ToolCallFailed,
 )
 from ..messages import Message, Part, ToolCall, ToolMessage, Usage
+from ..records import maker
 from ..results import failure_content
 from .state import CallState, TurnState
 
-__all__ = ["Facts", "complete", "result_message", "usage_with"]
+__all__ = ["Facts", "complete", "facts_of", "result_message", "usage_with"]
 
 
+_message_appended = maker(MessageAppended)
+_tool_message = maker(ToolMessage)
+
+
+def _new_list() -> list[Any]:
+    return []
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Facts:
     """The facts of one decision, each stamped with the request's ids and its future place."""
 
-    __slots__ = ("_envelope", "_now", "_state", "made")
-
-    def __init__(self, state: TurnState, now: float) -> None:
-        self._state = state
-        self._now = now
-        self._envelope: dict[str, Any] | None = None
-        self.made: list[Event] = []
+    _state: TurnState
+    _now: float
+    _envelope: dict[str, Any] | None = None
+    made: list[Event] = field(default_factory=_new_list)
 
     def add(self, kind: Callable[..., Event], **fields: Any) -> None:
         """One more fact, of `kind`."""
@@ -45,7 +53,7 @@ class Facts:
         """`add(MessageAppended, message=message)`, written out: every third fact is one."""
         state, made = self._state, self.made
         made.append(
-            MessageAppended(
+            _message_appended(
                 event_id=f"{state.request_id}_f{state.facts + len(made)}",
                 request_id=state.request_id,
                 conversation_id=state.conversation_id,
@@ -82,6 +90,9 @@ class Facts:
         )
 
 
+facts_of = maker(Facts)
+
+
 def _spent(each: CallState) -> Spent | None:
     """What the sub-requests of a call have used up so far, since nobody else will tell any more."""
     total: Spent | None = None
@@ -100,7 +111,7 @@ def result_message(each: CallState) -> ToolMessage:
     else:
         assert outcome is not None
         content = failure_content(outcome.reason, outcome.error)
-    return ToolMessage(
+    return _tool_message(
         call_id=each.call.call_id,
         name=each.call.name,
         content=content,

@@ -16,18 +16,22 @@ from ..errors import InvalidArguments
 from ..events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCallRequested, ToolCallResumed
 from ..messages import ToolCall
 from ..protocols import ToolSpec
+from ..records import maker
 from .approval import definition_of, needs_approval
 from .arguments import CUT_OFF, parse_arguments
 from .control import ENDINGS, answer_control
 from .facts import Facts
 from .reading import why_unreadable
 from .reducer import ends_at_once
-from .state import CallState, CallStatus, TurnState
+from .state import OPEN, REQUESTED, SETTLED, WAITING, CallState, TurnState
 
 __all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge", "request_call"]
 
 AT_ONCE = "Another call failed, and that ended the request."
 _NO_TOOLS = "No tool may be called any more; answer with what is known."
+
+
+_requested = maker(ToolCallRequested)
 
 
 def is_time_over(state: TurnState, now: float) -> bool:
@@ -47,6 +51,9 @@ class _Verdict:
     spec: ToolSpec | None = None
 
 
+_verdict_on = maker(_Verdict)
+
+
 class _Tally:
     """What counts towards limits, with the calls of this judgement that the state does not know yet."""
 
@@ -64,15 +71,17 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
     Of sequential ones only the first that is not settled; the others stay `OPEN`.
     """
     tally = _Tally(state)
+    is_free = _is_free(state, now)
     sequential = ends = False
     verdicts: list[_Verdict] = []
     for index, each in enumerate(state.calls):
         spec = state.tools.get(each.call.name)
         in_order = spec is not None and spec.sequential
-        if each.status is not CallStatus.OPEN:  # what is known no more may have been sequential when it began
-            sequential = sequential or ((in_order or spec is None) and each.status is not CallStatus.SETTLED)
+        if each.status is not OPEN:  # what is known no more may have been sequential when it began
+            sequential = sequential or ((in_order or spec is None) and each.status is not SETTLED)
         elif not (in_order and sequential):
-            verdict = _verdict(state, index, each, spec, tally, now)
+            barred = None if is_free else _barred(state, index, spec, tally.made, now)
+            verdict = _verdict(state, each, spec, tally, barred)
             verdicts.append(verdict)
             if verdict.reason:
                 ends = ends or ends_at_once(state.limits, verdict.reason)
@@ -87,12 +96,23 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
             _admit(state, verdict, facts, now)
 
 
+def _is_free(state: TurnState, now: float) -> bool:
+    """Whether no limit can bar any of the reply's calls, so that they need not be held against each."""
+    limits, count = state.limits, len(state.calls)
+    return (
+        state.tools_offered
+        and count <= limits.max_calls_per_round
+        and state.tool_calls + count <= limits.max_tool_calls
+        and not is_time_over(state, now)
+    )
+
+
 def _verdict(
-    state: TurnState, index: int, each: CallState, spec: ToolSpec | None, tally: _Tally, now: float
+    state: TurnState, each: CallState, spec: ToolSpec | None, tally: _Tally, barred: tuple[str, str] | None
 ) -> _Verdict:
     limits = state.limits
     call = each.call
-    if barred := _barred(state, index, spec, tally.made, now):
+    if barred is not None:
         limit, error = barred
         return _Verdict(each, "limit", f"{error} ({limit})." if error else _NO_TOOLS, limit)
     checked = _checked(state, call, spec)
@@ -112,7 +132,7 @@ def _verdict(
         return _Verdict(each, "limit", error, limit)
     tally.repeats += 1
     tally.made += 1
-    return _Verdict(each, arguments=checked, spec=spec)
+    return _verdict_on(each, arguments=checked, spec=spec)
 
 
 def _barred(state: TurnState, index: int, spec: ToolSpec | None, made: int, now: float) -> tuple[str, str] | None:
@@ -172,7 +192,7 @@ def request_call(
     limits = state.limits
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
-    request = ToolCallRequested(  # written out, as `Facts.append` is: each call has one
+    request = _requested(  # written out, as `Facts.append` is: each call has one
         event_id=facts.place,
         request_id=state.request_id,
         conversation_id=state.conversation_id,
@@ -206,7 +226,7 @@ def _ask(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, 
 def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, now: float) -> None:
     """What follows from a person's decision on a call that waits for it. For any other call, nothing."""
     each = state.open_calls.get(decided.call_id)
-    if each is None or each.status is not CallStatus.WAITING:
+    if each is None or each.status is not WAITING:
         return
     spec = state.tools.get(each.call.name)
     if spec is not None and decided.definition not in ("", each.definition):  # the answer to an earlier question
@@ -250,7 +270,7 @@ def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, fact
     The fact has the time of the session's clock: by an executor's own, which may jump, a pause could have no length.
     """
     each = state.open_calls.get(event.call_id)
-    if each is None or each.status is not CallStatus.REQUESTED:
+    if each is None or each.status is not REQUESTED:
         return
     if (each.left is None) is isinstance(event, ToolCallPaused):
         facts.made.append(replace(event, at=now))

@@ -35,10 +35,32 @@ from ..events import (
     ToolCallResumed,
 )
 from ..messages import AssistantMessage, ToolMessage, Usage, UserMessage
+from ..records import maker
 from .limits import Limits
-from .state import CallState, CallStatus, Phase, RoundState, Stop, TurnState
+from .state import (
+    ENDED,
+    INTERRUPTED,
+    MODEL,
+    NEW,
+    OPEN,
+    READY,
+    REPLIED,
+    REQUESTED,
+    SETTLED,
+    TOOLS,
+    WAITING,
+    CallState,
+    Phase,
+    RoundState,
+    Stop,
+    TurnState,
+)
 
 __all__ = ["apply", "apply_all", "ends_at_once", "over_budget", "repair_id", "used_up"]
+
+
+_call_state = maker(CallState)
+_round_state = maker(RoundState)
 
 
 def apply(state: TurnState, fact: Event) -> TurnState:
@@ -61,7 +83,7 @@ def apply_all(state: TurnState, facts: Sequence[Event]) -> None:
 
 
 def _apply_started(state: TurnState, fact: RequestStarted) -> None:
-    state.phase = Phase.READY
+    state.phase = READY
     state.started_at = fact.at
     state.deadline = fact.at + fact.deadline
     state.history_count = fact.history_count
@@ -72,12 +94,12 @@ def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
     state.resumptions = fact.resumption
     if fact.deadline is not None:
         state.deadline, state.paused_at = fact.at + fact.deadline, fact.at
-    if state.phase is Phase.MODEL:
+    if state.phase is MODEL:
         since = max(fact.at, state.not_before)
         state.model_deadline = min(since + state.limits.model_timeout_seconds, state.deadline)
     for each in state.open_calls.values():
-        if each.status is CallStatus.REQUESTED:
-            each.status = CallStatus.INTERRUPTED
+        if each.status is REQUESTED:
+            each.status = INTERRUPTED
             state.interrupted += 1
             if each.left is not None:
                 each.left = None
@@ -89,19 +111,19 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     if isinstance(message, ToolMessage):
         _apply_result(state, message)
     elif isinstance(message, AssistantMessage):
-        if state.phase is not Phase.REPLIED:
+        if state.phase is not REPLIED:
             raise ProtocolViolation(f"a reply cannot be appended in phase {state.phase.value!r}")
         if len({call.call_id for call in message.tool_calls}) != len(message.tool_calls):
             raise ProtocolViolation("a reply cannot be appended: two of its calls have the same id")
-        state.phase = Phase.TOOLS if message.tool_calls else Phase.READY
+        state.phase = TOOLS if message.tool_calls else READY
         state.last_text = message.text or state.last_text
-        state.calls = [CallState(call, state.round) for call in message.tool_calls]
+        state.calls = [_call_state(call, state.round) for call in message.tool_calls]
         state.open_calls = {each.call.call_id: each for each in state.calls}
         state.unjudged = len(state.calls)
         state.rounds[-1].calls = state.calls
         state.appended = 0
     else:
-        if state.phase is not Phase.READY:
+        if state.phase is not READY:
             raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
         if message.message_id == repair_id(state):
             state.repairs += 1
@@ -113,7 +135,7 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
 
 
 def _apply_result(state: TurnState, message: ToolMessage) -> None:
-    if state.phase is not Phase.TOOLS or state.open_calls:
+    if state.phase is not TOOLS or state.open_calls:
         raise ProtocolViolation("a result cannot be appended while calls are open")
     each = state.calls[state.appended]
     if each.call.call_id != message.call_id:
@@ -125,15 +147,15 @@ def _apply_result(state: TurnState, message: ToolMessage) -> None:
     if state.consecutive_errors >= most:
         _stop(state, f"max_consecutive_errors={most}")
     if state.appended == len(state.calls):
-        state.phase = Phase.READY
+        state.phase = READY
 
 
 def _apply_round(state: TurnState, fact: RoundStarted) -> None:
     if fact.round != state.round + 1:
         raise ProtocolViolation(f"round {fact.round} cannot follow round {state.round}")
-    state.phase = Phase.MODEL
+    state.phase = MODEL
     state.round = fact.round
-    state.rounds.append(RoundState(fact.round, fact.at))
+    state.rounds.append(_round_state(fact.round, fact.at))
     state.tools_offered = fact.tools_offered
     state.empty_replies = 0
     state.overflowed = False
@@ -171,7 +193,7 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     if not message.tool_calls and not message.text.strip():
         state.empty_replies += 1
         return  # still in MODEL: an ending follows at once, or the round is asked again
-    state.phase = Phase.REPLIED
+    state.phase = REPLIED
     if not state.tools_offered:
         return
     state.replies += 1
@@ -230,9 +252,9 @@ def repair_id(state: TurnState) -> str:
 def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> CallState:
     """The call of `fact`, which has not been requested yet; it counts from now on, and its arguments are known."""
     each = state.open_calls.get(fact.call_id)
-    if each is None or each.status is CallStatus.REQUESTED:
+    if each is None or each.status is REQUESTED:
         raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
-    if each.status is CallStatus.OPEN:
+    if each.status is OPEN:
         _count(state, fact.name, fact.arguments)
     each.arguments = fact.arguments
     return each
@@ -249,18 +271,18 @@ def _count(state: TurnState, name: str, arguments: dict[str, Any]) -> None:
 
 def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
     each = _judged(state, fact)
-    if each.status is CallStatus.OPEN:
+    if each.status is OPEN:
         if not state.waiting:
             state.paused_at = fact.at
         state.waiting += 1
     each.deadline = fact.at + fact.deadline
-    each.status = CallStatus.WAITING
+    each.status = WAITING
     each.definition = fact.definition
 
 
 def _apply_decided(state: TurnState, fact: ApprovalDecided) -> None:
     each = state.open_calls.get(fact.call_id)
-    if each is None or each.status is not CallStatus.WAITING:
+    if each is None or each.status is not WAITING:
         raise ProtocolViolation(f"call {fact.call_id!r} does not wait for an approval")
     if fact.remember:
         state.granted[each.definition] = fact.approved
@@ -300,12 +322,12 @@ def _apply_resumed(state: TurnState, fact: ToolCallResumed) -> None:
 
 def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
     each = _judged(state, fact)
-    if each.status is CallStatus.WAITING:
+    if each.status is WAITING:
         _end_waiting(state, fact.at)
-    elif each.status is CallStatus.INTERRUPTED:
+    elif each.status is INTERRUPTED:
         state.interrupted -= 1
     each.deadline = fact.at + fact.deadline
-    each.status = CallStatus.REQUESTED
+    each.status = REQUESTED
     each.requested_at = fact.at
     each.definition = fact.definition
 
@@ -314,7 +336,7 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
     each = state.open_calls.pop(fact.call_id, None)
     if each is None:
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
-    before, each.status = each.status, CallStatus.SETTLED
+    before, each.status = each.status, SETTLED
     each.outcome = fact
     if each.sub_requests:  # else the request's result would keep them
         each.sub_requests = ()
@@ -325,15 +347,15 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         if state.stop is None or not state.stop.at_once:
             state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
-    if before is CallStatus.WAITING:
+    if before is WAITING:
         # Somebody else's result has the time of their clock, which may be any.
         _end_waiting(state, fact.at if own else _within_wait(state, each, fact.at))
     elif each.left is not None:
         each.left = None
         _end_waiting(state, _within_wait(state, each, fact.at))
-    elif before is CallStatus.OPEN:
+    elif before is OPEN:
         _apply_unrequested(state, each, fact, own=own)
-    elif before is CallStatus.INTERRUPTED:
+    elif before is INTERRUPTED:
         state.interrupted -= 1
     if isinstance(fact, ToolCallFailed) and ends_at_once(state.limits, fact.reason, own=own):
         told = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
@@ -377,7 +399,7 @@ def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
 
 
 def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | RequestCancelled) -> None:
-    state.phase = Phase.ENDED
+    state.phase = ENDED
     state.ending = fact
     state.usage = fact.usage
 
@@ -387,24 +409,24 @@ def _apply_nothing(_state: TurnState, _fact: Event) -> None:
 
 
 _Change: TypeAlias = Callable[[TurnState, Any], None]
-_WAITING = (Phase.READY, Phase.MODEL)
-_RUNNING = (Phase.READY, Phase.MODEL, Phase.TOOLS)
+_WAITING = (READY, MODEL)
+_RUNNING = (READY, MODEL, TOOLS)
 _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
-    RequestStarted: ((Phase.NEW,), _apply_started),
+    RequestStarted: ((NEW,), _apply_started),
     RequestResumed: (_RUNNING, _apply_resumption),
-    MessageAppended: ((Phase.READY, Phase.REPLIED, Phase.TOOLS), _apply_message),
-    RoundStarted: ((Phase.READY,), _apply_round),
-    ModelResponded: ((Phase.MODEL,), _apply_responded),
-    ModelRetrying: ((Phase.MODEL,), _apply_retrying),
-    HistoryCompressed: ((Phase.MODEL,), _apply_compressed),
-    ApprovalRequested: ((Phase.TOOLS,), _apply_asked),
-    ApprovalDecided: ((Phase.TOOLS,), _apply_decided),
-    ToolCallPaused: ((Phase.TOOLS,), _apply_paused),
-    ToolCallResumed: ((Phase.TOOLS,), _apply_resumed),
-    PlanChanged: ((Phase.TOOLS,), _apply_plan),
-    ToolCallRequested: ((Phase.TOOLS,), _apply_requested),
-    ToolCallCompleted: ((Phase.TOOLS,), _apply_settled),
-    ToolCallFailed: ((Phase.TOOLS,), _apply_settled),
+    MessageAppended: ((READY, REPLIED, TOOLS), _apply_message),
+    RoundStarted: ((READY,), _apply_round),
+    ModelResponded: ((MODEL,), _apply_responded),
+    ModelRetrying: ((MODEL,), _apply_retrying),
+    HistoryCompressed: ((MODEL,), _apply_compressed),
+    ApprovalRequested: ((TOOLS,), _apply_asked),
+    ApprovalDecided: ((TOOLS,), _apply_decided),
+    ToolCallPaused: ((TOOLS,), _apply_paused),
+    ToolCallResumed: ((TOOLS,), _apply_resumed),
+    PlanChanged: ((TOOLS,), _apply_plan),
+    ToolCallRequested: ((TOOLS,), _apply_requested),
+    ToolCallCompleted: ((TOOLS,), _apply_settled),
+    ToolCallFailed: ((TOOLS,), _apply_settled),
     SteeringAdded: (_RUNNING, _apply_steering),
     CancelRequested: (_RUNNING, _apply_cancel),
     RequestCompleted: (_WAITING, _apply_ending),

@@ -15,27 +15,31 @@ from ..events import (
 )
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ModelReply
+from ..records import maker
 from .arguments import CUT_OFF, encodable, encodable_json
 from .facts import Facts, complete, result_message, usage_with
 from .prices import cost_of
 from .reducer import over_budget
 from .retry import backoff_seconds
-from .state import CallState, Phase, Stop, TurnState
+from .state import MODEL, CallState, Stop, TurnState
 from .steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
 
 __all__ = ["decide_model_failed", "decide_reply", "decide_shaped"]
 
+_assistant_message = maker(AssistantMessage)
+_model_responded = maker(ModelResponded)
+_tool_call = maker(ToolCall)
 _WITHHELD = {"content_filter": "its content filter withheld the reply", "refusal": "the model refused without a word"}
 
 
 def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: float) -> None:
     """The model's whole reply: its message, or what has to be said of none."""
-    if state.phase is not Phase.MODEL:
+    if state.phase is not MODEL:
         return
     reply = replied.reply
     message = _identified(state, reply.message, cut=reply.finish_reason in CUT_OFF)
     cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
-    responded = ModelResponded(
+    responded = _model_responded(
         event_id=facts.place,
         request_id=state.request_id,
         conversation_id=state.conversation_id,
@@ -104,11 +108,11 @@ def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> As
     """
     number = state.round
     blank = "" if cut else "{}"
-    return AssistantMessage(
+    return _assistant_message(
         text=encodable(message.text),
         tool_calls=tuple(
             [
-                ToolCall(
+                _tool_call(
                     name=encodable(call.name),
                     arguments=encodable_json(call.arguments) if call.arguments.strip() else blank,
                     call_id=f"{state.request_id}_{number}_{index}",
@@ -125,7 +129,7 @@ def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> As
 
 def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> None:
     """A failure: once more, by another provider, or the end."""
-    if state.phase is not Phase.MODEL or _ask_again(state, failed, facts, now):
+    if state.phase is not MODEL or _ask_again(state, failed, facts, now):
         return
     if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
         complete(state, facts, state.stop.reason)
@@ -165,7 +169,7 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) 
 def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: float) -> None:
     """What is sent of the history has changed. A summary that uses up the limits, or has no price, ends the request."""
     shape, summary = shaped.shape, shaped.summary
-    if state.phase is not Phase.MODEL:
+    if state.phase is not MODEL:
         return
     cost = None
     if summary is not None and state.prices:

@@ -13,7 +13,7 @@ from .approval import definition_of
 from .facts import Facts
 from .judging import is_time_over, request_call
 from .reducer import ends_at_once
-from .state import CallState, CallStatus, Phase, TurnState
+from .state import INTERRUPTED, NEW, CallState, TurnState
 from .steps import Resume
 
 __all__ = ["decide_interrupted", "decide_resume"]
@@ -23,7 +23,7 @@ _ENDS = ", and another call ended the request, so it was not run again; it may h
 
 def decide_resume(state: TurnState, resume: Resume, facts: Facts, _now: float) -> None:
     """The fact that the request goes on. What it means for each call follows from the state behind it."""
-    if state.phase is not Phase.NEW:
+    if state.phase is not NEW:
         facts.add(RequestResumed, resumption=state.resumptions + 1, deadline=resume.seconds)
 
 
@@ -32,7 +32,7 @@ def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
 
     All is known before the first is told, so that a call which ends the request at once keeps the others from running.
     """
-    gone = [each for each in state.open_calls.values() if each.status is CallStatus.INTERRUPTED]
+    gone = [each for each in state.open_calls.values() if each.status is INTERRUPTED]
     verdicts = [(each, spec := state.tools.get(each.call.name), _why_not(state, each, spec, now)) for each in gone]
     ends = any(why for _, _, why in verdicts) and ends_at_once(state.limits, "interrupted")
     for each, spec, why in verdicts:

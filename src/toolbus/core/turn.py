@@ -38,13 +38,14 @@ from ..events import (
     ToolCallResumed,
 )
 from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ..records import maker
 from .arguments import encodable
-from .facts import Facts, complete, result_message
+from .facts import Facts, complete, facts_of, result_message
 from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from .reducer import apply, apply_all, repair_id, used_up
 from .replying import decide_model_failed, decide_reply, decide_shaped
 from .resuming import decide_interrupted, decide_resume
-from .state import CallState, CallStatus, Phase, TurnState
+from .state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
 from .steps import (
     AwaitCalls,
     CallModel,
@@ -80,6 +81,11 @@ __all__ = [
     "result_message",
 ]
 
+_round_started = maker(RoundStarted)
+_call_outcome = maker(CallOutcome)
+_call_model = maker(CallModel)
+_await_calls = maker(AwaitCalls)
+
 # ------------------------------------------------------------------------------------------------- decide
 
 
@@ -90,26 +96,28 @@ def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Eve
     """
     if happened is None and _is_waiting(state):
         return ()
-    facts = Facts(state, now)
+    facts = facts_of(state, now)
     if happened is None:
         _follow(state, facts, now)
-    elif state.phase is not Phase.ENDED:
+    elif state.phase is not ENDED:
         _ON_INPUT[type(happened)](state, happened, facts, now)
     return facts.made
 
 
 def _is_waiting(state: TurnState) -> bool:
     """Whether the state asks for nothing but what is pending already."""
+    if state.phase is MODEL:
+        return state.cancel is None
     if state.cancel is not None:
         return False
-    if state.phase is Phase.TOOLS:
+    if state.phase is TOOLS:
         at_once = state.stop is not None and state.stop.at_once
         return bool(state.open_calls) and not (state.unjudged or state.interrupted or at_once)
-    return state.phase is Phase.MODEL
+    return False
 
 
 def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None:
-    if state.phase is not Phase.NEW:
+    if state.phase is not NEW:
         raise ProtocolViolation("the request has begun already")
     facts.add(
         RequestStarted,
@@ -134,11 +142,11 @@ def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, fac
 
 
 def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
-    if state.phase is Phase.TOOLS:
+    if state.phase is TOOLS:
         for each in state.open_calls.values():
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
-    elif state.phase is Phase.MODEL:
+    elif state.phase is MODEL:
         if is_time_over(state, now):
             complete(state, facts, _reason(state) or _timeout(state))
         elif now >= state.model_deadline:
@@ -148,7 +156,7 @@ def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -
 
 
 def _on_overdue(state: TurnState, each: CallState, facts: Facts, now: float) -> None:
-    if each.status is CallStatus.WAITING:
+    if each.status is WAITING:
         limit = f"approval_timeout_seconds={state.limits.approval_timeout_seconds:g}"
         facts.refuse(each.call, "denied", f"Nobody decided on the call in time ({limit}).")
         return
@@ -193,7 +201,7 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
 
 def _follow(state: TurnState, facts: Facts, now: float) -> None:
     """What the state itself asks for: calls to judge, results to append, the next round, the ending."""
-    if state.phase is Phase.TOOLS:
+    if state.phase is TOOLS:
         if not state.open_calls:
             for each in state.calls[state.appended :]:
                 facts.append(result_message(each))
@@ -205,9 +213,9 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             decide_interrupted(state, facts, now)
         elif state.unjudged:
             judge(state, facts, now)
-    elif state.cancel is not None and state.phase in (Phase.READY, Phase.MODEL):
+    elif state.cancel is not None and state.phase in (READY, MODEL):
         facts.add(RequestCancelled, reason=state.cancel, usage=state.usage)
-    elif state.phase is Phase.READY:
+    elif state.phase is READY:
         _next_round(state, facts, now)
 
 
@@ -242,11 +250,11 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
     else:
         outcomes = tuple(
             [
-                CallOutcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
+                _call_outcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
                 for each in state.calls
             ]
         )
-        began = RoundStarted(
+        began = _round_started(
             event_id=facts.place,
             request_id=state.request_id,
             conversation_id=state.conversation_id,
@@ -343,8 +351,8 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
 
 def pending(state: TurnState) -> Command:
     """What has to be done now. Only meaningful between steps, when nothing follows from the state any more."""
-    if state.phase is Phase.MODEL:
-        return CallModel(
+    if state.phase is MODEL:
+        return _call_model(
             round=state.round,
             message_id=reply_id(state.request_id, state.round),
             offer_tools=state.tools_offered,
@@ -352,9 +360,9 @@ def pending(state: TurnState) -> Command:
             deadline=state.model_deadline,
             provider=state.provider,
         )
-    if state.phase is Phase.TOOLS and state.open_calls:
+    if state.phase is TOOLS and state.open_calls:
         deadline = min(each.deadline for each in state.open_calls.values())
-        return AwaitCalls(calls=state.open_calls, deadline=deadline)
-    if state.phase is Phase.ENDED:
+        return _await_calls(calls=state.open_calls, deadline=deadline)
+    if state.phase is ENDED:
         return Finish()
     raise ProtocolViolation(f"nothing is pending in phase {state.phase.value!r}: the step was not finished")
