@@ -17,6 +17,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallProgress,
     ToolCallRequested,
+    ToolCallRetrying,
 )
 from toolbus.messages import Message, to_openai
 
@@ -25,6 +26,7 @@ __all__ = ["SHOWN", "as_sent", "as_stored", "ending", "line", "question"]
 SHOWN: tuple[type[Event], ...] = (
     ToolCallRequested,
     ToolCallProgress,
+    ToolCallRetrying,
     ToolCallCompleted,
     ToolCallFailed,
     RequestResumed,
@@ -39,9 +41,11 @@ def line(event: Event) -> str:
             arguments = ", ".join(f"{name}={_json(value)}" for name, value in event.arguments.items())
             return _clipped(f"  calls {event.name}({arguments})")
         case ToolCallProgress():
-            return f"    {one_line(event.message)}"
+            return _clipped(f"    {event.message}")
+        case ToolCallRetrying():
+            return _clipped(f"    tries again: {event.error}")
         case ToolCallCompleted():
-            return _clipped(f"  gets  {event.content}")
+            return _clipped(f"  gets {event.content}")
         case ToolCallFailed():
             return _clipped(f"  fails {event.error}")
         case RequestResumed():
@@ -91,7 +95,8 @@ def _wrapped(value: Any) -> str:
 
 
 def _clipped(text: str) -> str:
-    return clip(f"  {one_line(text)}", _WIDTH)
+    margin = " " * (len(text) - len(text.lstrip()))
+    return clip(f"{margin}{one_line(text)}", _WIDTH)
 
 
 def _json(value: Any) -> str:

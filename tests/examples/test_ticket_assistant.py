@@ -191,6 +191,7 @@ async def test_what_fails_for_a_moment_is_tried_again_and_the_model_can_tell_wha
         await assistant.say("Show me tickets for project X.", "ada")
     assert said in screen[-1]
     assert len(keys) == requests
+    assert sum("tries again: the issue tracker" in line for line in screen) == requests - 1
     assert len({*keys}) == 1, "each attempt has the same key"
 
 
