@@ -18,7 +18,6 @@ from dataclasses import asdict
 from typing import Any, TypeAlias, cast
 
 import anyio
-import anyio.to_process
 
 from .errors import ConfigurationError
 from .events import Artifact
@@ -51,10 +50,12 @@ async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> 
     `InvalidArguments`, before a process is asked, and `ProcessFailure`. How many run at once is the caller's to bound.
     """
     tool.prepare(arguments, None)  # cheaper here than there
+    from anyio import to_process  # noqa: PLC0415 -- a twentieth of toolbus's import, for those who need it
+
     handler: Any = tool.handler
     await _have_one()
     try:
-        reply = await anyio.to_process.run_sync(
+        reply = await to_process.run_sync(
             run_handler,
             handler.__module__,
             handler.__qualname__,
@@ -88,11 +89,13 @@ async def _have_one() -> None:
     is cancelled, and it would stay for as long as this one. Hence a cancellation waits for the start to end. Costs one
     exchange with the process, of some 0.1 ms, and its start when there is none, of some 300 ms.
     """
+    from anyio import to_process  # noqa: PLC0415 -- as above
+
     failure = Failure("error", "The tool's process could not be started.", shown=False)
     for again in reversed(range(_MOST_STARTS)):
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _MOST_START_SECONDS):
             try:
-                await anyio.to_process.run_sync(_greet, cancellable=True, limiter=_NO_LIMITER)
+                await to_process.run_sync(_greet, cancellable=True, limiter=_NO_LIMITER)
             except anyio.BrokenWorkerProcess as exc:
                 if again:
                     continue

@@ -1,13 +1,21 @@
 """Models: adapters of vendors' wire formats to `toolbus.protocols.Provider`.
 
-Importing this imports no SDK. `toolbus.providers.extractive` is imported by whoever asks for it.
+`from toolbus.providers import OpenAIProvider`: each adapter is imported when it is first used, and its SDK when a
+provider is made. `toolbus.providers.extractive` is imported by whoever asks for it.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ._resolve import choose_from_environment, missing_provider_message, resolve
-from .anthropic import AnthropicProvider
-from .ollama import OllamaProvider
-from .openai import OpenAIProvider
-from .scripted import ScriptedProvider
+
+if TYPE_CHECKING:
+    from .anthropic import AnthropicProvider
+    from .ollama import OllamaProvider
+    from .openai import OpenAIProvider
+    from .scripted import ScriptedProvider
 
 __all__ = [
     "AnthropicProvider",
@@ -18,3 +26,17 @@ __all__ = [
     "missing_provider_message",
     "resolve",
 ]
+
+_HOMES = {
+    "AnthropicProvider": "anthropic",
+    "OllamaProvider": "ollama",
+    "OpenAIProvider": "openai",
+    "ScriptedProvider": "scripted",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{home}", __name__), name)
