@@ -42,3 +42,35 @@ def test_importing_toolbus_leaves_its_adapters_and_its_command_alone():
 @pytest.mark.parametrize("package", ["rich", "openai", "trio", "jsonschema"])
 def test_a_leak_would_be_seen(package: str):
     assert package in top_level(imported_by(f"import toolbus, {package}"))
+
+
+def of_toolbus(modules: set[str]) -> set[str]:
+    return {module for module in modules if module.partition(".")[0] == "toolbus"}
+
+
+def test_importing_toolbus_imports_nothing_but_what_its_own_module_needs():
+    """Names come when they are used. What is not here costs more than all that is: see `benchmarks/instructions.py`."""
+    modules = imported_by("import toolbus")
+    assert of_toolbus(modules) == top_level(modules) == {"toolbus"}
+    assert modules & {"asyncio", "dataclasses", "importlib.metadata", "inspect", "logging", "pathlib"} == set()
+
+
+def test_telling_the_version_imports_one_module_more():
+    quietly = "import io, sys; out, sys.stdout = sys.stdout, io.StringIO(); {}; sys.stdout = out"
+    modules = imported_by(quietly.format("from toolbus.cli import main; main(['--version'])"))
+    assert of_toolbus(modules) == {"toolbus", "toolbus.cli"}
+    assert top_level(modules) == {"toolbus"}
+    more = modules - imported_by("import toolbus")
+    assert {"toolbus.cli", "threading"} <= more
+    assert len(more) <= 8, "threading and what it needs, by Python's version"
+
+
+def test_a_runtime_imports_no_adapter_no_store_of_files_and_nothing_that_starts_processes():
+    modules = imported_by("from toolbus import Runtime, tool")
+    adapters = {each for each in modules if each.startswith("toolbus.providers.")}
+    assert adapters == {"toolbus.providers._resolve"}
+    stores = {
+        each for each in modules if each.startswith("toolbus.stores.") and not each.startswith("toolbus.stores._")
+    }
+    assert stores == {"toolbus.stores.memory"}
+    assert modules & {"asyncio", "anyio.to_process", "http.client", "multiprocessing", "sqlite3", "ssl"} == set()
