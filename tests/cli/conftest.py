@@ -1,7 +1,10 @@
 """The command in this process: `toolbus("ask", "...")` gives status, stdout and stderr."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import os
@@ -13,7 +16,7 @@ import pytest
 import scenes
 from desk import Command, Ended, Terminal
 
-from toolbus.cli import main
+from toolbus.cli import _arguments, main
 
 
 @pytest.fixture
@@ -27,6 +30,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("TOOLBUS_STORE", "none")
     return tmp_path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_parser() -> Iterator[None]:
+    """The parser of the command line once for all: it depends on nothing, and takes a quarter of a command's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_arguments, "_parser", functools.cache(_arguments._parser))
+        yield
 
 
 @pytest.fixture(autouse=True)
