@@ -81,3 +81,11 @@ async def test_in_postgresql(postgres_url: str) -> None:
     from toolbus.stores.sql import SqlStore
 
     check(*await talk(lambda: SqlStore(postgres_url)))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # its threads are those of SQLite's store
+async def test_in_mongodb(mongo_database: tuple[str, str]) -> None:
+    from toolbus.stores.mongo import MongoStore
+
+    url, name = mongo_database
+    check(*await talk(lambda: MongoStore(url, name)))
