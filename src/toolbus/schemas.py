@@ -14,7 +14,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -63,11 +63,52 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
         raise ConfigurationError(f"tool {where}: it has no signature to read: {exc}") from exc
     hints = {name: hint for name, hint in hints_of(function).items() if name in parameters}
     described = describe(function)[1]
-    fields = [
-        _field(where, parameter, hints, described.get(name))
+    asked = {
+        name: parameter
         for name, parameter in parameters.items()
         if not (_is_named(where, parameter) and is_context(hints.get(name)))
-    ]
+    }
+    fields = [_field(where, parameter, hints, described.get(name)) for name, parameter in asked.items()]
+    shape = _shape(asked.values(), hints, described)
+    known = _known.get(shape)
+    if known is None:
+        known = _read(where, fields)
+        if shape is not None:
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[shape] = known
+    schema, bind = known
+    context = context_parameter(where, hints, is_context)
+    return ArgumentBinder(parameters=copy.deepcopy(schema), bind=bind, context=context)
+
+
+_MOST_KNOWN = 256
+_known: dict[Hashable, tuple[Json, Callable[[Mapping[str, Any]], Json]]] = {}
+"""What was read of signatures, by their shapes: tools that are made for each request ask again for what is the same."""
+
+
+def _shape(
+    parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any], described: Mapping[str, str]
+) -> Hashable | None:
+    """What a schema follows from, or None where that cannot be compared.
+
+    Types are compared by what they look like as well: unions and literals are equal in any order.
+    """
+    shape: list[Hashable] = []
+    for each in parameters:
+        hint, default = hints[each.name], each.default
+        if default is not each.empty and type(default) not in (str, int, float, bool, type(None)):
+            return None
+        shown = None if default is each.empty else repr(default)  # 1, 1.0 and True are equal
+        shape.append((each.name, hint, repr(hint), described.get(each.name), shown))
+    try:
+        hash(key := tuple(shape))
+    except TypeError:  # such as Annotated[int, Field(gt=0)]
+        return None
+    return key
+
+
+def _read(where: str, fields: list[tuple[Any, ...]]) -> tuple[Json, Callable[[Mapping[str, Any]], Json]]:
     model = make_dataclass(
         "Arguments",
         fields,
@@ -79,9 +120,7 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
         schema = adapter.json_schema()
     except Exception as exc:
         raise ConfigurationError(f"tool {where}: its signature has no JSON schema: {exc}") from exc
-    return ArgumentBinder(
-        parameters=tidy(schema), bind=_binder(adapter), context=context_parameter(where, hints, is_context)
-    )
+    return tidy(schema), _binder(adapter)
 
 
 def _binder(adapter: TypeAdapter[Any]) -> Callable[[Mapping[str, Any]], Json]:

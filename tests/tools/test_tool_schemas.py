@@ -466,3 +466,17 @@ def test_a_schema_belongs_to_its_tool_alone():
     made = Tool("t", "", given, power, validate=lambda _: None)
     given["properties"]["y"] = {}  # type: ignore[index]
     assert made.parameters == before
+
+
+def test_signatures_that_are_nearly_the_same_have_schemas_of_their_own():
+    def one(a: Literal["x", "y"], b: int | str, c: float = 1.0) -> str: ...
+    def other(a: Literal["y", "x"], b: str | int, c: float = True) -> str: ...
+
+    first, again, second = Tool(handler=one), Tool(handler=one), Tool(handler=other)
+    assert first.parameters == again.parameters
+    assert first.parameters["properties"] is not again.parameters["properties"]
+    assert first.parameters["properties"]["a"]["enum"] == ["x", "y"]
+    assert second.parameters["properties"]["a"]["enum"] == ["y", "x"]
+    kinds = [[each["type"] for each in made.parameters["properties"]["b"]["anyOf"]] for made in (first, second)]
+    assert kinds == [["integer", "string"], ["string", "integer"]]
+    assert [repr(made.parameters["properties"]["c"]["default"]) for made in (first, second)] == ["1.0", "True"]
