@@ -117,6 +117,28 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+LONGEST = {
+    "test_kill.py",
+    "test_wheel.py",
+    "test_simulation.py",
+    "test_store_faults.py",
+    "test_turn_stateful.py",
+    "test_shared_requests.py",
+    "test_damaged_journals.py",
+    "test_extractive_quality.py",
+    "test_mongo_contract.py",
+    "test_planted_bugs.py",
+}
+"""Files with tests of 5 to 15 seconds."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side, have the longest begin first: one that begins last keeps all the other processes waiting."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Once all is imported, take away two costs that each test would pay again."""
     gc.collect()
