@@ -307,5 +307,5 @@ async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():
 
     async with McpTools([McpServer("calc", connect=lambda: server)]) as mcp:
         call = Caller(mcp.registry)
-        assert (await call.completed("calc__add", a=1, b=2)).data == {"result": 3}
+        assert (await call.completed("calc__add", a=1, b=2)).data == 3
         assert (await call.failed("calc__add", a="x", b=2)).reason == "invalid_arguments"

@@ -74,7 +74,7 @@ async def test_a_server_is_called_with_its_headers_and_another_one_in_its_place_
     async with McpTools([server]) as mcp:
         assert mcp.status()[0].protocol == ("2025-11-25" if era == "legacy" else era)
         call = Caller(mcp.registry)
-        assert (await call.completed("web__hello")).data == {"result": "hello k"}
+        assert (await call.completed("web__hello")).content == "hello k"
         assert [each.message for each in call.events if isinstance(each, ToolCallProgress)] == ["saying"]
         assert (await call.failed("web__hang", seconds=0.2)).reason == "timeout"
 
@@ -96,7 +96,7 @@ async def test_a_server_is_called_with_its_headers_and_another_one_in_its_place_
         assert (away.retryable, away.outcome_unknown) == (True, False)
         await anyio.to_thread.run_sync(served.start)
         await until(lambda: mcp.status()[0].connected)
-        assert (await call.completed("web__hello")).data == {"result": "hello k"}
+        assert (await call.completed("web__hello")).content == "hello k"
 
 
 @leaves_generators

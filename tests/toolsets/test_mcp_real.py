@@ -122,6 +122,7 @@ async def test_files_are_read_within_the_allowed_folders_alone(tmp_path: Path):
         assert (specs["files__write_file"].approval, specs["files__create_directory"].approval) == (True, False)
 
 
+@pytest.mark.guarantee("G30")
 async def test_a_call_that_was_not_answered_is_not_sent_again_and_the_server_is_started_anew(tmp_path: Path):
     memory = McpServer(
         "memory", **npm_servers.program("memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}

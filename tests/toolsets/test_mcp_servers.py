@@ -24,6 +24,7 @@ from toolbus.toolsets.mcp import McpServer, McpTools, servers_from
         ("a", {"command": "x", "url": "http://x"}, "one of them"),
         ("a", {"command": "x", "args": "--all *"}, "args is a text"),
         ("a", {"command": "x", "tools": "add"}, "tools is a text"),
+        ("a", {"command": "x", "tools": {"add": {}}}, "options of tools as tool_options"),
         ("a", {"url": "ftp://x"}, "no http or https address"),
         ("a", {"url": "http://[x"}, "no http or https address"),
         ("a", {"url": "http://x", "args": ["y"]}, "go with a command"),

@@ -56,6 +56,7 @@ async def test_no_shell_reads_the_arguments_and_the_program_runs_where_it_is_to(
     assert (Path(cwd).name, arguments) == (tmp_path.name, ["$HOME", "; echo *"])
 
 
+@pytest.mark.guarantee("G30")
 async def test_a_program_killed_in_the_middle_of_a_call_fails_it_and_is_started_again():
     async with McpTools([small()]) as mcp:
         call = Caller(mcp.registry)

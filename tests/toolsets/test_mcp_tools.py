@@ -335,6 +335,7 @@ async def test_progress_is_told(era: Era):
 # ----------------------------------------------------------------------------------------------------- pins
 
 
+@pytest.mark.guarantee("G29")
 async def test_a_tool_that_changes_needs_approval_from_then_on_and_is_told(caplog: pytest.LogCaptureFixture):
     pins: dict[str, str] = {}
     server = FakeMcp([definition("look", read_only_hint=True)])
@@ -363,6 +364,7 @@ async def changed(server: FakeMcp, mcp: McpTools) -> None:
     assert server.lists == before + 1
 
 
+@pytest.mark.guarantee("G29")
 @pytest.mark.parametrize("kept", ["mapping", "file"])
 async def test_pins_outlive_the_servers_connections_where_they_are_kept(kept: str, tmp_path: Path):
     pins: Any = {} if kept == "mapping" else tmp_path / "pins.json"
@@ -379,6 +381,7 @@ async def test_pins_outlive_the_servers_connections_where_they_are_kept(kept: st
         assert not mcp.changed
 
 
+@pytest.mark.guarantee("G29")
 async def test_a_tool_that_vanishes_and_comes_back_as_another_is_a_changed_one():
     server = FakeMcp([definition("do", destructive_hint=False)])
     async with McpTools([server.named("s")]) as mcp:

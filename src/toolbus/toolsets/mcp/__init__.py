@@ -6,7 +6,7 @@
 Knows tools, results and the SDK, both eras of the protocol, and nothing of who calls.
 """
 
-from ._servers import McpServer, servers_from
+from ._servers import McpServer, McpToolOptions, servers_from
 from ._tools import McpStatus, McpTools
 
-__all__ = ["McpServer", "McpStatus", "McpTools", "servers_from"]
+__all__ = ["McpServer", "McpStatus", "McpToolOptions", "McpTools", "servers_from"]

@@ -19,7 +19,6 @@ from ...errors import ToolError
 from ...execution import Failure, ReportedFailure, leaves_of
 from ...results import clean
 from ...tools import ToolContext
-from ._results import result_of
 from ._servers import McpServer
 from ._transport import LastWords, client_for
 
@@ -261,10 +260,10 @@ class Connection:
 
     async def call(
         self, tool: str, arguments: dict[str, Any], context: ToolContext[Any] | None, *, read_only: bool
-    ) -> Any:
-        """Have the server carry a call out. Cancelled, it tells the server.
+    ) -> types.CallToolResult:
+        """Have the server carry a call out, and give its answer. Cancelled, it tells the server.
 
-        Raises `ToolError` with the server's words, and `ReportedFailure` where there is no answer of its.
+        Raises `ToolError` for an error of the protocol, and `ReportedFailure` where there is no answer of its.
         """
         live = self._live
         if live is None:
@@ -273,7 +272,7 @@ class Connection:
         live.scopes.add(scope)
         try:
             with scope:
-                return result_of(await self._answer(live, tool, arguments, context, read_only=read_only))
+                return await self._answer(live, tool, arguments, context, read_only=read_only)
         finally:
             live.scopes.discard(scope)
         raise self._lost(read_only=read_only)

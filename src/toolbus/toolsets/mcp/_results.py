@@ -5,47 +5,116 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
+from pydantic import Secret, SecretStr
 
+from ...core.redaction import MASK
+from ...core.secrets import Marks, TextMask, find_marks, replaced
 from ...errors import ToolError
 from ...events import Artifact
 from ...messages import ImagePart
 from ...results import ToolResult
 
 if TYPE_CHECKING:
-    from mcp.types import CallToolResult
+    from mcp.types import CallToolResult, Tool
 
-__all__ = ["result_of"]
+__all__ = ["Form", "form_of", "result_of"]
 
 _SEEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # what OpenAI and Anthropic both take
 _MOST_ERROR_CHARS = 8_000
 
 
-def result_of(answer: CallToolResult) -> Any:
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the answers of one tool are to be read.
+
+    `is_wrapped` is whether its value, which is no object, comes as the "result" of one. `secrets` are the marks of its
+    output schema.
+    """
+
+    tool: str
+    is_wrapped: bool = False
+    secrets: Marks | None = None
+
+
+def form_of(definition: Tool) -> Form:
+    """By the definition of a tool. May raise anything for a schema that is more than can be read."""
+    schema = definition.output_schema
+    if schema is None:
+        return Form(definition.name)
+    return Form(definition.name, _says_wrapped(definition.name, schema), find_marks(schema))
+
+
+def _says_wrapped(tool: str, schema: Mapping[str, Any]) -> bool:
+    """Whether a schema is that of a wrapped value.
+
+    FastMCP marks it. The SDK, 1.x and 2.x, does not, and its client unwraps nothing; but its schema has one property
+    and the title `<tool>Output`, which it gives to nothing else (mcp/server/mcpserver/utilities/func_metadata.py).
+    """
+    properties: object = schema.get("properties")
+    if not isinstance(properties, dict) or "result" not in properties:
+        return False
+    if schema.get("x-fastmcp-wrap-result") is True:
+        return True
+    return schema.get("title") == f"{tool}Output" and len(cast("dict[str, Any]", properties)) == 1
+
+
+def result_of(answer: CallToolResult, form: Form) -> Any:
     """The value for the model. Raises `ToolError`, with the server's words, where it says that the tool failed.
 
-    Structured content is the data; a text that only repeats it is left out. An image that models can see goes along,
-    everything else that is no text is an artifact, of which the model reads the name. The text of an embedded resource
-    is an artifact and for the model as well, since servers answer so what they were asked to read.
+    Structured content is the data, with a `SecretStr` for each value that is marked; a text that only repeats it is
+    left out. An image that models can see goes along, everything else that is no text is an artifact, of which the
+    model reads the name. The text of an embedded resource is an artifact and for the model as well, since servers
+    answer so what they were asked to read.
     """
     contents = _Contents(answer.content)
     text = "\n".join(contents.texts)
     data = answer.structured_content
     if answer.is_error:
-        told = text or ("" if data is None else orjson.dumps(data, default=str).decode())
-        raise ToolError((told or "The tool failed, and its server does not say why.")[:_MOST_ERROR_CHARS])
+        raise ToolError(_error(text, data, form)[:_MOST_ERROR_CHARS])
     if data is not None and _repeats(contents.texts, data):
         text = ""
+    data = _value(data, form)
     if contents.artifacts:
         return ToolResult(message=text, data=data, parts=contents.images, artifacts=contents.artifacts)
     if contents.images and data is None:
         return [text, *contents.images] if text else contents.images
     if contents.images or (text and data is not None):
         return ToolResult(message=text, data=data, parts=contents.images)
+    if data is None and answer.structured_content is not None:  # a null in its wrapping
+        return text or None
     return text if data is None else data
+
+
+def _error(text: str, data: Any, form: Form) -> str:
+    """What a server says of a call that failed, without the words that the Python SDK puts before it."""
+    told = text.removeprefix(f"Error executing tool {form.tool}: ")
+    told = told or ("" if data is None else orjson.dumps(data, default=str).decode())
+    if form.secrets is not None:  # of an exception nothing but its text is kept, so no reference can come of it
+        mask = TextMask()
+        replaced(data, form.secrets, lambda value: mask.add(str(value), MASK))
+        told = mask.mask(told)
+    return told or "The tool failed, and its server does not say why."
+
+
+def _value(data: Any, form: Form) -> Any:
+    """Structured content without its wrapping, and with a `SecretStr` for each value that is marked."""
+    if form.secrets is not None:
+        data = replaced(data, form.secrets, _secret)
+    if form.is_wrapped and isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:
+        return cast("dict[str, Any]", data)["result"]
+    return cast("Any", data)
+
+
+def _secret(value: float | str) -> Any:
+    """A marked value, as a handler would give it. Asterisks are what pydantic has a server send in a secret's place."""
+    if isinstance(value, str):
+        return SecretStr(value) if value.strip("*") else value
+    return Secret(value)
 
 
 def _repeats(texts: list[str], data: Any) -> bool:

@@ -8,17 +8,43 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 from urllib.parse import urlsplit
 
 import orjson
 
 from ...errors import ConfigurationError
+from ...protocols import ApprovalRule, ToolKind
+from ...tool_checks import Summarize, ToolOptions, check_options
 
-__all__ = ["McpServer", "environment_of", "servers_from"]
+__all__ = ["McpServer", "McpToolOptions", "environment_of", "servers_from"]
 
 _INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TMPDIR", "TZ")  # beside those that the SDK passes on
 _MOST_NAME_CHARS = 128  # what MCP asks of a tool's name
+
+
+class McpToolOptions(TypedDict, total=False):
+    """What an application says of one tool of a server: the options of `ToolOptions`, as far as they make sense here.
+
+    Each goes before what the server says of the tool, and before what is said of all its tools. There are no retries,
+    since nobody but the model knows whether a call may be sent again, and no cache.
+    """
+
+    timeout_seconds: float | None
+    max_concurrency: int | None
+    approval: bool | ApprovalRule | None
+    """None leaves it to the server's hints. A tool that is not as it was pinned needs approval whatever stands here."""
+    sequential: bool
+    status: str
+    idempotent: bool
+    kind: ToolKind
+    sensitive_history: bool
+    max_result_chars: int | None
+    include_data: bool | None
+    summarize: Summarize | None
+
+
+_TOOL_OPTIONS = tuple(McpToolOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +60,9 @@ class McpServer:
 
     `approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are the
     names, as the server has them, of those that are wanted; None for all. `timeout_seconds` is the deadline of a call,
-    in the place of the request's. `protocol` is the era: "auto" asks the server. An HTTP response (of a stream each
-    event) has at most `max_response_bytes`. Raises `ConfigurationError`.
+    in the place of the request's. `tool_options` say more of single tools, by the names that the server has for them;
+    of a name that it does not list, a warning is logged. `protocol` is the era: "auto" asks the server. An HTTP
+    response (of a stream each event) has at most `max_response_bytes`. Raises `ConfigurationError`.
     """
 
     name: str
@@ -49,6 +76,7 @@ class McpServer:
     approval: bool | None = field(default=None, kw_only=True)
     tools: Collection[str] | None = field(default=None, kw_only=True)
     timeout_seconds: float | None = field(default=None, kw_only=True)
+    tool_options: Mapping[str, McpToolOptions] = field(default_factory=dict[str, McpToolOptions], kw_only=True)
     protocol: Literal["auto", "legacy", "2026-07-28"] = field(default="auto", kw_only=True)
     max_response_bytes: int = field(default=16_777_216, kw_only=True)
 
@@ -61,6 +89,12 @@ class McpServer:
             raise ConfigurationError(f"MCP server {self.name!r}: args is a text; no shell splits it, so give a list")
         if isinstance(self.tools, str):
             raise ConfigurationError(f"MCP server {self.name!r}: tools is a text; give a list of names")
+        if isinstance(self.tools, Mapping):
+            raise ConfigurationError(
+                f"MCP server {self.name!r}: tools are names; give options of tools as tool_options"
+            )
+        for tool, options in self.tool_options.items():
+            _check_tool_options(f"MCP server {self.name!r}", tool, options)
         if self.url is not None:
             _check_url(self.name, self.url)
         if self.command is None and (self.args or self.env or self.cwd is not None):
@@ -71,6 +105,19 @@ class McpServer:
             raise ConfigurationError(f"MCP server {self.name!r}: timeout_seconds is {self.timeout_seconds}")
         if self.max_response_bytes < 1:
             raise ConfigurationError(f"MCP server {self.name!r}: max_response_bytes is {self.max_response_bytes}")
+
+
+def _check_tool_options(where: str, tool: str, options: McpToolOptions) -> None:
+    """Refuse what is no option, and options that no tool could have."""
+    if unknown := options.keys() - _TOOL_OPTIONS:
+        raise ConfigurationError(
+            f"{where}, tool {tool!r}: there is no option {', '.join(sorted(unknown))}; "
+            f"the options are {', '.join(_TOOL_OPTIONS)}"
+        )
+    try:
+        check_options(tool, cast("ToolOptions", options))
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"{where}, {exc}") from exc
 
 
 def _check_url(name: str, url: str) -> None:
@@ -92,8 +139,9 @@ def servers_from(path: str | Path) -> list[McpServer]:
     """The servers of a file `{"mcpServers": {"time": {"command": "mcp-server-time"}, "docs": {"url": "https://..."}}}`.
 
     Read are `command`, `args`, `env`, `cwd`, `url` and `headers`, and `disabled`: such a server is left out. Other keys
-    are other applications'. In all texts `${NAME}` is that variable of the environment, and `${NAME:-text}` has a text
-    for where there is none. Raises `ConfigurationError`, which names the file and the server.
+    are other applications', and all else that an `McpServer` has is said in code, as with `dataclasses.replace`. In all
+    texts `${NAME}` is that variable of the environment, and `${NAME:-text}` has a text for where there is none. Raises
+    `ConfigurationError`, which names the file and the server.
     """
     try:
         read: object = orjson.loads(Path(path).read_bytes())

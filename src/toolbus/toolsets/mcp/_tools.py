@@ -20,6 +20,7 @@ from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
 from ._names import prefix_of, tool_name
 from ._pins import Pins, difference, pin_of
+from ._results import form_of, result_of
 from ._servers import McpServer
 from ._transport import need_sdk
 
@@ -188,14 +189,16 @@ class McpTools:
         if self._first is not None:
             self._first[prefix] = listed
             return
-        wanted = self._servers[prefix].tools
+        server = self._servers[prefix]
         found: dict[str, types.Tool] = {}
         for each in listed:
             name = tool_name(prefix, each.name)
             if name in found:
                 self._tell(prefix, each.name, "the server lists another one of that name, which comes first")
-            elif wanted is None or each.name in wanted:
+            elif server.tools is None or each.name in server.tools:
                 found[name] = each
+        for name in sorted(server.tool_options.keys() - {each.name for each in listed}):
+            self._warn(f"MCP server {server.name!r} has no tool {name!r}, for which it was given tool_options")
         for name in [name for name, known in self._known.items() if known.prefix == prefix and name not in found]:
             self._remove(name)
         pins: dict[str, str] = {}
@@ -239,7 +242,10 @@ class McpTools:
 
     def _tell(self, prefix: str, tool: str, why: str) -> None:
         """Say once why a tool is not offered."""
-        told = f"tool {tool!r} of MCP server {self._servers[prefix].name!r} is left out: {why}"
+        self._warn(f"tool {tool!r} of MCP server {self._servers[prefix].name!r} is left out: {why}")
+
+    def _warn(self, told: str) -> None:
+        """Log it, unless it was logged before."""
         if told not in self._told and len(self._told) < 1_000:
             self._told.add(told)
             _logger.warning("%s", told)
@@ -273,17 +279,21 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
     read_only = hints is not None and hints.read_only_hint is True
     adds = hints is not None and hints.destructive_hint is False
     idempotent = hints is not None and hints.idempotent_hint is True
-    server, original = connection.server, definition.name
+    server, original, form = connection.server, definition.name, form_of(definition)
+    given = server.tool_options.get(original, {})
+    approval = given.get("approval", server.approval)
 
     async def call(*, toolbus_context: ToolContext[Any], **arguments: Any) -> Any:
-        return await connection.call(original, arguments, toolbus_context, read_only=read_only)
+        answer = await connection.call(original, arguments, toolbus_context, read_only=read_only)
+        return result_of(answer, form)
 
     options: ToolOptions = {
         "destructive": not (read_only or adds),  # MCP's defaults: it may destroy, unless its server says otherwise
-        "approval": True if changed else server.approval,
         "kind": "query" if read_only else "",
         "idempotent": read_only or idempotent,
         "timeout_seconds": server.timeout_seconds,
+        **given,
+        "approval": True if changed else approval,
     }
     title = definition.title or (hints.title if hints is not None else None)
     return Tool(name, definition.description or title or "", definition.input_schema, call, **options)
