@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Mapping
 from dataclasses import replace
 
 import anyio
@@ -12,18 +12,23 @@ from toolbus import Compression, Limits, Runtime
 from toolbus.errors import ConfigurationError, Overloaded
 from toolbus.protocols import Provider
 from toolbus.stores import SqliteStore
-from toolbus.toolsets.mcp import McpServer, McpTools
+from toolbus.toolsets.mcp import McpServer, McpToolOptions, McpTools
 
 from .screen import SHOWN, Scales, Screen
-from .tools import game_tools
 
-__all__ = ["COMPRESSION", "LIMITS", "play"]
+__all__ = ["COMPRESSION", "LIMITS", "TOOLS", "play"]
 
 LIMITS = replace(Limits.thorough(), on_limit="stop", max_repeats=20, max_consecutive_errors=20)
 """20 rounds, and then the turn ends with an error. In a game the same move several times in a row is nothing odd."""
 
 COMPRESSION = Compression(keep_turns=10, max_context_tokens=8_000)
 """Ten turns whole; of older ones queries become a line and actions 200 characters; and never more than the window."""
+
+TOOLS: Mapping[str, McpToolOptions] = {
+    "login": {"sensitive_history": True},  # it has the session
+    **{name: {"kind": "action"} for name in ("travel", "mine", "sell", "refuel")},
+}
+"""What the server's hints do not say. They say which tools only look, and its schemas, what of them is secret."""
 
 FAILURES = 3
 """Turns in a row that may fail until autoplay stops."""
@@ -64,11 +69,9 @@ async def play(
         drain_seconds=LIMITS.timeout_seconds,  # what was typed last is answered
     )
     runtime.bus.connect(SHOWN, screen.on_event)
-    async with McpTools([server]) as mcp:
+    async with McpTools([replace(server, tool_options=TOOLS)], registry=runtime.tools) as mcp:
         if not mcp.status()[0].connected:
             raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].why}")
-        for tool in game_tools(mcp):
-            runtime.tools.add(tool)
         async with runtime:
             known = len(await store.history(pilot))
             screen.show(f"conversation {pilot!r} {'goes on' if known else 'begins'}; messages stored: {known}")

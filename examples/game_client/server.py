@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
 HOLD, TANK, FUEL_PRICE = 20, 40, 2
 PORTS = ("Harbour", "Lantern", "Quay", "Old Dock")
@@ -30,6 +30,14 @@ BELTS = {"Rust Belt": "iron", "Shallows": "ice", "Glint": "gold", "Veil": "heliu
 QUERY = ToolAnnotations(read_only_hint=True)
 ACTION = ToolAnnotations(read_only_hint=False, destructive_hint=False)
 Session = Annotated[SecretStr, Field(description="The session that login gave.")]  # "format": "password" in the schema
+
+
+class Welcome(BaseModel):
+    """What a login gives. The session is marked as `Session` is, but no SecretStr, which would be sent as asterisks."""
+
+    session: Annotated[str, Field(json_schema_extra={"format": "password"})]
+    welcome: str
+    rules: str
 
 
 @dataclass
@@ -59,7 +67,7 @@ class Game:
         self.ships = {pilot: Ship(**ship) for pilot, ship in kept.items()}
         self._sessions: dict[str, str] = {}  # not kept: whoever comes back has to log in again
 
-    def login(self, pilot: str, password: SecretStr) -> dict[str, str]:
+    def login(self, pilot: str, password: SecretStr) -> Welcome:
         """Log in. Gives the session that all other tools want."""
         if not secrets.compare_digest(password.get_secret_value(), self._password):
             raise ToolError("the password is wrong")
@@ -67,7 +75,7 @@ class Game:
         self._sessions[session] = pilot
         self.ships.setdefault(pilot, Ship())
         rules = f"A hold takes {HOLD} units, a tank {TANK} fuel. Mine at belts, sell and refuel at ports. " * 3
-        return {"session": session, "welcome": f"Welcome aboard, {pilot}.", "rules": rules.strip()}
+        return Welcome(session=session, welcome=f"Welcome aboard, {pilot}.", rules=rules.strip())
 
     def get_status(self, session: Session) -> dict[str, Any]:
         """Where the ship is, what it carries, and how much money there is."""
@@ -160,7 +168,7 @@ def server_for(game: Game) -> MCPServer:
     for query in (game.get_status, game.get_map):
         server.tool(annotations=QUERY)(query)
     for action in (game.travel, game.mine, game.sell, game.refuel):
-        server.tool(annotations=ACTION, structured_output=False)(action)  # a text, and not {"result": a text}
+        server.tool(annotations=ACTION)(action)
     return server
 
 
