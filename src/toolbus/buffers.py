@@ -39,8 +39,8 @@ class _Node:
         self.count = 1
         self.event = event
         self.pieces: list[str] | None = None
-        self.before: _Node = self
-        self.after: _Node = self
+        self.before: _Node
+        self.after: _Node
 
 
 class EventBuffer:
@@ -81,7 +81,8 @@ class EventBuffer:
         self.dropped = 0
         self.position = 0
         self.failed_at: int | None = None
-        self._head = _Node(0, None)  # the ring's fixed point: after it the oldest, before it the newest
+        head = _Node(0, None)  # the ring's fixed point: after it the oldest, before it the newest
+        self._head = head.before = head.after = head
         self._signals: deque[_Node] = deque()  # nodes that may be dropped, oldest first
 
     def offer(self, position: int, event: Event) -> bool:
@@ -96,8 +97,9 @@ class EventBuffer:
         node = self._append(_Node(position, event))
         if not event.is_fact:
             self._signals.append(node)
-        self.length += 1
-        self.peak = max(self.peak, self.length)
+        self.length = length = self.length + 1
+        if length > self.peak:  # noqa: PLR1730 -- a call of max() costs as much as the rest of these lines
+            self.peak = length
         return True
 
     def take(self) -> Event | None:
@@ -160,10 +162,10 @@ class EventBuffer:
 
     def _append(self, node: _Node) -> _Node:
         head = self._head
-        node.before = head.before
+        newest = head.before
+        node.before = newest
         node.after = head
-        head.before.after = node
-        head.before = node
+        newest.after = head.before = node
         return node
 
     def _unlink(self, node: _Node) -> None:

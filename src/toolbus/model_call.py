@@ -6,7 +6,7 @@ Belongs to `toolbus.session`, which decides nothing either: what came of the cal
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 
@@ -15,12 +15,25 @@ from .clock import SessionClock
 from .core.state import TurnState
 from .core.turn import CallModel, Elapsed, Input, ModelFailed
 from .events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
-from .protocols import Delta, ReasoningPiece, TextPiece
+from .protocols import ArgumentsPiece, Delta, ReasoningPiece, TextPiece
 from .status import StatusTeller
 
 __all__ = ["ModelCall"]
 
 _IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has passed, not for every piece
+
+
+_Kind: TypeAlias = type[TextDelta] | type[ReasoningDelta] | type[ToolArgumentsDelta]
+_EVENTS: dict[type[Delta], _Kind] = {
+    TextPiece: TextDelta,
+    ReasoningPiece: ReasoningDelta,
+    ArgumentsPiece: ToolArgumentsDelta,
+}
+
+
+def _event_of(delta: Delta) -> _Kind:
+    """The event of a piece whose class an application has derived."""
+    return next(event for piece, event in _EVENTS.items() if isinstance(delta, piece))
 
 
 class ModelCall:
@@ -69,26 +82,25 @@ class ModelCall:
         self.feed(delta)
         if not delta.text:  # a sign of life from a provider that holds pieces back
             return
-        if isinstance(delta, TextPiece):
-            self._tell(TextDelta, text=delta.text)
-        elif isinstance(delta, ReasoningPiece):
-            self._tell(ReasoningDelta, text=delta.text)
+        kind = _EVENTS.get(type(delta)) or _event_of(delta)
+        if kind not in self.heard:
+            self.hear(kind)  # before the piece itself, so that "Formulating..." stands above the text
+        state = self._state
+        if not self._bus.wants(kind, state.request_id):
+            return
+        command = self.command
+        made: Any = {**state.envelope(self._clock()), "message_id": command.message_id, "round": command.round}
+        if isinstance(delta, ArgumentsPiece):
+            self._bus.announce(ToolArgumentsDelta(**made, index=delta.index, name=delta.name, text=delta.text))
         else:
-            self._tell(ToolArgumentsDelta, index=delta.index, name=delta.name, text=delta.text)
+            self._bus.announce(kind(**made, text=delta.text))
 
     def feed(self, _delta: Delta) -> None:
         """Move the timer alone: of a reply that may still change, nobody hears pieces."""
         now = self._clock.loop_time()
-        if not self.over and now >= self._move_at:
+        if now >= self._move_at and not self.over:
             self._move_at = now + self._idle_seconds * _IDLE_SLACK
             self.scope.deadline = min(self._hard, now + self._idle_seconds)
-
-    def _tell(self, kind: type[TextDelta | ReasoningDelta | ToolArgumentsDelta], **fields: Any) -> None:
-        self.hear(kind)  # before the piece itself, so that "Formulating..." stands above the text
-        state = self._state
-        if self._bus.wants(kind, state.request_id):
-            fields.update(state.envelope(self._clock()), message_id=self.command.message_id, round=self.command.round)
-            self._bus.announce(kind(**fields))
 
     def hear(self, kind: type[Event]) -> None:
         """Take note that a piece of this kind has come, told or not: for the status."""

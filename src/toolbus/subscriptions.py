@@ -260,8 +260,9 @@ class Subscription:
             self._on_error(self, event, exc)
             return
         if matches:
-            ends = not self._buffer.offer(position, event) or ends
-            if self._wake is not None:
+            buffer = self._buffer
+            ends = not buffer.offer(position, event) or ends
+            if self._wake is not None and buffer.length <= 1:  # else it is woken: it waits while there is nothing
                 self._wake.set()
         if ends:
             self.close()

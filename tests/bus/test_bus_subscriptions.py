@@ -315,6 +315,32 @@ async def test_closing_while_a_reader_waits_ends_its_iteration():
     assert [said(each) for each in ended] == [["a"]]
 
 
+@pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest", "coalesce"])
+async def test_a_reader_that_waits_is_woken_by_the_first_of_many_and_by_what_comes_after_others_have_read(
+    overflow: Overflow,
+):
+    bus = EventBus()
+    got: list[Event] = []
+    async with bus.subscribe(StatusChanged, overflow=overflow) as subscription:
+
+        async def reader() -> None:
+            got.extend([event async for event in subscription])
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(reader)
+                await anyio.wait_all_tasks_blocked()
+                bus.publish(signal("a"))
+                assert said(drain(subscription)) == ["a"]
+                await anyio.wait_all_tasks_blocked()  # it was woken for nothing, and waits again
+                for text in "bcd":
+                    bus.publish(signal(text))
+                await anyio.wait_all_tasks_blocked()
+                assert subscription.statistics().delivered == 4
+                subscription.close()
+    assert said(got) == ["b", "c", "d"]
+
+
 async def test_what_is_inside_when_it_is_closed_can_still_be_read():
     bus = EventBus()
     async with bus.subscribe(StatusChanged) as subscription:

@@ -19,9 +19,11 @@ from toolbus.events import (
     MessageAppended,
     ModelResponded,
     ModelRetrying,
+    ReasoningDelta,
     RequestCompleted,
     RequestStarted,
     TextDelta,
+    ToolArgumentsDelta,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
@@ -29,7 +31,7 @@ from toolbus.events import (
     encode,
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
-from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece, ToolSpec
+from toolbus.protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers.scripted import ScriptedProvider, calls, error, text
 
 
@@ -448,6 +450,33 @@ async def test_a_delta_names_the_message_that_it_will_become() -> None:
     deltas = [event async for event in events if isinstance(event, TextDelta)]
     assert [delta.text for delta in deltas] == ["Hello ", "you."]
     assert {delta.message_id for delta in deltas} == {result.messages[-1].message_id}
+
+
+async def test_each_kind_of_piece_becomes_its_event_whatever_class_of_it_a_provider_has_derived() -> None:
+    class Timed(TextPiece):
+        """A piece, and when it came."""
+
+    class Streams:
+        vendor = "streams"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            emit(ReasoningPiece("Hm. "))
+            emit(Timed("Hel"))
+            emit(TextPiece("lo"))
+            emit(ArgumentsPiece(index=0, name="add", text="{}"))
+            return ModelReply(message=AssistantMessage(text="Hello"))
+
+    bus = EventBus()
+    heard: list[TextDelta | ReasoningDelta | ToolArgumentsDelta] = []
+    bus.connect((TextDelta, ReasoningDelta, ToolArgumentsDelta), heard.append)
+    result = await RequestSession(bus, Streams(), "hi").run()
+    assert [(type(each), each.text) for each in heard] == [
+        (ReasoningDelta, "Hm. "),
+        (TextDelta, "Hel"),
+        (TextDelta, "lo"),
+        (ToolArgumentsDelta, "{}"),
+    ]
+    assert {(each.message_id, each.round) for each in heard} == {(result.messages[-1].message_id, 0)}
 
 
 async def test_pieces_that_a_provider_emits_after_its_reply_are_ignored() -> None:
