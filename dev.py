@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Runs toolbus, its examples, or its whole test suite, from a fresh checkout.
+"""Runs toolbus, its examples, its benchmarks, or its whole test suite, from a fresh checkout.
 
     python3 dev.py ask "Which limits stop a request?" --dir src     what `toolbus ask ...` does
     python3 dev.py example                                          which examples there are
     python3 dev.py example graph_assistant                          runs one, with its own options behind its name
+    python3 dev.py bench                                            what toolbus costs, into docs/performance.md
+    python3 dev.py bench --quick --only cpu                         one figure, with its options behind its name
     python3 dev.py test                                             all that CI checks
     python3 dev.py test -k bus                                      pytest alone, with these arguments
 
 It needs a checkout, Python 3.11 or newer and a package registry, nothing else. Everything it makes lies in .venv and
 .dev; both may be deleted at any time. `ask` installs toolbus with its extras; `example` adds what the examples need,
-and `test` the tools of development.
+`bench` what draws, and, in environments of their own, the runtimes to compare with; `test` the tools of development.
 The set-up runs again only when the lock file, pyproject.toml, this file, Python's minor version or the checkout's
 place changes.
 
@@ -57,6 +59,7 @@ TOOLBUS_COMMANDS = ("ask", "chat", "resume", "store", "events", "tools", "replay
 GROUPS = {  # each holds what those before it hold
     "ask": ["--no-default-groups"],
     "example": ["--no-default-groups", "--group", "examples"],
+    "bench": ["--no-default-groups", "--group", "examples", "--group", "bench"],
     "test": ["--group", "dev"],
 }
 COVERAGE_PERCENT = 95
@@ -106,7 +109,7 @@ class SetupError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments say; the exit status."""
-    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "test"):
+    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "test"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     command, *rest = arguments
@@ -119,6 +122,9 @@ def main(arguments: Sequence[str]) -> int:
         if command == "example":
             os.environ["PYTHONPATH"] = str(ROOT)  # and not its folder: paths that the user gives are the shell's
             become([str(PYTHON), "-m", f"examples.{rest[0]}", *rest[1:]])
+        if command == "bench":
+            os.environ.update(registry_settings(), UV=str(find_uv()))  # for the runtimes that it compares with
+            become([str(PYTHON), "-m", "benchmarks", *rest], folder=ROOT)
         if rest:
             become([str(PYTHON), "-m", "pytest", *rest], folder=ROOT)
         return check_everything()

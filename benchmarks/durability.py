@@ -1,8 +1,8 @@
 """What it costs that nothing is lost: toolbus on SQLite, bare sqlite3, and LangGraph's SQLite checkpointer.
 
-    python benchmarks/durability.py [--requests 1000] [--repeats 3] [--durability process power] [--no-peer] [--json]
+    python -m benchmarks.durability [--requests 1000] [--repeats 3] [--durability process power] [--no-peer] [--json]
 
-The work: one request is 3 rounds of 2 tool calls, then a text, by a model that answers at once (that of `overhead.py`),
+The work: one request is 3 rounds of 2 tool calls, then a text, by a model that answers at once (that of `work.py`),
 with 1, 100 and 1,000 sessions at once. Four figures for each, all from one run, in requests a second of wall time:
 
 - whole: requests of a `Runtime` with a `SqliteStore`, everything included;
@@ -24,7 +24,6 @@ import json
 import sqlite3
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -33,14 +32,15 @@ from typing import Any
 
 import anyio
 
-from overhead import Model, lookup
 from toolbus import Limits, Runtime, tool
 from toolbus.storage import Entry, JournalStore
 from toolbus.stores.sqlite import Durability, SqliteStore
 
+from .against_peers import python_of
+from .work import Model, lookup
+
 SESSIONS = (1, 100, 1_000)
 SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
-PEER = Path(__file__).parents[1] / ".dev" / "peers"
 Statement = tuple[str, Any, bool]
 
 
@@ -216,17 +216,6 @@ asyncio.run(main())
 '''
 
 
-def peer_python() -> str:
-    """An interpreter that has LangGraph; its environment is made at the first run."""
-    python = PEER / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    if not python.exists():
-        uv = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "--quiet", str(PEER)], check=True)
-        wanted = ["langgraph>=1.2", "langgraph-checkpoint-sqlite>=3.1"]
-        subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(python), *wanted], check=True)
-    return str(python)
-
-
 def langgraph(python: str, folder: Path, durability: Durability, requests: int, width: int) -> float:
     """Requests a second."""
     path = folder / f"langgraph{time.perf_counter_ns()}.db"
@@ -273,7 +262,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="leave LangGraph out")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    python = "" if options.no_peer else peer_python()
+    python = "" if options.no_peer else str(python_of("langgraph"))
     rows: dict[str, dict[str, float]] = {}
     for durability in options.durability:
         for width in options.sessions:

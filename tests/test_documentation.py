@@ -23,7 +23,7 @@ import shlex
 import socket
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -31,6 +31,7 @@ from typing import Any
 
 import anyio
 import pytest
+from benchmarks.__main__ import parse as parse_bench
 
 from toolbus.cli._arguments import parse as parse_command_line
 
@@ -219,7 +220,8 @@ def check_command(words: list[str]) -> None:
     """Fails for options that toolbus does not have, extras that there are not, and files that are missing."""
     if words and _PYTHON.fullmatch(Path(words[0]).name) and len(words) > 2 and words[1] == "-m":
         module = ROOT / words[2].replace(".", "/")
-        assert not words[2].startswith("examples.") or (module / "__main__.py").exists(), f"no module {words[2]}"
+        ours = words[2].startswith(("examples.", "benchmarks."))
+        assert not ours or _is_example(module), f"no module {words[2]}"
         words = words[2:]
     elif words and _PYTHON.fullmatch(Path(words[0]).name):
         words = words[1:]
@@ -228,8 +230,10 @@ def check_command(words: list[str]) -> None:
     program, *rest = words
     if program == "dev.py" and rest[:1] == ["example"]:
         assert not rest[1:] or _is_example(ROOT / "examples" / rest[1]), f"there is no example {rest[1]}"
+    elif program == "dev.py" and rest[:1] == ["bench"]:
+        _check_options(parse_bench, rest[1:])
     elif Path(program).name == "toolbus" or (program == "dev.py" and rest[:1] != ["test"]):
-        _check_toolbus(rest)
+        _check_options(parse_command_line, rest)
     for word in words:
         for extras in re.findall(r"toolbus\[([\w,-]+)\]", word):
             unknown = set(extras.split(",")) - set(_extras())
@@ -242,12 +246,12 @@ def _is_example(path: Path) -> bool:
     return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
 
 
-def _check_toolbus(arguments: list[str]) -> None:
+def _check_options(parse: Callable[[list[str]], object], arguments: list[str]) -> None:
     told = io.StringIO()
     status = None
     with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
         try:
-            parse_command_line(arguments)
+            parse(arguments)
         except SystemExit as exc:  # after help with 0
             status = exc.code
     assert not status, told.getvalue().strip()

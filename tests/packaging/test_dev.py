@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,32 @@ def test_the_environment_of_the_examples_lies_between_the_two(dev: Any):
     assert len(dev.ran) == count
     dev.prepare("test")
     assert len(dev.ran) > count
+
+
+def test_the_environment_of_the_benchmarks_holds_what_draws_and_the_examples_too(dev: Any):
+    dev.prepare("bench")
+    assert "--group bench" in dev.ran[1]
+    assert "--group dev" not in dev.ran[1]
+    count = len(dev.ran)
+    dev.prepare("example")
+    assert len(dev.ran) == count
+    dev.prepare("test")
+    assert len(dev.ran) > count
+
+
+def test_the_benchmarks_get_their_options_and_learn_of_uv_and_the_registry(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    def become(command: list[str], folder: Path) -> None:
+        assert (folder, os.environ["UV"], os.environ["UV_DEFAULT_INDEX"]) == (ROOT, "uv", "mirror")
+        sys.exit(" ".join(command[1:]))
+
+    def registry_settings() -> dict[str, str]:
+        return {"UV_DEFAULT_INDEX": "mirror"}
+
+    monkeypatch.setattr(dev, "become", become)
+    monkeypatch.setattr(dev, "registry_settings", registry_settings)
+    monkeypatch.setattr(dev.os, "environ", {**os.environ})
+    with pytest.raises(SystemExit, match=r"^-m benchmarks --quick --only cpu$"):
+        dev.main(["bench", "--quick", "--only", "cpu"])
 
 
 def test_an_example_starts_by_its_name_and_gets_its_options(dev: Any, monkeypatch: pytest.MonkeyPatch):

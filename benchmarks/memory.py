@@ -1,0 +1,160 @@
+"""What a session holds while it waits for its model, and what a hundred thousand of them take of the machine.
+
+Bytes are those that Python's allocator has given (`tracemalloc`), with the task that awaits the session. The resident
+set is the operating system's word on a process of its own; the interpreter and its modules are in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from toolbus import Runtime
+
+from .plumbing import Effort, Goal, Row, alternate, compared, run, shown
+from .work import SilentModel, lookup, sessions
+
+WAITING, STARTED = 10_000, 100_000
+ROOT = Path(__file__).parents[1]
+
+
+async def _settle() -> None:
+    for _ in range(5):
+        await anyio.lowlevel.checkpoint()
+
+
+async def _bytes_each(one: Callable[[], Awaitable[Any]], count: int) -> float:
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def awaited() -> None:
+        await one()
+
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    tasks.extend(asyncio.create_task(awaited()) for _ in range(count))
+    await _settle()
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return (after - before) / count / 1_024
+
+
+async def _waiting(effort: Effort) -> list[Row]:
+    count = effort.of(WAITING, least=10)
+
+    async def waiting_task() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(sessions(SilentModel()))
+        runtime = await stack.enter_async_context(Runtime(SilentModel(), tools=[lookup], max_sessions=count))
+        by_session, by_runtime, by_hand = await alternate(
+            effort.repeats,
+            lambda: _bytes_each(session, count),
+            lambda: _bytes_each(lambda: runtime.run("go"), count),
+            lambda: _bytes_each(waiting_task, count),
+        )
+    rows: list[Row] = []
+    for name, ours, goal in (("session", by_session, Goal(12.0)), ("Runtime.run", by_runtime, None)):
+        figures = compared(ours, by_hand)
+        rows.append(
+            Row(
+                f"{name} that waits for its model, with its caller's task",
+                f"{shown(figures.ours)} KiB",
+                f"a task that waits, {shown(figures.theirs)} KiB",
+                figures.ours,
+                min(ours),
+                max(ours),
+                unit="KiB",
+                goal=goal,
+                remark=f"{count:,} at once, {shown(figures.ratio)} times as much as a task",
+            )
+        )
+    return rows
+
+
+def resident_mib() -> float:
+    """The resident set of this process in MiB; where the system does not tell, the most that it has been."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1_024
+    except (OSError, StopIteration):
+        import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (1_048_576 if sys.platform == "darwin" else 1_024)
+
+
+def print_resident(count: int, *, toolbus: bool) -> None:
+    """In a process of its own: print the resident set with so many started sessions, or bare tasks, that wait.
+
+    It ends without cleaning up, which would take longer than all before.
+    """
+
+    async def told() -> None:
+        async with Runtime(SilentModel(), tools=[lookup], max_sessions=count) as runtime:
+            start = (lambda: runtime.start("go")) if toolbus else lambda: asyncio.create_task(asyncio.sleep(3_600))
+            tasks = [start() for _ in range(count)]
+            await _settle()
+            if toolbus and runtime.bus.statistics().mailboxes != len(tasks):
+                raise RuntimeError("not all sessions wait")
+            print(json.dumps(resident_mib()), flush=True)
+            os._exit(0)
+
+    anyio.run(told)
+
+
+async def _resident_of_a_process(count: int, *, toolbus: bool) -> float:
+    code = f"from benchmarks.memory import print_resident as p; p({count}, toolbus={toolbus})"
+    command = [sys.executable, "-c", code]
+    done = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True, cwd=ROOT)
+    return float(json.loads(done.stdout)) / 1_024
+
+
+async def _resident(effort: Effort) -> list[Row]:
+    count = effort.of(STARTED, least=10)
+    ours, theirs = await alternate(
+        effort.repeats,
+        lambda: _resident_of_a_process(count, toolbus=True),
+        lambda: _resident_of_a_process(count, toolbus=False),
+    )
+    median = statistics.median(ours)
+    return [
+        Row(
+            f"process with {count:,} started sessions",
+            f"{shown(median)} GiB",
+            f"with as many tasks, {shown(statistics.median(theirs))} GiB",
+            median,
+            min(ours),
+            max(ours),
+            unit="GiB",
+            goal=Goal(1.0),
+        )
+    ]
+
+
+def memory(effort: Effort) -> list[Row]:
+    """Bytes of a session that waits."""
+    return run(_waiting, effort)
+
+
+def resident_set(effort: Effort) -> list[Row]:
+    """The resident set of a process with many started sessions."""
+    return run(_resident, effort)

@@ -1,0 +1,55 @@
+"""Whether a request costs the same among many, and a round the same late in a long request."""
+
+from __future__ import annotations
+
+from toolbus import Limits
+
+from .plumbing import Effort, Row, alternate, compared, cpu_us, ratio_row, run
+from .work import Model, One, at_once, careful, serially, sessions
+
+MANY, FEW = 10_000, 100
+LONG, SHORT = 1_000, 10
+# Only what a request of a thousand rounds runs into; the histories are sent whole.
+LONG_LIMITS = Limits(max_rounds=LONG + 1, max_tool_calls=10 * LONG, max_facts=100 * LONG, timeout_seconds=3_600)
+
+
+async def _sessions(effort: Effort) -> list[Row]:
+    many, few = effort.of(MANY, least=20), effort.of(20 * FEW, least=2)
+    width = min(FEW, max(2, many // 10))
+
+    async def row(name: str, one: One, goal: float | None, against: str) -> Row:
+        await at_once(one, width, width)
+        ours, theirs = await alternate(
+            effort.repeats,
+            lambda: cpu_us(at_once(one, many, many), many),
+            lambda: cpu_us(at_once(one, few, width), few),
+        )
+        return ratio_row(name, compared(ours, theirs), against, goal=goal)
+
+    async with sessions() as one:
+        rows = [await row(f"request among {many:,} sessions", one, 1.2, f"among {width:,}")]
+    rows.append(await row(f"careful loop among {many:,} of it", careful, None, f"among {width:,}"))
+    return rows
+
+
+async def _rounds(effort: Effort) -> list[Row]:
+    long, short = effort.of(LONG, least=2 * SHORT), SHORT
+    count = max(1, long // short)
+    async with sessions(Model(long), limits=LONG_LIMITS) as one, sessions(Model(short), limits=LONG_LIMITS) as other:
+        await serially(other, count)
+        ours, theirs = await alternate(
+            effort.repeats,
+            lambda: cpu_us(serially(one, 1), long),
+            lambda: cpu_us(serially(other, count), count * short),
+        )
+    return [ratio_row(f"round of {long:,}", compared(ours, theirs), f"of {short}", goal=1.2)]
+
+
+def many_sessions(effort: Effort) -> list[Row]:
+    """CPU time of a request among many at once, against few."""
+    return run(_sessions, effort)
+
+
+def many_rounds(effort: Effort) -> list[Row]:
+    """CPU time of a round in a long request, against a short one."""
+    return run(_rounds, effort)
