@@ -161,6 +161,15 @@ def test_a_call_that_is_overdue_when_it_is_paused_has_no_time_left_afterwards() 
     assert failures(turn.elapse(0)) == [("r_0_0", "timeout")]
 
 
+def test_a_pause_that_is_noticed_to_be_over_late_is_no_time_of_the_requests() -> None:
+    """As for a question that nobody answers: the clock stands still until the machine itself goes on."""
+    turn = running(approval_timeout_seconds=60)
+    turn.now += 10
+    turn.pause("r_0_0")
+    assert failures(turn.elapse(90)) == [("r_0_0", "timeout")]  # due after 80
+    assert turn.state.deadline == turn.state.started_at + 120 + 90
+
+
 @pytest.mark.guarantee("G06")
 def test_a_second_pause_or_resume_means_nothing() -> None:
     turn = running()

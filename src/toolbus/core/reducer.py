@@ -347,12 +347,10 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         if state.stop is None or not state.stop.at_once:
             state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
-    if before is WAITING:
+    if before is WAITING or each.left is not None:
+        each.left = None
         # Somebody else's result has the time of their clock, which may be any.
         _end_waiting(state, fact.at if own else _within_wait(state, each, fact.at))
-    elif each.left is not None:
-        each.left = None
-        _end_waiting(state, _within_wait(state, each, fact.at))
     elif before is OPEN:
         _apply_unrequested(state, each, fact, own=own)
     elif before is INTERRUPTED:

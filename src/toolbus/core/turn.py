@@ -94,13 +94,18 @@ def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Eve
 
     Nothing is changed. An input that comes too late to mean anything gives no facts.
     """
-    if happened is None and _is_waiting(state):
-        return ()
-    facts = facts_of(state, now)
     if happened is None:
+        if _is_waiting(state):
+            return ()
+        facts = facts_of(state, now)
         _follow(state, facts, now)
-    elif state.phase is not ENDED:
-        _ON_INPUT[type(happened)](state, happened, facts, now)
+        return facts.made
+    if state.phase is ENDED:
+        return ()
+    if isinstance(happened, (ToolCallCompleted, ToolCallFailed)):  # a fact already; half of all inputs are these
+        return (happened,) if happened.call_id in state.open_calls else ()
+    facts = facts_of(state, now)
+    _ON_INPUT[type(happened)](state, happened, facts, now)
     return facts.made
 
 
@@ -134,11 +139,6 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         facts.append(note)
     if start.prompt is not None:
         facts.append(start.prompt)
-
-
-def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: Facts, _now: float) -> None:
-    if event.call_id in state.open_calls:
-        facts.made.append(event)
 
 
 def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
@@ -189,8 +189,6 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
     ModelFailed: decide_model_failed,
     HistoryShaped: decide_shaped,
     Elapsed: _on_elapsed,
-    ToolCallCompleted: _on_settled,
-    ToolCallFailed: _on_settled,
     ApprovalDecided: decide_approval,
     ToolCallPaused: decide_pause,
     ToolCallResumed: decide_pause,
