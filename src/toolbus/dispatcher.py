@@ -109,6 +109,10 @@ class ToolDispatcher:
     those of a kept result is answered at once, and one that equals a call under way waits for that one, takes no place,
     and has its result or its failure. When that one is cancelled or times out, the next in line runs instead.
 
+    Calls that run when the host cancels the dispatcher end as `cancelled`. `on_cancelled` is called before the first of
+    them is answered, inline; those of requests that are left by then (`RequestSession.leave`) are not answered, since
+    how they end is told where the request goes on.
+
     A handler runs in the context (`contextvars`) of the session that asked. Whatever it raises, `SystemExit` included,
     becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass.
     """
@@ -122,6 +126,7 @@ class ToolDispatcher:
         max_threads: int = 40,
         max_processes: int | None = None,
         grace_seconds: float = 5.0,
+        on_cancelled: Callable[[], object] | None = None,
     ) -> None:
         if max_processes is None:
             max_processes = os.cpu_count() or 1
@@ -141,6 +146,7 @@ class ToolDispatcher:
         self._schedule = Schedule(max_concurrency, max_threads, max_processes, ready, self._workers.call)
         self._overdue = Overdue(grace_seconds, self._start)
         self._retrying = 0
+        self._on_cancelled = on_cancelled
         self._disconnect: Callable[[], None] = _nothing
         self._group: anyio.abc.TaskGroup | None = None
 
@@ -153,6 +159,7 @@ class ToolDispatcher:
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._workers.is_open = True
+        self._reports.is_closing = False
         self._overdue.open()
         self._disconnect = self._bus.connect(ToolCallRequested, self._on_requested)
         return self
@@ -161,6 +168,7 @@ class ToolDispatcher:
         group = self._group
         assert group is not None
         self._disconnect()
+        self._reports.is_closing = True
         for job in self._schedule.waiting():
             if job.worker is None:  # else its handler waits to come in, and is cancelled with the others
                 self._schedule.unqueue(job)
@@ -236,8 +244,16 @@ class ToolDispatcher:
         """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
         self._overdue.discard(job)
         if not job.settled:
+            self._go_down()
             self._fail(job, Failure("cancelled", _CLOSED))
         self._schedule.leave(job)
+
+    def _go_down(self) -> None:
+        """The host has cancelled this, or a handler the host: what fails from now on may have failed for that."""
+        if not self._reports.is_closing:
+            self._reports.is_closing = True
+            if self._on_cancelled is not None:
+                self._on_cancelled()
 
     async def _perform(self, job: Job, worker: Worker) -> bool:
         """Run one call and publish its end. False when the worker has to end, too."""
@@ -355,12 +371,13 @@ class ToolDispatcher:
     def _on_exception(self, job: Job, worker: Worker, exc: BaseException) -> bool:
         """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
         cancelled = is_cancellation(exc)
-        if cancelled:
-            if worker.scope.cancel_called and job.settled:
-                raise exc  # as asked; the worker's scope takes it
-            if is_being_cancelled():
-                self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
-                raise exc
+        if cancelled and worker.scope.cancel_called and job.settled:
+            raise exc  # as asked; the worker's scope takes it
+        if not job.settled and (is_being_cancelled() or is_keyboard_interrupt(exc)):
+            self._go_down()
+        if cancelled and is_being_cancelled():
+            self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
+            raise exc
         self._fail(job, classify(exc), exc)
         if is_keyboard_interrupt(exc):
             raise exc

@@ -296,7 +296,8 @@ class Keeper:
             request_id = kept.session.request_id
             there = await asked(self.store.request(request_id))
             if there is not None and there.epoch != kept.epoch and self._kept.get(request_id) is kept:
-                kept.session.leave(str(LeaseLost(request_id, kept.epoch)))
+                kept.session.when_cancelled = why = str(LeaseLost(request_id, kept.epoch))  # whatever its caller does
+                kept.session.leave(why)
 
     async def _end(self, kept: _Kept) -> None:
         session = kept.session

@@ -33,12 +33,16 @@ logger = logging.getLogger("toolbus.dispatcher")
 
 
 class Reports:
-    """Tells of the calls of one dispatcher on its bus. Nothing here suspends; signals are built if anybody listens."""
+    """Tells of the calls of one dispatcher on its bus. Nothing here suspends; signals are built if anybody listens.
 
-    __slots__ = ("_bus",)
+    While it `is_closing`, no failure is told of a call whose request is left, since that may be why it failed.
+    """
+
+    __slots__ = ("_bus", "is_closing")
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
+        self.is_closing = False
 
     def started(self, job: Job) -> None:
         """The handler begins, or begins again."""
@@ -109,6 +113,8 @@ class Reports:
         if cause is not None and not failure.shown:
             logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=ids_of(job.request))
         late, now = job.settled, self._leave(job)
+        if self.is_closing and not late and getattr(job.view, "leaves", ""):
+            return
         event = ToolCallFailed(
             **_envelope(job.request, now),
             reason=failure.reason,

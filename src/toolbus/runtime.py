@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["RequestOptions", "Runtime"]
 
 _logger = logging.getLogger("toolbus.runtime")
+_CANCELLED = "the runtime was cancelled"
 _REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
 
 OutputT = TypeVar("OutputT")
@@ -112,6 +113,7 @@ class Runtime:
             max_threads=max_threads,
             max_processes=max_processes,
             grace_seconds=grace_seconds,
+            on_cancelled=self._on_cancelled,
         )
         self._defaults = defaults
         self._on_busy: OnBusy = on_busy
@@ -163,7 +165,7 @@ class Runtime:
             else:
                 self._cancel_now(group, "the runtime was left by an exception")
         except BaseException:  # cancelled while it drained
-            self._cancel_now(group, "the runtime was cancelled")
+            self._cancel_now(group, _CANCELLED)
             raise
         finally:
             if self._keeping is not None:
@@ -180,6 +182,14 @@ class Runtime:
         self._closing = True
         self._cancel_all(reason)
         group.cancel_scope.cancel()
+
+    def _on_cancelled(self) -> None:
+        """The host cancels all tasks of this in one pass, the dispatcher's too, and no order is known.
+
+        So what has a journal is left here, before the first call that runs is answered: an answer would be its result.
+        """
+        if self._keeper is not None and self._group is not None:
+            self._cancel_now(self._group, _CANCELLED)
 
     async def _close_parts(self) -> None:
         for provider in self._made.values():
@@ -219,8 +229,7 @@ class Runtime:
         while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
         """
         session, ticket = self._prepare(prompt, output, options)
-        assert self._group is not None
-        self._group.start_soon(self._carry_out, session, ticket)
+        self._spawn(session, ticket)
         return session
 
     @overload
@@ -342,7 +351,12 @@ class Runtime:
 
         session.beginning.prepare = prepare
         self._sessions[session.request_id] = session
+        self._spawn(session, ticket)
+
+    def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
+        """Carry a request out in a task of its own, which nobody can cancel but who takes all of the runtime down."""
         assert self._group is not None
+        session.when_cancelled = "" if self._keeper is None else _CANCELLED
         self._group.start_soon(self._carry_out, session, ticket)
 
     def _check_usable(self, options: RequestOptions) -> None:

@@ -69,9 +69,8 @@ __all__ = ["RequestSession"]
 
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
 _FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed})
-_TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
-_MAYBE_TOLD = _FROM_BUS | _TERMINAL
-_ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, *_TERMINAL})
+_MAYBE_TOLD = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed, *_FROM_BUS})
+_ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 
 class RequestSession(SessionHandle):
@@ -113,6 +112,7 @@ class RequestSession(SessionHandle):
         "sending",
         "tools",
         "waits",
+        "when_cancelled",
     )
 
     def __init__(
@@ -165,6 +165,7 @@ class RequestSession(SessionHandle):
         self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
         self.leaves = ""  # why the request is left for another process to go on with
+        self.when_cancelled = ""  # the same, for when its task is cancelled; else it ends then
         self._scope: anyio.CancelScope | None = None  # around all that it does, where it may be left
         self._logs = True  # whether lines of INFO are written, as of the beginning
         self.depth = 0  # how many requests are above this one
@@ -186,8 +187,7 @@ class RequestSession(SessionHandle):
         return self._status
 
     def _status_if_wanted(self) -> StatusTeller | None:
-        is_wanted = self._status is None and self._bus.wants(StatusChanged, self.request_id)
-        return self.status if is_wanted else self._status
+        return self._status or (self.status if self._bus.wants(StatusChanged, self.request_id) else None)
 
     def new_messages(self) -> list[Message]:
         """What the request adds to its conversation: all messages but those that `prepare` gave; if it began."""
@@ -210,12 +210,11 @@ class RequestSession(SessionHandle):
         """
         state, now = self._state, self._bus.clock()
         options["limits"] = sub_request_limits(state, call_id, now, self.depth, options.get("limits"))
-        spent = state.tool_calls >= state.limits.max_tool_calls
         child = RequestSession(
             self._bus,
             provider or self.providers,
             [read_prompt(prompt)],
-            tools=() if spent else tools,
+            tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
             parent=(self.request_id, call_id),
             output=output,
             **inherited(self.options, self._journal, options),
@@ -234,12 +233,13 @@ class RequestSession(SessionHandle):
     async def run(self) -> RequestResult[Any]:
         """Carry the request out, in this task. Cancelling this ends the request as `cancelled`, and is passed on.
 
-        Returns the result, also for requests that failed, and raises nothing of its own.
+        Or leaves it, with `when_cancelled`. Returns the result, also of a failed request; raises nothing of its own.
         """
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
         mailbox = Mailbox(self.request_id, None)  # until the bus has given a real one
+        by_host = True  # until it is known to have been otherwise
         try:
             mailbox = self._open_mailbox()
             self._logs = logger.isEnabledFor(logging.INFO)
@@ -250,12 +250,13 @@ class RequestSession(SessionHandle):
                 with anyio.CancelScope() as self._scope:
                     if not self.leaves:
                         await self._live(mailbox)
+            by_host = False
         except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
             self._crash(exc)
         finally:
             try:
                 if self._state.ending is None:
-                    await self._abandon()
+                    await self._abandon(by_host=by_host)
             except Exception as exc:  # however it broke: nobody may wait for ever
                 self._crash(exc)
             finally:
@@ -279,8 +280,7 @@ class RequestSession(SessionHandle):
     async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
         """Perform commands until the end, or until a timer fires.
 
-        One scope serves wait after wait, each with a deadline of its own: a new scope for each would cost as much as
-        the wait. One that has fired is left and never armed again.
+        One scope serves all waits, since a new one for each would cost as much. One that has fired is not armed again.
         """
         while not scope.cancel_called:
             command = pending(self._state)
@@ -430,9 +430,8 @@ class RequestSession(SessionHandle):
     def leave(self, reason: str) -> bool:
         """Stop, and leave the request unfinished in its journal, so that another process can go on with it.
 
-        Calls that run are given up here; results that have come are kept. The handle's result is `cancelled` and
-        `resumable`; no ending goes out. A request that has not begun, or that has no journal, is cancelled. False when
-        it does not run (any more).
+        Calls that run are given up here; results that have come are kept. The result is `cancelled` and `resumable`; no
+        ending goes out. One that has not begun, or has no journal, is cancelled. False when it does not run (any more).
         """
         if self._journal is None or self._state.phase is NEW:
             return self.cancel(reason)
@@ -443,8 +442,11 @@ class RequestSession(SessionHandle):
             self._scope.cancel()
         return True
 
-    async def _abandon(self) -> None:
+    async def _abandon(self, *, by_host: bool) -> None:
         """The host cancelled the task, or the request is left: end here, now. Awaits nothing but the journal."""
+        if by_host:  # its caller has given it up, though it be left in the same moment; or the runtime goes down
+            why = "" if self._state.phase is NEW else self.when_cancelled
+            self.leaves = why and (self.leaves or why)
         inputs: list[Any] = self._mailbox.drain_what_counts(goes_on=bool(self.leaves)) if self._mailbox else []
         if self.leaves:
             await self._written(inputs)  # all of it was told already

@@ -31,6 +31,7 @@ from toolbus.keeping import Keeper
 from toolbus.mailbox import Mailbox
 from toolbus.messages import ToolMessage
 from toolbus.model_call import ModelCall
+from toolbus.runtime import Runtime
 from toolbus.scheduling import Schedule
 from toolbus.session import RequestSession
 
@@ -376,3 +377,19 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
         return has_turn and (session.leaves != "" or self._on_failure == "warn")
 
     patch.setattr(Keeper, "let_go", forgetful)
+
+
+@bug("G18")
+def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
+    patch.setattr(ToolDispatcher, "_go_down", lambda self: None)
+
+
+@bug("G18")
+def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before an application found it: a request whose task is cancelled first, is cancelled."""
+
+    def carried(self: Any, session: RequestSession, ticket: Any) -> None:
+        self._group.start_soon(self._carry_out, session, ticket)
+
+    patch.setattr(Runtime, "_spawn", carried)

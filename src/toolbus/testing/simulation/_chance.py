@@ -9,6 +9,7 @@ from typing import TypeVar
 __all__ = ["Chance"]
 
 T = TypeVar("T")
+Name = TypeVar("Name", bound=str)
 
 _HAIR = 1e-6  # seconds: more than the rounding of a clock that counts from the epoch
 _BLINK = 1e-3
@@ -38,7 +39,7 @@ class Chance:
         """One of these."""
         return self._random.choice(choices)
 
-    def weighted(self, choices: dict[str, float]) -> str:
+    def weighted(self, choices: dict[Name, float]) -> Name:
         """One of the keys, as often as their weights say."""
         return self._random.choices(list(choices), list(choices.values()))[0]
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
+
+import anyio
 
 from .._loop import VirtualTimeLoop
 from ._tools import PROCESS
 
-__all__ = ["SteadyLoop"]
+__all__ = ["PausingLoop", "SteadyLoop", "steady_scopes"]
 
 _Held = tuple[asyncio.Handle, Callable[..., object], tuple[Any, ...], contextvars.Context]
 
@@ -109,6 +112,24 @@ class PausingLoop(SteadyLoop):
             callback(*args)
         else:
             held.append((ours[0], callback, args, context))
+
+
+@contextmanager
+def steady_scopes() -> Generator[None]:
+    """Inside of a `SteadyLoop`: one scope after the other is cancelled in an order that is the same each time.
+
+    anyio keeps the scopes within a scope in a set, so their order is that of their addresses, as with tasks.
+    """
+    kind: Any = type(anyio.CancelScope())
+    kind.__hash__ = _number_of_host
+    try:
+        yield
+    finally:
+        del kind.__hash__
+
+
+def _number_of_host(scope: Any) -> int:
+    return hash(scope._host_task)  # noqa: SLF001 -- set before it joins those of another one
 
 
 def _steady(loop: Any, coroutine: Any, **keywords: Any) -> _Task:

@@ -1,4 +1,4 @@
-"""What becomes of each process of a simulated world: it is left, drained, killed or paused, and another goes on."""
+"""What becomes of each process of a simulated world: it is left, drained, killed and so on, and another goes on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ._chance import Chance
 
 __all__ = ["Plan", "Way", "plans_of"]
 
-Way: TypeAlias = Literal["left", "drained", "killed", "paused"]
-_WAYS = {"killed": 6.0, "paused": 2.5, "drained": 1.5}
+Way: TypeAlias = Literal["left", "drained", "cancelled", "killed", "paused"]
+_WAYS: dict[Way, float] = {"killed": 6.0, "paused": 2.5, "cancelled": 2.5, "drained": 1.5}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def _death(chance: Chance, model_seconds: float) -> Plan:
     if way == "drained":
         plan = _drained(chance, model_seconds)
     else:
-        plan = Plan(way="killed" if way == "killed" else "paused", pause_seconds=chance.pick([1.0, 5.0, 40.0]))
+        plan = Plan(way=way, pause_seconds=chance.pick([1.0, 5.0, 40.0]))
         when = chance.whole(0, 2)
         if when == 0:
             plan.after_seconds = chance.around(model_seconds) + chance.below(2.0)

@@ -10,7 +10,7 @@ import anyio
 
 from ...bus import EventBus
 from ...errors import ConversationBusy, NotRunning, Overloaded, StoreError
-from ...events import Event, ToolCallCompleted
+from ...events import Event, ToolCallCompleted, ToolCallFailed
 from ...outcome import RequestResult
 from ...runtime import Runtime
 from ...session import RequestSession
@@ -64,6 +64,7 @@ class Process:
         self.order: list[Event] = []
         self.is_dead = False
         self._scope = anyio.CancelScope()
+        self._host = anyio.CancelScope()  # around the runtime and all who use it
         self._appends = 0
         self._events = 0
         self._grace = chance.pick([1.0, 30.0])
@@ -85,7 +86,7 @@ class Process:
             self.makes_way.set()
 
     async def _live(self) -> None:
-        world, plan = self.world, self.plan
+        plan = self.plan
         self.bus.connect(Event, self.watch)
         if plan.at_event:
             self.bus.connect(Event, self._count_event)
@@ -93,22 +94,27 @@ class Process:
         async with anyio.create_task_group() as self.group:
             Actors(self).listen()
             self.bus.connect(Event, self.order.append)
-            if plan.way in ("killed", "paused") and not (plan.at_append or plan.at_event):
+            if plan.way in ("killed", "paused", "cancelled") and not (plan.at_append or plan.at_event):
                 self.group.start_soon(self._end_in_time)
-            async with runtime, anyio.create_task_group() as asking:
-                if self.number:
-                    asking.start_soon(self._go_on, runtime, asking)
-                for number in range(1 if self.number else world.requests):
-                    asking.start_soon(self._ask, runtime, number)
-                if plan.way == "drained":
-                    await anyio.sleep(plan.after_seconds)
-                    await runtime.drain(grace_seconds=world.chance(self.named("drain")).below(3.0))
-            for session in self._started:
-                self._take(await session.result())
+            with self._host:
+                await self._use(runtime)
+            for session in tuple(self._started):
+                await self._wait_for(session)
             await self._look_at_what_is_left()
             self.watch.listeners()
             self._look_at_the_dispatcher(runtime)
             self.group.cancel_scope.cancel()
+
+    async def _use(self, runtime: Runtime) -> None:
+        world, plan = self.world, self.plan
+        async with runtime, anyio.create_task_group() as asking:
+            if self.number:
+                asking.start_soon(self._go_on, runtime, asking)
+            for number in range(1 if self.number else world.requests):
+                asking.start_soon(self._ask, runtime, number)
+            if plan.way == "drained":
+                await anyio.sleep(plan.after_seconds)
+                await runtime.drain(grace_seconds=world.chance(self.named("drain")).below(3.0))
 
     def _runtime(self) -> Runtime:
         world = self.world
@@ -144,11 +150,9 @@ class Process:
                 if chance.says(0.3):
                     session = runtime.start(f"q{number}", conversation_id=conversation, **options)
                     self._started.append(session)
-                    result = await session.result()
-                    self._started.remove(session)
+                    await self._wait_for(session)
                 else:
-                    result = await runtime.run(f"q{number}", conversation_id=conversation, **options)
-                self._take(result)
+                    self._take(await runtime.run(f"q{number}", conversation_id=conversation, **options))
         except (Overloaded, ConversationBusy, NotRunning):
             self.refused += 1
 
@@ -159,6 +163,7 @@ class Process:
             try:
                 for session in await runtime.resume(options=self._options):
                     self.world.faults["resumed"] += 1
+                    self._started.append(session)
                     asking.start_soon(self._wait_for, session)
             except NotRunning:
                 return
@@ -170,12 +175,16 @@ class Process:
         return {"compression": self.world.compression}
 
     async def _wait_for(self, session: RequestSession) -> None:
-        self._take(await session.result())
+        result = await session.result()
+        self._started.remove(session)
+        self._take(result, is_carried=True)
 
-    def _take(self, result: RequestResult[Any]) -> None:
+    def _take(self, result: RequestResult[Any], *, is_carried: bool = False) -> None:
         """A result: where the request was left, what was done of it is durable, and it can go on."""
         self.results.append(result)
         request_id, disk = result.request_id, self.world.disk
+        if is_carried and disk.journals and not self.is_dead:
+            self._look_at_who_ended(result)
         if self.is_dead or not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):
             return
         ending, request = disk.endings.get(request_id), self.watch.requests.get(request_id)
@@ -186,6 +195,17 @@ class Process:
         for call_id, call in request.calls.items():
             is_kept = not isinstance(call.terminal, ToolCallCompleted) or call.terminal.event_id in known
             self.watch.note("G18", is_kept, f"the request of {call_id} was left, and its result is lost")
+            is_cancelled = isinstance(call.terminal, ToolCallFailed) and call.terminal.reason == "cancelled"
+            asked = request.cancelled_at < float("inf") or request.limits.on_failure == "fail_fast"
+            self.watch.note("G18", asked or not is_cancelled, f"{call_id} was cancelled, and its request was left")
+
+    def _look_at_who_ended(self, result: RequestResult[Any]) -> None:
+        """A request that the runtime carries, and that has begun, is cancelled by nobody but people."""
+        request = self.watch.requests.get(result.request_id)
+        if request is None or result.outcome != "cancelled" or result.resumable or not request.replies:
+            return
+        asked = request.cancelled_at < float("inf") or self.handle.has_failed(result.request_id)
+        self.watch.note("G18", asked, f"{result.request_id} was cancelled with its runtime, and not left")
 
     # --------------------------------------------------------------------------------------------------- endings
 
@@ -210,6 +230,9 @@ class Process:
             self.kill()
         elif self.plan.way == "paused":
             self._pause(self.plan.pause_seconds)
+        elif self.plan.way == "cancelled":
+            self.world.faults["runtime cancelled"] += 1
+            self._host.cancel()
 
     def kill(self) -> None:
         """As SIGKILL does: nothing that happens here from now on is ever seen."""

@@ -17,7 +17,7 @@ from ...events._base import ids_from
 from .._loop import VirtualDeadlock
 from ._end import look_at_the_disk, look_at_the_process
 from ._findings import Broken, SeedReport, SimulationFailed
-from ._loop import PausingLoop, SteadyLoop
+from ._loop import PausingLoop, SteadyLoop, steady_scopes
 from ._plans import Plan
 from ._process import Process
 from ._timeline import timeline
@@ -102,6 +102,11 @@ class _Run:
         self.warned: set[str] = set()  # requests of which the log has told that they go on without their journal
 
     async def go(self) -> SeedReport:
+        """Let the world go, to its end."""
+        with steady_scopes():
+            return await self._go()
+
+    async def _go(self) -> SeedReport:
         world = self._world
         self._scope = anyio.CancelScope()
         with self._scope, anyio.move_on_after(_LONGEST_SECONDS) as patience:
