@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any, cast
 
 from toolbus.messages import ToolMessage, UserMessage, user_text
@@ -31,10 +30,11 @@ _HELP = (
 
 def play(request: ModelRequest) -> Step:
     """The next reply: a call, or the answer."""
-    asked = next(each for each in reversed(request.messages) if isinstance(each, UserMessage))
+    last = max(place for place, each in enumerate(request.messages) if isinstance(each, UserMessage))
+    asked = request.messages[last]
+    assert isinstance(asked, UserMessage)
     question = user_text(asked)
-    since = list(takewhile(lambda each: each is not asked, reversed(request.messages)))[::-1]
-    results = [each for each in since if isinstance(each, ToolMessage)]
+    results = [each for each in request.messages[last:] if isinstance(each, ToolMessage)]
     if match := _STYLE.search(question):
         step = _find_and_style(match, results, with_edges="edges" in question)
         if step.calls and not request.tools:  # the rounds are used up

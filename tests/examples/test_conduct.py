@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from contextlib import nullcontext
 from importlib import import_module
@@ -70,6 +71,18 @@ def test_a_real_model_is_asked_for_by_the_same_flag_in_each(name: str, capsys: p
         import_module(f"{name}.__main__").main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "--provider NAME a real model, such as openai:gpt-5-mini or ollama:llama3.2 " in said
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_readme_has_each_flag_and_no_other(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    example = import_module(f"{name}.__main__")
+    with pytest.raises(SystemExit):
+        example.main(["--help"])
+    known = {*re.findall(r"--[a-z-]+", capsys.readouterr().out.partition("options:")[0])}
+    table = re.findall(
+        r"^\| (`--.*?) \| ", Path(str(example.__file__)).with_name("README.md").read_text(), re.MULTILINE
+    )
+    assert {*re.findall(r"--[a-z-]+", " ".join(table))} == known
 
 
 @pytest.mark.parametrize(
