@@ -63,8 +63,9 @@ def in_a_process(name: str, *, quick: bool) -> list[Row]:
         )
     except subprocess.TimeoutExpired:
         return [Row(name, "-", "-", remark=f"was not done within {LONGEST_SECONDS:.0f} s")]
+    if done.stderr.strip():
+        print(f"\n{done.stderr.strip()}", file=sys.stderr)
     if done.returncode:
-        print(done.stderr, file=sys.stderr)
         said = [line.strip(" |+-") for line in done.stderr.splitlines()]
         return [Row(name, "-", "-", remark=f"failed: {next(filter(None, reversed(said)), 'it says nothing')}")]
     return rows_from(json.loads(done.stdout.splitlines()[-1]))

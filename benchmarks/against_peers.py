@@ -89,8 +89,8 @@ def python_of(name: str) -> Path:
     ):
         done = subprocess.run([uv, *command], check=False, capture_output=True, text=True, cwd=PEERS)
         if done.returncode:
-            said = " ".join(done.stderr.split())
-            raise PeerFailed(f"did not install: {said[:300]}")
+            print(f"{name} does not install:\n{done.stderr.strip()}", file=sys.stderr)  # it may name a registry
+            raise PeerFailed("did not install; why, the run says on standard error")
     stamp.write_text(key, encoding="utf-8")
     return python
 

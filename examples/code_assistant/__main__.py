@@ -27,11 +27,13 @@ from .scripted import scripted_model
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answer as the arguments say; the exit status."""
     options = _parser().parse_args(arguments)
-    question: str | None = options.plain
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
+    question: str | None = options.ask
     if question is None and not all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)):
-        return _told('the screen needs a terminal; for pipes there is --plain "QUESTION"')
+        return _told('the screen needs a terminal; for pipes there is --ask "QUESTION"')
     if question is not None and not question.strip():
-        return _told('the question is empty: --plain "QUESTION"')
+        return _told('the question is empty: --ask "QUESTION"')
     directory: Path = options.dir
     try:
         index = None if options.no_index else CodeIndex(directory, rerank=False if options.words_only else None)
@@ -42,12 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0 if turn.status == "completed" else 1
         from .screen import show  # noqa: PLC0415 -- Textual is not needed for anything else
 
-        return anyio.run(show, runtime, index, f"{options.provider or 'a script, no model'}\n{directory}")
+        model = options.provider or "a script, no language model (--provider NAME asks one)"
+        return anyio.run(show, runtime, index, f"Model: {model}.\n\n{directory}")
     except ToolbusError as wrong:
         return _told(str(wrong))
     except KeyboardInterrupt:
-        return _told("interrupted", 130)
-    except BrokenPipeError:  # whoever reads has enough, and Python would complain when it flushes
+        print()
+        return 130
+    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
@@ -56,18 +60,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="code_assistant", description="Ask about a source tree.")
     sources = Path(toolbus.__file__).parent
     parser.add_argument("--dir", type=Path, metavar="PATH", default=sources, help="the sources (toolbus's own)")
-    parser.add_argument("--provider", metavar="NAME", help="such as openai:gpt-5-mini, ollama:llama3.2 or extractive")
-    parser.add_argument("--plain", metavar="QUESTION", help="answer one question, without a screen")
+    parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
+    parser.add_argument("--ask", metavar="QUESTION", help="answer one question, without a screen")
     parser.add_argument("--words-only", action="store_true", help="search by words, without the model for the order")
     parser.add_argument("--no-index", action="store_true", help="see what becomes of a tool that fails")
     return parser
 
 
-def _told(problem: str, status: int = 2) -> int:
+def _told(problem: str) -> int:
     print(f"code_assistant: {problem}", file=sys.stderr)
-    return status
+    return 2
 
 
 if __name__ == "__main__":
-    logging.getLogger("toolbus").addHandler(logging.NullHandler())  # what it warns of is on the screen already
+    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
     sys.exit(main())

@@ -1,6 +1,6 @@
 """What a question and its answer look like, folded from the events of the request. Knows no screen and no runtime.
 
-The screen draws a whole `Turn` after each event; `--plain` prints the lines that `take` returns.
+The screen draws a whole `Turn` after each event; `--ask` prints the lines that `take` returns.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import logging
 import os
 import secrets
@@ -12,7 +11,6 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import anyio
 import anyio.from_thread
@@ -61,15 +59,15 @@ async def typed_lines(source: int = 0) -> AsyncIterator[str]:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(prog="game_client", description=__doc__)
-    parser.add_argument("--turns", type=int, default=None, metavar="N", help="turns of autoplay (15; with --manual 0)")
-    parser.add_argument("--manual", action="store_true", help="go on with what you type, until Ctrl-D")
+    parser.add_argument("--turns", type=int, default=None, metavar="N", help="turns of autoplay (15; with --chat 0)")
+    parser.add_argument("--chat", action="store_true", help="go on with what you type, until Ctrl-D")
     parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
     parser.add_argument("--conversation", default="ada", metavar="NAME", help="the pilot, and the conversation (ada)")
     parser.add_argument("--store", type=Path, metavar="FILE", help="where it is kept (among the user's state)")
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="which galaxy (7)")
     given = parser.parse_args(arguments)
     if given.turns is None:
-        given.turns = 0 if given.manual else 15
+        given.turns = 0 if given.chat else 15
     if given.turns < 0:
         parser.error(f"--turns is {given.turns}; give 0 or more")
     if not given.conversation.strip() or len(given.conversation.split()) != 1:
@@ -80,6 +78,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play; the exit status."""
     given = parse(arguments)
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
     password = secrets.token_hex(8)
     try:
         path: Path = given.store or usual_store()
@@ -100,11 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             password=password,
             turns=given.turns,
             typed=typed_lines(),
-            waits=given.manual,
+            waits=given.chat,
         )
-        if given.manual:
+        print(f"Model: {given.provider or 'a script, no language model (--provider NAME asks one)'}.")
+        if given.chat:
             print("Type to the model; Ctrl-D ends it.")
         anyio.run(game)
+    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (ConfigurationError, StoreError, OSError, RuntimeError) as exc:
         print(f"game_client: {exc}", file=sys.stderr)
         return 2
@@ -116,6 +120,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    cast("io.TextIOWrapper", sys.stdout).reconfigure(errors="replace")  # for terminals that have no arrows
     logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
     sys.exit(main())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolbus import Interceptor, ToolContext
+from toolbus.core.plain_text import clip, one_line
 from toolbus.core.tokens import estimate_message
 from toolbus.events import (
     Event,
@@ -71,11 +72,11 @@ class Screen:
             case ModelResponded(message=AssistantMessage(tool_calls=asked)):
                 self._arguments |= {each.call_id: each.arguments for each in asked}
             case ModelRetrying():
-                self.show(f"   … the model is asked again: {event.error}")
+                self.show(f"   … the model is asked again: {cut(event.error)}")
             case ToolCallCompleted() | ToolCallFailed():
                 mark, told = ("✓", event.content) if isinstance(event, ToolCallCompleted) else ("✗", event.error)
                 arguments = self._arguments.pop(event.call_id, "")  # of calls before a restart they are not known
-                self.show(f"   {mark} {event.name} {cut(arguments, 44)} → {cut(told)}".replace("  →", " →"))
+                self.show(f"   {mark} {cut(event.name)} {cut(arguments, 44)} → {cut(told)}".replace("  →", " →"))
             case HistoryCompressed():
                 saved = 1 - event.after_tokens / event.before_tokens
                 self.show(
@@ -94,17 +95,16 @@ class Screen:
                 limit = reason.removeprefix("max_rounds=")
                 self.show(f"   ✗ turn aborted: too many tool call rounds (limit: {limit}); try another prompt")
             case RequestCompleted():
-                self.show(f"   ✗ turn aborted: {event.reason}")
+                self.show(f"   ✗ turn aborted: {cut(event.reason, 300)}")
             case RequestFailed():
-                self.show(f"   ✗ turn aborted: {event.error}; the conversation goes on")
+                self.show(f"   ✗ turn aborted: {cut(event.error, 300)}; the conversation goes on")
             case _:
                 self.show("   ✗ turn cancelled")
 
 
 def cut(text: str, chars: int = 72) -> str:
-    """The beginning of a text, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= chars else f"{line[: chars - 1]}…"
+    """The beginning of a text, on one line, with nothing in it that steers a terminal: others may have written it."""
+    return clip(one_line(text), chars)
 
 
 class Scales(Interceptor):

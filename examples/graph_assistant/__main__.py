@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print()
         return 130
-    except BrokenPipeError:  # whoever read this has gone; https://docs.python.org/3/library/signal.html#note-on-sigpipe
+    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 141
 
 
 def _answers(options: argparse.Namespace) -> list[RequestResult[None]]:
@@ -54,8 +54,8 @@ def _answers(options: argparse.Namespace) -> list[RequestResult[None]]:
         max_result_chars=options.max_result_chars,
         include_data=not options.no_data,
     )
-    who = options.provider or "a script, which is no language model (--provider asks one)"
-    print(f"A graph of {len(graph.nodes)} nodes and {len(graph.edges)} edges. The model: {who}.")
+    who = options.provider or "a script, no language model (--provider NAME asks one)"
+    print(f"A graph of {len(graph.nodes)} nodes and {len(graph.edges)} edges. Model: {who}.")
     if not options.chat:
         return anyio.run(ask, runtime, _announced(DIALOGUES if options.ask is None else [options.ask]))
     # input() blocks, so each question gets an event loop of its own. The runtime keeps the conversation.
@@ -69,11 +69,12 @@ def _announced(questions: Sequence[str]) -> Iterator[str]:
 
 
 def _typed() -> Iterator[str]:
-    """What the user types, until the end of the input or an empty line."""
-    print("Ask about the graph; an empty line ends it.")
+    """What the user types, until the end of the input."""
+    print("Ask about the graph; Ctrl-D ends it.")
     try:
-        while line := input("\nYou: ").strip():
-            yield line
+        while True:
+            if line := input("\nYou: ").strip():
+                yield line
     except EOFError:
         print()
 
@@ -82,7 +83,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="graph_assistant", description=__doc__)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ask", metavar="QUESTION", help="one question instead of the dialogues")
-    what.add_argument("--chat", action="store_true", help="type questions, one conversation")
+    what.add_argument("--chat", action="store_true", help="type questions, one conversation, until Ctrl-D")
     parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
     parser.add_argument("--max-rounds", type=int, default=5, metavar="N", help="replies with tool calls (default: 5)")
     parser.add_argument(
@@ -97,5 +98,5 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    logging.getLogger("toolbus.session").setLevel(logging.ERROR)  # which calls fail, the screen says
+    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
     sys.exit(main())

@@ -22,7 +22,7 @@ from .tools import affected_edges, affected_nodes
 __all__ = ["SHOWN", "ending", "line"]
 
 SHOWN = (StatusChanged, RoundStarted, ToolCallRequested, ToolCallCompleted, ToolCallFailed, HistoryCompressed)
-_WIDTH = 110
+_WIDTH = 98
 _MOST = 500  # characters of a result; the model reads more
 
 
@@ -37,7 +37,9 @@ def line(event: Event) -> str:
             count = f"{event.message_count} message{'s' if event.message_count > 1 else ''}"
             return f"  {processing}turn {event.round + 1} starts: {count}"
         case ToolCallRequested():
-            given = ", ".join(f"{name}={json.dumps(value)}" for name, value in event.arguments.items())
+            given = ", ".join(
+                f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in event.arguments.items()
+            )
             said = f"  call   {event.name}({given})"
         case ToolCallCompleted():
             said = f"  result {event.content}"

@@ -39,7 +39,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--scenario", metavar="NAME", choices=SCENARIOS, help="one scenario, instead of all of them")
     what.add_argument("--chat", action="store_true", help="type your own questions, until Ctrl-D")
-    parser.add_argument("--provider", metavar="NAME", help="a real model, such as ollama:llama3.2 or openai:gpt-5-mini")
+    parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
     parser.add_argument("--quick", metavar="NAME", help="the model that words the status line (that of --provider)")
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="for a request (120; 3 in the time-out's scene)"
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = sys.stdout
     if reconfigure := getattr(out, "reconfigure", None):
         reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.ERROR)
     if given.debug:
+        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
         logging.getLogger("toolbus").setLevel(logging.DEBUG)
     try:
         with contextlib.ExitStack() as stack:
@@ -73,10 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"status_chat: {exc}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print()
         return 130
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        return 0
+        return 141
 
 
 class _Program:
@@ -87,6 +88,7 @@ class _Program:
         self._screen = screen
         self._provider = given.provider or MODEL
         self._quick = given.quick or given.provider or QUICK
+        self._model = f"Model: {given.provider or 'a script, no language model (--provider NAME asks one)'}."
 
     def run(self) -> int:
         """The exit status."""
@@ -101,6 +103,8 @@ class _Program:
         status = 0
         for each in scenarios:
             runtime = self._make(each.timeout_seconds)
+            if not told:
+                self._screen.tell(f"{self._model}\n")
             self._screen.tell(f"{each.name}: {each.shows}\n> {each.question}")
             result = self._ask(runtime, each.question)
             told.append(f"{each.name:15} {result.outcome:10} {'' if result.ok else why(result)}".rstrip())
@@ -114,11 +118,11 @@ class _Program:
     def _chat(self) -> int:
         """One conversation, line by line."""
         runtime = self._make(LIMITS.timeout_seconds)
-        self._screen.tell(f"A chat with {self._provider}. Ctrl-C stops an answer, Ctrl-D ends the chat.")
+        self._screen.tell(f"{self._model}\nType to it; Ctrl-C stops an answer, Ctrl-D ends the chat.")
         while True:
             try:
                 question = input("> " if sys.stdin.isatty() else "").strip()
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 self._screen.tell()
                 return 0
             if question:
@@ -144,4 +148,5 @@ class _Program:
 
 
 if __name__ == "__main__":
+    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells; --debug says otherwise
     sys.exit(main())

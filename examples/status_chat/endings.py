@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolbus import RequestResult
+from toolbus.core.plain_text import one_line
 
 __all__ = ["note_of", "status_of", "why"]
 
@@ -38,7 +39,11 @@ def note_of(result: RequestResult[Any]) -> str:
 
 
 def why(result: RequestResult[Any]) -> str:
-    """Why it is no answer, in words: the limit that was reached, what the model said, or the error."""
+    """Why it is no answer, in words on one line: the limit that was reached, what the model said, or the error."""
+    return one_line(_why(result))  # models and servers may have written anything
+
+
+def _why(result: RequestResult[Any]) -> str:
     limit, _, value = result.reason.partition("=")
     if limit in _LIMITS:
         return _LIMITS[limit].format(value)

@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from toolbus.core.plain_text import clean
+
 __all__ = ["LiveScreen", "Screen", "open_screen"]
 
 _NOTE = -1  # a paragraph behind all of the model's
@@ -54,7 +56,7 @@ class Screen:
         if paragraph != self._paragraph:
             self._end_line()
         self._paragraph = paragraph
-        self._write(plain(piece))
+        self._write(clean(piece))
         self._is_open = not piece.endswith("\n")
 
     def take_back(self, paragraph: int) -> None:
@@ -103,7 +105,7 @@ class LiveScreen(Screen):
             self._live.refresh()  # a status that is there for a moment is drawn as well
 
     def say(self, piece: str, paragraph: int) -> None:
-        self._paragraphs[paragraph] = self._paragraphs.get(paragraph, "") + plain(piece)
+        self._paragraphs[paragraph] = self._paragraphs.get(paragraph, "") + piece
 
     def take_back(self, paragraph: int) -> None:
         self._paragraphs.pop(paragraph, None)
@@ -116,16 +118,11 @@ class LiveScreen(Screen):
 
     def _picture(self) -> Group:
         """The status, and as much of the answer's end as the window holds; in the end, all of it."""
-        answer = "\n\n".join(each.strip() for each in self._paragraphs.values())
+        answer = "\n\n".join(clean(each).strip() for each in self._paragraphs.values())
         lines = list(Text(answer).wrap(self._console, self._console.width)) if answer else []
         if self._is_over:
             return Group(Text.assemble(("■ ", "cyan"), self._said), *lines)
         return Group(self._spinner, *lines[-max(1, self._console.height - 2) :])
-
-
-def plain(text: str) -> str:
-    """Text of a model's without what would steer the terminal."""
-    return "".join(each for each in text if each.isprintable() or each == "\n")
 
 
 def open_screen(out: IO[str]) -> Screen:

@@ -58,7 +58,9 @@ async def typed_lines(source: int = 0) -> AsyncGenerator[str]:
 
     def read() -> None:  # in a thread of its own that nobody waits for, since a reading cannot be ended
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, RuntimeError):
-            with open(source, closefd=False) as stdin:  # and not sys.stdin, which the interpreter locks at its end
+            with open(
+                source, closefd=False, errors="replace"
+            ) as stdin:  # and not sys.stdin, which the interpreter locks at its end
                 for line in stdin:
                     anyio.from_thread.run(send.send, line.strip(), token=token)
             anyio.from_thread.run(send.aclose, token=token)

@@ -31,7 +31,7 @@ SHOWN: tuple[type[Event], ...] = (
     ToolCallFailed,
     RequestResumed,
 )
-_WIDTH = 118
+_WIDTH = 98
 
 
 def line(event: Event) -> str:
@@ -39,15 +39,15 @@ def line(event: Event) -> str:
     match event:
         case ToolCallRequested():
             arguments = ", ".join(f"{name}={_json(value)}" for name, value in event.arguments.items())
-            return _clipped(f"  calls {event.name}({arguments})")
+            return _clipped(f"  call {event.name}({arguments})")
         case ToolCallProgress():
             return _clipped(f"    {event.message}")
         case ToolCallRetrying():
             return _clipped(f"    tries again: {event.error}")
         case ToolCallCompleted():
-            return _clipped(f"  gets {event.content}")
+            return _clipped(f"  result {event.content}")
         case ToolCallFailed():
-            return _clipped(f"  fails {event.error}")
+            return _clipped(f"  failed {event.error}")
         case RequestResumed():
             return "  goes on after a restart"
         case _:
@@ -88,7 +88,7 @@ def _wrapped(value: Any) -> str:
         _WIDTH,
         initial_indent="  ",
         subsequent_indent=" " * 6,
-        max_lines=4,
+        max_lines=5,
         placeholder=" …",
         break_on_hyphens=False,
     )

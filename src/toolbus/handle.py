@@ -91,7 +91,7 @@ class SessionHandle:
         self._above: SessionHandle | None = None  # the request whose vault is this one's too
         self.secrecy: Secrecy | None = None  # until there is a secret to keep
         if secrets:
-            self.share_vault(Vault(secrets))
+            self.share_vault(Vault(secrets, self.conversation_id))
 
     def keep_secrets(self) -> Secrecy:
         """How the request keeps its secrets, from now on."""

@@ -73,7 +73,8 @@ class SessionOptions(TypedDict, total=False):
     so itself. Text is no data. Listeners, and the request's result, always have all of it."""
     secrets: Sequence[NamedSecret] | None
     """Values that are never told: in events, logs and what the model is sent, references stand in their place. With
-    those of a runtime. At least 4 characters each; texts, or `pydantic.SecretStr`."""
+    those of a runtime. At least 4 characters each; texts, or `pydantic.SecretStr`. In a pair with a name of your own,
+    such as ("mail password", value), one keeps its reference over restarts."""
     late_results: LateResults
     """What becomes of a result that comes after its call was given up. "event" (the default): `ToolCallLate` tells
     of it. "drop": nothing does. "next_turn": a runtime also puts it in front of the conversation's next turn."""
@@ -182,8 +183,17 @@ def _are_prices(given: Any) -> bool:
 def _are_secrets(given: Any) -> bool:
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         return False
-    values = [each.get_secret_value() if isinstance(each, SecretStr) else each for each in cast("Sequence[Any]", given)]
-    return all(isinstance(each, str) and len(each) >= SHORTEST for each in values)
+    return all(_is_secret(each) for each in cast("Sequence[Any]", given))
+
+
+def _is_secret(given: Any) -> bool:
+    if isinstance(given, tuple):
+        pair = cast("tuple[Any, ...]", given)
+        return (
+            len(pair) == len(("name", "value")) and bool(pair[0]) and isinstance(pair[0], str) and _is_secret(pair[1])
+        )
+    value = given.get_secret_value() if isinstance(given, SecretStr) else given
+    return isinstance(value, str) and len(value) >= SHORTEST
 
 
 def _is_size(given: Any) -> bool:
@@ -205,7 +215,10 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "prices": (_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
     "note_failures": (_is(bool), "say True or False"),
     "compression": (_is(Compression), "give Compression(max_context_tokens=100_000), say"),
-    "secrets": (_are_secrets, f"give a list of texts or SecretStr, each of at least {SHORTEST} characters"),
+    "secrets": (
+        _are_secrets,
+        f"give a list of texts or SecretStr, each of at least {SHORTEST} characters, or in a pair behind a name for it",
+    ),
     "max_result_chars": (_is_size, f"give a whole number of at least {MIN_CHARS}"),
     "repair_history": (_is(bool), "say True or False"),
     "raise_on_failure": (_is(bool), "say True or False"),

@@ -15,6 +15,7 @@ import anyio
 from .agreement import limits_in, memo_in, messages_from, options_in, provider_name
 from .errors import ApplicationError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
 from .events import RequestStarted
+from .inputs import Instructions
 from .keeping import Keeper
 from .logs import logger
 from .messages import Message, UserMessage
@@ -59,9 +60,15 @@ class Resumption:
 
 
 class Unfinished:
-    """The requests of a store, as a runtime finds them. `make` makes a session of messages, output type and options."""
+    """The requests of a store, as a runtime finds them. `make` makes a session of messages, output type and options.
 
-    def __init__(self, store: Store, keeper: Keeper, make: Make, options: OptionsFor | None) -> None:
+    `instructions` are those of the runtime, and `options` are as for `Runtime.resume`.
+    """
+
+    def __init__(
+        self, store: Store, keeper: Keeper, make: Make, options: OptionsFor | None, instructions: Instructions | None
+    ) -> None:
+        self._instructions = instructions
         self._store = store
         self._keeper = keeper
         self._journal = keeper.store
@@ -141,6 +148,7 @@ class Unfinished:
             cast("RequestOptions", {**options, "conversation_id": record.conversation_id}),
             record.request_id,
         )
+        self._recognise_secrets(session, given, agreed)
         if given.get("limits") is not None:  # with time of their own
             session.beginning.seconds = session.limits.timeout_seconds
         session.granted.update(agreed.get("granted") or {})
@@ -151,6 +159,12 @@ class Unfinished:
             text = f"the journal of request {record.request_id} is damaged: {what}"
             raise StoreDamaged(text, request_id=record.request_id, seq=len(facts) - 1)
         return session
+
+    def _recognise_secrets(self, session: RequestSession, given: Mapping[str, Any], agreed: Mapping[str, Any]) -> None:
+        """The secrets in the instructions are known by their place in them, if these are given again as they were."""
+        now, before = given.get("instructions") or self._instructions, agreed.get("instructions")
+        if session.secrecy is not None and isinstance(now, str) and isinstance(before, str):
+            session.secrecy.vault.recognise(now, before)
 
     def _given(self, record: RequestRecord) -> Mapping[str, Any]:
         """What the application gives the request again. Raises `ApplicationError` for what its function raises."""

@@ -323,8 +323,7 @@ class Runtime:
                 "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
                 "such as SqliteStore('toolbus.db')"
             )
-        found = Unfinished(self.store, keeper, self._make, options)
-        return await found.go_on(self._take_up, limit)
+        return await self._unfinished(keeper, options).go_on(self._take_up, limit)
 
     async def recall(self, request_id: str, *, options: OptionsFor | None = None) -> RequestResult[Any] | None:
         """How a request ended, whichever process it ran in; None for one that has not, or that the journal has not.
@@ -335,9 +334,12 @@ class Runtime:
         self._check_usable({})
         if self._keeper is None:
             return None
-        return await Unfinished(self.store, self._keeper, self._make, options).recall(request_id)
+        return await self._unfinished(self._keeper, options).recall(request_id)
 
     # ------------------------------------------------------------------------------------------------- internals
+
+    def _unfinished(self, keeper: Keeper, options: OptionsFor | None) -> Unfinished:
+        return Unfinished(self.store, keeper, self._make, options, self._defaults.get("instructions"))
 
     def _take_up(self, session: RequestSession) -> None:
         """Go on with a request that another process has begun, when its turn and a place are free."""

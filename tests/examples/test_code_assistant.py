@@ -97,19 +97,19 @@ def test_main_answers_from_a_folder_without_a_screen(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tree / ".cache"))
-    assert main(["--plain", "What is a lease?", "--dir", str(tree), "--words-only"]) == 0
+    assert main(["--ask", "What is a lease?", "--dir", str(tree), "--words-only"]) == 0
     assert "Look at lease.py#1:3:" in capsys.readouterr().out
-    assert main(["--plain", "What is a lease?", "--dir", str(tree), "--no-index"]) == 0
+    assert main(["--ask", "What is a lease?", "--dir", str(tree), "--no-index"]) == 0
     assert "I cannot tell you. The search failed: there is no retriever" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], 'the screen needs a terminal; for pipes there is --plain "QUESTION"'),
-        (["--plain", " "], "the question is empty"),
-        (["--plain", "x", "--dir", "/no/such"], "/no/such"),
-        (["--plain", "x", "--provider", "nobody:x"], "there is no provider 'nobody:x'"),
+        ([], 'the screen needs a terminal; for pipes there is --ask "QUESTION"'),
+        (["--ask", " "], "the question is empty"),
+        (["--ask", "x", "--dir", "/no/such"], "/no/such"),
+        (["--ask", "x", "--provider", "nobody:x"], "there is no provider 'nobody:x'"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_sentence(

@@ -184,7 +184,9 @@ def test_the_command_plays_over_stdio_and_says_where_it_is_kept(
     monkeypatch.chdir(tmp_path)
     assert command.main(["--turns", "1", "--store", "game.db", "--conversation", "grace"]) == 0
     said = capsys.readouterr().out
-    assert "conversation 'grace' begins" in said
+    assert said.startswith(
+        "Model: a script, no language model (--provider NAME asks one).\nconversation 'grace' begins"
+    )
     assert "Welcome aboard, grace." in said
     assert said.splitlines()[-1] == "Kept in game.db; the same command goes on with it."
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,12 +200,7 @@ def test_one_question_is_asked_from_the_command_line(capsys: pytest.CaptureFixtu
 
 
 def test_a_chat_is_one_conversation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter(["How many nodes are there?", "Hello", ""])
-
-    def answer(_prompt: str) -> str:
-        return next(typed)
-
-    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("sys.stdin", io.StringIO("How many nodes are there?\n\nHello\n"))
     assert main(["--chat"]) == 0
     shown = capsys.readouterr().out
     assert "  turn 1 starts: 5 messages" in shown

@@ -198,7 +198,7 @@ def test_on_a_terminal_the_status_changes_in_its_place_above_the_answer() -> Non
     *_, before, last = out.getvalue().split("\r\x1b[2K\x1b[1A\x1b[2K")  # two lines wiped, and drawn anew
     assert "Analyzing request...\nPar" in out.getvalue()
     assert "Par" not in before + last
-    assert last.startswith("■ Done\nRome[2J.\n")
+    assert last.startswith("■ Done\nRome.\n")
 
 
 # ------------------------------------------------------------------------------------------------- the command

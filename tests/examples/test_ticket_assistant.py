@@ -62,6 +62,7 @@ def test_the_command_starts_what_it_needs_gives_the_tour_and_leaves_nothing(caps
     assert main([]) == 0
     shown = capsys.readouterr().out
     check_tour(Screen([shown]).words)
+    assert "Model: a script, no language model (--provider NAME asks one)." in shown.splitlines()[0]
     host, _, port = shown.split("Tracker: http://")[1].split(". ")[0].partition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))
@@ -80,7 +81,7 @@ def check_tour(shown: str) -> None:
     """A model is sent earlier calls and their results, whoever has written them; refusals, approval and a restart."""
     _, first, again, refused, person, restart, old = shown.split("=== ")
 
-    assert 'calls get_tickets(project="X") GET /projects/X/tickets -> 200 OK' in first
+    assert 'call get_tickets(project="X") GET /projects/X/tickets -> 200 OK' in first
     assert "Assistant: Here is ticket T1: Login page is empty in Firefox (open)." in first
 
     stored, sent = again.split("Sent to the model with that question:")
@@ -93,12 +94,12 @@ def check_tour(shown: str) -> None:
     assert '"name": "get_tickets", "arguments": "{\\"project\\":\\"X\\"}"' in sent
     assert '{"role": "tool", "tool_call_id": "call1", "content": "[{\\"id\\":\\"T1\\"' in sent
     assert "The oldest of the 3 that I saw is T1 of project X" in sent
-    assert "calls" not in sent.split("You: Which")[1], "it is known from the history alone"
+    assert "call get_tickets" not in sent.split("You: Which")[1], "it is known from the history alone"
 
     assert "Assistant: That was not done: there is no project Z; the projects are X, Y (HTTP 404)." in refused
 
-    assert 'May close_ticket run with {"ticket": "T1"}? y or n: y calls close_ticket(ticket="T1") PATCH' in person
-    assert "fails T1 is closed, and a closed ticket does not change any more (HTTP 409)" in person
+    assert 'May close_ticket run with {"ticket": "T1"}? y or n: y call close_ticket(ticket="T1") PATCH' in person
+    assert "failed T1 is closed, and a closed ticket does not change any more (HTTP 409)" in person
 
     assert "the tracker answers 201; the answer is lost" in restart
     assert restart.count("POST") == restart.count("POST /projects/Y/tickets -> 200 OK") == 1
@@ -145,7 +146,7 @@ async def test_in_the_chat_a_person_who_says_no_keeps_a_ticket_open(
     with anyio.fail_after(30):
         await chat(application, partial(documents, *place, "ada"), typed(), "ada")
     shown = Screen([capsys.readouterr().out]).words
-    assert 'May close_ticket run with {"ticket": "T2"}? y or n: fails the user denied the call.' in shown
+    assert 'May close_ticket run with {"ticket": "T2"}? y or n: failed the user denied the call.' in shown
     assert "T2: App forgets the basket (open)" in shown
     assert asked == ["GET"]
     assert '"result": {"ok": false, "reason": "denied"' in shown
@@ -200,5 +201,5 @@ async def test_an_id_that_would_lead_to_another_path_is_refused_before_anything_
     model = ScriptedProvider([calls(("add_comment", {"ticket": "T1/../T2", "text": "x"})), text("I cannot.")])
     async with over(httpx2.MockTransport(_gone), screen.append, provider=model).open() as assistant:
         await assistant.say("Comment on T1/../T2: x", "ada")
-    assert "fails $.ticket" in screen[0]
+    assert "failed $.ticket" in screen[0]
     assert screen[-1] == "Assistant: I cannot."
