@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
 import anyio.from_thread
@@ -38,14 +38,13 @@ from .events import (
     ToolCallResumed,
 )
 from .mailbox import Mailbox
-from .subscriptions import BusStatistics, Receivers, Subscription, expand_kinds, is_stray_cancellation, words_of
+from .subscriptions import BusStatistics, EventT, Receivers, Subscription, expand_kinds, is_stray_cancellation, words_of
 
 if TYPE_CHECKING:
     from .protocols import LateResults, RequestView
 
 __all__ = ["BusStatistics", "EventBus"]
 
-E = TypeVar("E", bound=Event)
 _Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
 _Key: TypeAlias = tuple[str, str]
 
@@ -75,9 +74,9 @@ class EventBus:
         self._position = 0
         self._connections = Receivers(self._listener_failed)
         self._receivers = self._connections.by_type
-        self._by_type: dict[type[Event], list[Subscription]] = {}
-        self._by_request: dict[str, list[Subscription]] = {}
-        self._by_family: dict[str, list[Subscription]] = {}  # those that hear sub-requests too, by the topmost one
+        self._by_type: dict[type[Event], list[Subscription[Any]]] = {}
+        self._by_request: dict[str, list[Subscription[Any]]] = {}
+        self._by_family: dict[str, list[Subscription[Any]]] = {}  # those that hear sub-requests too, by the topmost one
         self._parents: dict[str, str] = {}  # sub-requests that run
         self._mailboxes: dict[str, Mailbox] = {}
         self._open: dict[_Key, Mailbox] = {}
@@ -217,9 +216,9 @@ class EventBus:
                 for each in self._listening_above(event.request_id):
                     each.offer(position, event)
 
-    def _listening_above(self, request_id: str) -> list[Subscription]:
+    def _listening_above(self, request_id: str) -> list[Subscription[Any]]:
         """The subscriptions to requests above this one that hear their sub-requests."""
-        found: list[Subscription] = []
+        found: list[Subscription[Any]] = []
         above = self._parents.get(request_id)
         while above is not None:
             found += self._by_family.get(above, ())
@@ -386,7 +385,9 @@ class EventBus:
 
     # --------------------------------------------------------------------------------------------- listening
 
-    def connect(self, kinds: type[E] | tuple[type[E], ...], receiver: Callable[[E], object]) -> Callable[[], None]:
+    def connect(
+        self, kinds: type[EventT] | tuple[type[EventT], ...], receiver: Callable[[EventT], object]
+    ) -> Callable[[], None]:
         """Call `receiver(event)` inline for each event of `kinds`; `Event` means every kind. Returns the disconnect.
 
         Receivers are called in the order of connection, are held strongly, and must be quick. One that raises becomes
@@ -414,7 +415,7 @@ class EventBus:
 
     def subscribe(
         self,
-        *kinds: type[Event],
+        *kinds: type[EventT],
         request_id: str | None = None,
         sub_requests: bool = False,
         where: Callable[[Event], bool] | None = None,
@@ -422,7 +423,7 @@ class EventBus:
         capacity: int = 1_000,
         overflow: Overflow = "drop_oldest",
         name: str = "",
-    ) -> Subscription:
+    ) -> Subscription[EventT]:
         """Events through a bounded buffer, for a listener that awaits: see `Subscription`.
 
         `kinds` are the types wanted (all, when none is given), `request_id` restricts it to one request, which makes
@@ -433,7 +434,7 @@ class EventBus:
         """
         wanted = expand_kinds(kinds or (Event,))
 
-        def lists() -> Iterator[tuple[dict[Any, list[Subscription]], Any]]:
+        def lists() -> Iterator[tuple[dict[Any, list[Subscription[Any]]], Any]]:
             if request_id is not None:
                 yield self._by_request, request_id
                 if sub_requests:
@@ -442,12 +443,12 @@ class EventBus:
                 for kind in wanted:
                     yield self._by_type, kind
 
-        def on_open(subscription: Subscription) -> None:
+        def on_open(subscription: Subscription[Any]) -> None:
             self.bind()
             for table, key in lists():
                 table.setdefault(key, []).append(subscription)
 
-        def on_close(subscription: Subscription) -> None:
+        def on_close(subscription: Subscription[Any]) -> None:
             for table, key in lists():
                 table[key].remove(subscription)
                 if not table[key]:

@@ -33,7 +33,7 @@ from .outcome import RequestResult, result_from
 from .protocols import LateResults, RequestView
 from .secrecy import Secrecy
 from .storage import FactReader
-from .subscriptions import Subscription
+from .subscriptions import EventT, Subscription
 from .text_stream import TextStream
 from .vault import NamedSecret, Vault
 
@@ -215,7 +215,7 @@ class SessionHandle:
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
-    def events(self, *kinds: type[Event], capacity: int = 1_000, sub_requests: bool = False) -> Subscription:
+    def events(self, *kinds: type[EventT], capacity: int = 1_000, sub_requests: bool = False) -> Subscription[EventT]:
         """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
 
         Of a request with a journal the facts so far come first, read from there at the first `anext`: also of one that
@@ -238,13 +238,13 @@ class SessionHandle:
 
     def _listen(
         self,
-        kinds: tuple[type[Event], ...],
+        kinds: tuple[type[EventT], ...],
         capacity: int,
         overflow: Overflow,
         *,
         sub_requests: bool = False,
         replays: bool = False,
-    ) -> Subscription:
+    ) -> Subscription[EventT]:
         request_id = self.request_id
 
         def is_over(event: Event) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -34,7 +33,7 @@ class Mailbox:
         self.late: LateResults = "event"
         self.on_put: Callable[[Event], object] | None = None
         self.told: Callable[[Event], Event] | None = None
-        self._items: deque[Any] = deque()
+        self._items: list[Any] = []  # a deque takes half a kilobyte while it is empty
         self._woken: anyio.Event | None = None
         self._causes: dict[str, BaseException] = {}
 
@@ -72,10 +71,7 @@ class Mailbox:
 
         Otherwise oldest first.
         """
-        if not self._items:
-            return []
-        events = list(self._items)
-        self._items.clear()
+        events, self._items = self._items, []
         if len(events) > 1:
             events.sort(key=_is_asked)
         return events

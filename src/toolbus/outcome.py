@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from .core.output import OutputType
 from .core.result_size import most_chars
@@ -33,7 +33,14 @@ from .records import maker
 __all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
 
 RequestOutcome: TypeAlias = Literal["completed", "failed", "cancelled", "stopped"]
-OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default, which Python itself has from 3.13 on
+
+    OutputT = TypeVar("OutputT", default=Any)
+else:
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableSet, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
@@ -24,8 +24,19 @@ from .events import EVENT_TYPES, Event
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import TypeVar  # with a default, which Python itself has from 3.13 on
+
+    EventT = TypeVar("EventT", bound=Event, default=Event)
+    EventT_co = TypeVar("EventT_co", bound=Event, default=Event, covariant=True)
+else:
+    from typing import TypeVar
+
+    EventT = TypeVar("EventT", bound=Event)
+    EventT_co = TypeVar("EventT_co", bound=Event, covariant=True)
+
 __all__ = [
     "BusStatistics",
+    "EventT",
     "Receivers",
     "Subscription",
     "SubscriptionStatistics",
@@ -154,7 +165,7 @@ class Receivers:
             self.by_type.pop(kind, None)
 
 
-class Subscription:
+class Subscription(Generic[EventT_co]):
     """The events of one listener, in the order of the bus. Made by `EventBus.subscribe`.
 
         async with bus.subscribe(TextDelta, capacity=100) as events:
@@ -194,9 +205,9 @@ class Subscription:
         types: frozenset[type[Event]],
         where: Predicate | None,
         until: Predicate | None,
-        on_open: Callable[[Subscription], None],
-        on_close: Callable[[Subscription], None],
-        on_error: Callable[[Subscription, Event, BaseException], None],
+        on_open: Callable[[Subscription[Any]], None],
+        on_close: Callable[[Subscription[Any]], None],
+        on_error: Callable[[Subscription[Any], Event, BaseException], None],
         name: str,
     ) -> None:
         self._buffer = buffer
@@ -211,7 +222,7 @@ class Subscription:
         self._state: Literal["new", "open", "ended"] = "new"
         self._batch = 0
         self._past: Past | None = None
-        self._early: deque[Event] = deque()
+        self._early: deque[EventT_co] = deque()
         self._told: set[str] = set()  # what is in the past and may come a second time
         self.name = name
 
@@ -231,7 +242,7 @@ class Subscription:
         """Whether events of `kind` match."""
         return kind in self._types
 
-    def open(self) -> Subscription:
+    def open(self) -> Subscription[EventT_co]:
         """Listen from now on. `async with` does this; whoever calls it must call `close`, or wait for the end.
 
         Opens once: after the end, this and `async with` change nothing, and what is inside can be read.
@@ -267,7 +278,7 @@ class Subscription:
         if ends:
             self.close()
 
-    def receive_nowait(self) -> Event | None:
+    def receive_nowait(self) -> EventT_co | None:
         """The next event if there is one; None otherwise. Never gives way, so use it to drain in batches.
 
         Raises what iterating raises, once all that is inside was read.
@@ -279,14 +290,14 @@ class Subscription:
             self._raise_failure()
         return event
 
-    def _take(self) -> Event | None:
+    def _take(self) -> EventT_co | None:
         event = self._buffer.take()
         while self._told and event is not None and event.event_id in self._told:
             self._told.remove(event.event_id)
             event = self._buffer.take()
-        return event
+        return cast("EventT_co | None", event)  # nothing else was put there
 
-    async def __aenter__(self) -> Subscription:
+    async def __aenter__(self) -> Subscription[EventT_co]:
         return self.open()
 
     async def __aexit__(
@@ -294,10 +305,10 @@ class Subscription:
     ) -> None:
         self.close()
 
-    def __aiter__(self) -> Subscription:
+    def __aiter__(self) -> Subscription[EventT_co]:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> EventT_co:
         if self._state == "new":
             raise BusError(f"{self!r} hears nothing yet; enter it first: async with bus.subscribe(...) as events")
         self._batch += 1
@@ -307,7 +318,7 @@ class Subscription:
         if self._past is not None:
             told = await self._past()
             self._past, self._told = None, {event.event_id for event in told}
-            self._early.extend(event for event in told if type(event) in self._types)
+            self._early.extend(cast("EventT_co", event) for event in told if type(event) in self._types)
         if self._early:
             return self._early.popleft()
         while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from toolbus import EventBus
 from toolbus.events import (
     CancelRequested,
@@ -49,7 +51,7 @@ def words(event: Event) -> str:
     return event.reason if isinstance(event, CancelRequested) else event.type
 
 
-def said(events: list[Event]) -> list[str]:
+def said(events: Sequence[Event]) -> list[str]:
     return [words(event) for event in events]
 
 

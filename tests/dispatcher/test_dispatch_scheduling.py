@@ -150,7 +150,7 @@ async def test_a_bursts_surplus_of_workers_ends():
 async def test_a_call_that_is_settled_while_it_waits_leaves_the_queue_at_once_and_never_runs(bound: str):
     desk = Desk()
     gates = Gates(max_concurrency=1 if bound == "tool" else None)
-    options = {"max_concurrency": 1} if bound == "dispatcher" else {}
+    options: dict[str, Any] = {"max_concurrency": 1} if bound == "dispatcher" else {}
     async with ToolDispatcher(desk.bus, ToolRegistry([gates.tool]), **options) as dispatcher:
         for number in range(4):
             desk.ask("wait", str(number), number=number)
