@@ -378,11 +378,20 @@ class ToolDispatcher:
         if cancelled and is_being_cancelled():
             self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
             raise exc
+        if cancelled:
+            # A stray one cannot be told from that of a loop which shuts down: either way this task ends. Such a loop
+            # cancels all tasks before any of them runs, so the task behind this one comes after its request's.
+            self._start(self._end_astray, job, exc)
+            return False
         self._fail(job, classify(exc), exc)
         if is_keyboard_interrupt(exc):
             raise exc
-        # A stray cancellation cannot be told from one of the loop that shuts down: either way this task ends.
-        return not cancelled
+        return True
+
+    async def _end_astray(self, job: Job, exc: BaseException) -> None:
+        self._overdue.discard(job)  # it may have been settled since its handler ended
+        if not job.settled:
+            self._fail(job, classify(exc), exc)
 
     @contextlib.asynccontextmanager
     async def _outside(self, job: Job) -> AsyncGenerator[None]:

@@ -17,6 +17,7 @@ from .events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
+from .execution import is_cancellation
 from .records import maker
 from .results import Rendered, clean, with_summary, without_data
 from .secrecy import secrecy_of, with_references
@@ -35,7 +36,7 @@ logger = logging.getLogger("toolbus.dispatcher")
 class Reports:
     """Tells of the calls of one dispatcher on its bus. Nothing here suspends; signals are built if anybody listens.
 
-    While it `is_closing`, no failure is told of a call whose request is left, since that may be why it failed.
+    Of a call whose request is left, no cancellation is told, nor while it `is_closing` any failure: that may be why.
     """
 
     __slots__ = ("_bus", "is_closing")
@@ -113,7 +114,8 @@ class Reports:
         if cause is not None and not failure.shown:
             logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=ids_of(job.request))
         late, now = job.settled, self._leave(job)
-        if self.is_closing and not late and getattr(job.view, "leaves", ""):
+        may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
+        if may_be_why and not late and getattr(job.view, "leaves", ""):
             return
         event = ToolCallFailed(
             **_envelope(job.request, now),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.journaled import JournaledStore
@@ -252,3 +254,34 @@ def test_a_keyboard_interrupt_in_a_handler_is_not_what_its_call_ended_with(backe
     assert ends == []
     tools.is_down = False
     assert anyio.run(go_on, backend=backend) == ["done"]
+
+
+@pytest.mark.guarantee("G18", "G19")
+def test_a_loop_that_cancels_all_tasks_one_by_one_leaves_what_the_runtime_carries() -> None:
+    """As `asyncio.run` does when its main function has returned, and as servers do."""
+    store, tools = JournaledStore(), Tools()
+    ends: list[Any] = []
+
+    async def hold() -> None:
+        async with runtime_of(store, tools, "look") as runtime:
+            runtime.bus.connect((ToolCallFailed, RequestCancelled), ends.append)
+            for _ in range(REQUESTS):
+                runtime.start("go")
+            await anyio.sleep_forever()
+
+    holding: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        holding.append(asyncio.create_task(hold()))
+        with anyio.fail_after(10):
+            while tools.ran["look"] < REQUESTS:
+                await anyio.lowlevel.checkpoint()
+
+    async def go_on() -> list[str]:
+        async with runtime_of(store, tools, "look") as runtime:
+            return [(await each.result()).text for each in await runtime.resume()]
+
+    asyncio.run(main())
+    assert ends == []
+    tools.is_down = False
+    assert asyncio.run(go_on()) == ["done"] * REQUESTS
