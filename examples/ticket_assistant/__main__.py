@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except* BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
-    except* (ConfigurationError, StoreError, PyMongoError, OSError, RuntimeError) as wrong:
+    except* (ConfigurationError, StoreError, PyMongoError, OSError) as wrong:
         print(f"ticket_assistant: {_first(wrong)}", file=sys.stderr)
         status = 2
     return status

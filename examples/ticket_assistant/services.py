@@ -61,7 +61,7 @@ def tracker_in_a_thread() -> Generator[str]:
 
 @contextlib.contextmanager
 def mongo_server() -> Generator[str]:
-    """A server, empty, on a free port; its URL. Its data goes with it. Raises `RuntimeError` when it does not start."""
+    """A server, empty, on a free port; its URL. Its data goes with it. Raises `OSError` when it does not start."""
     with tempfile.TemporaryDirectory(prefix="ticket-assistant-") as folder, socket.create_server((_HOST, 0)) as probe:
         port = probe.getsockname()[1]
         probe.close()
@@ -86,5 +86,5 @@ def _wait_for(server: subprocess.Popen[bytes], port: int) -> None:
         with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=1):
             return
         if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the server for MongoDB's driver (nx-27017) did not start; give --mongo URL")
+            raise OSError("the server for MongoDB's driver (nx-27017) did not start; give --mongo URL")
         time.sleep(0.02)
