@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -165,12 +166,19 @@ class Calls(Desk):
         return None
 
     async def is_quiet(self) -> bool:
-        """Whether within the grace no handler runs any more, and no thread of one."""
+        """Whether within the grace no handler runs any more, and no thread of one.
+
+        A thread has the grace in real seconds, too: a loop in virtual time does not wait for it.
+        """
         pause = _POLL_SECONDS
+        over_at = time.monotonic() + self.bench.grace_seconds
         with anyio.move_on_after(self.bench.grace_seconds):
             while self.is_busy():  # nothing tells when a thread has ended that was given up
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_POLL_SECONDS)
+        while self.dispatcher.statistics().threads and time.monotonic() < over_at:
+            time.sleep(_POLL_SECONDS)  # noqa: ASYNC251 -- see above
+            await anyio.lowlevel.checkpoint()
         return not self.is_busy()
 
     def is_busy(self) -> bool:
