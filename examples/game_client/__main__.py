@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Model: {given.provider or 'a script, no language model (--provider NAME asks one)'}.")
         if given.chat:
             print("Type to the model; Ctrl-D ends it.")
-        anyio.run(game)
+        came_through = anyio.run(game)
     except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nLeft; the same command goes on.", file=sys.stderr)
         return 130
     print(f"Kept in {path}; the same command goes on with it.")
-    return 0
+    return 0 if came_through else 1
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterable, Mapping
 from dataclasses import replace
 
 import anyio
-from pydantic import SecretStr
 
 from toolbus import Compression, Limits, Runtime
 from toolbus.errors import ConfigurationError, Overloaded
@@ -51,24 +50,24 @@ async def play(
     turns: int,
     typed: AsyncIterable[str],
     waits: bool,
-) -> None:
-    """Play `turns` turns, and what is `typed` meanwhile; with `waits`, on until its end.
+) -> bool:
+    """Play `turns` turns, and what is `typed` meanwhile; with `waits`, on until its end. Whether autoplay came through.
 
-    The pilot's name is the conversation's id. Raises `ConfigurationError` and `StoreError`.
+    The pilot's name is the conversation's id. Raises `ConfigurationError`, `StoreError`, and what the screen raises.
     """
     scales = Scales()
     runtime = Runtime(
         provider,
         store=store,
-        # A function, since a turn that was cut off takes texts from the journal, where the password is no longer.
-        instructions=lambda context: INSTRUCTIONS.format(pilot=context.conversation_id, password=password),
-        secrets=[SecretStr(password)],
+        instructions=INSTRUCTIONS.format(pilot=pilot, password=password),
+        secrets=[("password", password)],  # by its name it is the new one in a turn that an earlier start has begun
         limits=LIMITS,
         compression=COMPRESSION,
         interceptors=[scales],
         drain_seconds=LIMITS.timeout_seconds,  # what was typed last is answered
     )
     runtime.bus.connect(SHOWN, screen.on_event)
+    failures = 0
     async with McpTools([replace(server, tool_options=TOOLS)], registry=runtime.tools) as mcp:
         if not mcp.status()[0].connected:
             raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].why}")
@@ -88,14 +87,16 @@ async def play(
 
             async with anyio.create_task_group() as group:
                 group.start_soon(listen)
-                failures = 0
                 for turn in range(1, turns + 1):
                     who = {"who": f"autoplay {turn}/{turns}"}
                     result = await runtime.run(f"Turn {turn}: go on playing.", conversation_id=pilot, metadata=who)
                     failures = failures + 1 if result.outcome == "failed" else 0
                     if failures == FAILURES:
                         screen.show(f"\nautoplay stops: {FAILURES} turns in a row have failed")
+                    if failures == FAILURES or screen.is_gone:
                         break
-                if not waits:
+                if not waits or screen.is_gone:
                     group.cancel_scope.cancel()
+    screen.check()
     screen.show(f"\n{scales.report()}")
+    return failures < FAILURES

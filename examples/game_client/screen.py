@@ -54,6 +54,17 @@ class Screen:
         self.show = show
         self._arguments: dict[str, str] = {}  # of calls that are not answered yet
         self._is_busy = False
+        self._gone: OSError | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody reads it any more."""
+        return self._gone is not None
+
+    def check(self) -> None:
+        """Raise what showing an event has raised: on the bus, a receiver that fails harms nobody."""
+        if self._gone is not None:
+            raise self._gone
 
     def heard(self, line: str) -> None:
         """Something was typed."""
@@ -62,6 +73,12 @@ class Screen:
 
     def on_event(self, event: Event) -> None:
         """Show what there is to be seen of it."""
+        try:
+            self._show(event)
+        except OSError as exc:  # nobody reads any more, say
+            self._gone = exc
+
+    def _show(self, event: Event) -> None:
         match event:
             case RequestStarted():
                 self._is_busy = True

@@ -50,12 +50,12 @@ class Table:
         self.lines.append(line)
         self.on_line(line)
 
-    async def play(self, turns: int = 0, *, typed: AsyncIterable[str], waits: bool = False) -> None:
+    async def play(self, turns: int = 0, *, typed: AsyncIterable[str], waits: bool = False) -> bool:
         def connect() -> Any:
             return server_for(Game(7, PASSWORD, self.folder / "galaxy.json"))
 
         with anyio.fail_after(20):
-            await play(
+            return await play(
                 self.provider,
                 McpServer("game", connect=connect),
                 SqliteStore(self.folder / "game.db"),
@@ -66,6 +66,7 @@ class Table:
                 typed=typed,
                 waits=waits,
             )
+        raise AssertionError
 
 
 @pytest.fixture
@@ -165,9 +166,20 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
 
 async def test_autoplay_stops_when_three_turns_in_a_row_have_failed(table: Table) -> None:
     table.provider = ScriptedProvider(lambda _request: error(ProviderError("there is no such model")))
-    await table.play(turns=15, typed=lines())
+    assert not await table.play(turns=15, typed=lines())
     assert table.screen.count("✗ turn aborted: there is no such model; the conversation goes on") == 3
     assert "autoplay stops: 3 turns in a row have failed" in table.screen
+
+
+async def test_autoplay_stops_when_nobody_reads_any_more(table: Table) -> None:
+    def gone(line: str) -> None:
+        if "autoplay 2/15" in line:
+            raise BrokenPipeError
+
+    table.on_line = gone
+    with pytest.raises(BrokenPipeError):
+        await table.play(turns=15, typed=lines())
+    assert "autoplay 3/15" not in table.screen
 
 
 async def test_lines_are_read_until_the_end_of_input() -> None:
