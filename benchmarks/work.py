@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-import anyio
 import trio
 from pydantic import BaseModel, ConfigDict
 
@@ -138,12 +137,12 @@ class Model:
 
 
 class SilentModel:
-    """Never answers."""
+    """Never answers. It waits as a bare task does, without a timer of its own."""
 
     vendor = "benchmark"
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002
-        await anyio.sleep_forever()
+        await asyncio.get_running_loop().create_future()
         raise AssertionError
 
 

@@ -35,13 +35,13 @@ class Mailbox:
         self.told: Callable[[Event], Event] | None = None
         self._items: list[Any] = []  # a deque takes half a kilobyte while it is empty
         self._woken: anyio.Event | None = None
-        self._causes: dict[str, BaseException] = {}
+        self._causes: dict[str, BaseException] | None = None  # until there is one
 
     def put(self, event: Event, cause: BaseException | None = None) -> None:
         """Put an event in and wake the session. Called by the bus."""
         self._items.append(event)
         if cause is not None and isinstance(event, ToolCallFailed):
-            self._causes[event.call_id] = cause
+            self._causes = {**(self._causes or {}), event.call_id: cause}
         if self._woken is not None:
             self._woken.set()
         elif self.on_put is not None:
@@ -86,7 +86,7 @@ class Mailbox:
 
     def cause(self, call_id: str) -> BaseException | None:
         """The exception behind a call's failure, where it was raised in this process."""
-        return self._causes.get(call_id)
+        return None if self._causes is None else self._causes.get(call_id)
 
     async def wait(self) -> None:
         """Return once there is an event; at once, and without giving way, when there is one already."""

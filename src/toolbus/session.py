@@ -265,11 +265,7 @@ class RequestSession(SessionHandle):
 
     async def _live(self, mailbox: Mailbox) -> None:
         """From the beginning to the ending."""
-        await self.beginning.make_ready(self._state, mailbox)
-        first = await self.beginning.first_input(self._state, self, self._asker, self._clock, mailbox)
-        self._bus.open_calls(mailbox, self._state.open_calls)  # of another process, and answered by nobody before
-        await self._step([first, *mailbox.drain()], self._clock())
-        self._accept()
+        await self._begin(mailbox)
         while self._state.ending is None:
             with anyio.CancelScope() as scope:
                 await self._carry_on(mailbox, scope)
@@ -277,11 +273,15 @@ class RequestSession(SessionHandle):
                 await self._on_fired(mailbox)
         self.leaves = ""
 
-    async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
-        """Perform commands until the end, or until a timer fires.
+    async def _begin(self, mailbox: Mailbox) -> None:
+        await self.beginning.make_ready(self._state, mailbox)
+        first = await self.beginning.first_input(self._state, self, self._asker, self._clock, mailbox)
+        self._bus.open_calls(mailbox, self._state.open_calls)  # of another process, and answered by nobody before
+        await self._step([first, *mailbox.drain()], self._clock())
+        self._accept()
 
-        One scope serves all waits, since a new one for each would cost as much. One that has fired is not armed again.
-        """
+    async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
+        """Perform commands, until a timer fires at most. A new scope for each wait would cost as much as the wait."""
         while not scope.cancel_called:
             command = pending(self._state)
             if isinstance(command, CallModel):
@@ -396,8 +396,8 @@ class RequestSession(SessionHandle):
         call = ModelCall(self._bus, self._state, self._clock, command, scope, self._status_if_wanted)
         mailbox.on_put = call.on_put
         try:
-            while asked := mailbox.drain():  # before the model was
-                await self._step(asked, self._clock())
+            while len(mailbox):  # something was asked before the model was
+                await self._step(mailbox.drain(), self._clock())
             if self._state.phase is not MODEL:
                 return
             self._call = call
@@ -407,8 +407,8 @@ class RequestSession(SessionHandle):
             mailbox.on_put = None
             call.over = True
         now = self._clock()
-        while asked := mailbox.drain():  # writing takes time, in which more may be asked
-            await self._step(asked, now)
+        while len(mailbox):  # writing takes time, in which more may be asked
+            await self._step(mailbox.drain(), now)
         await self._step([happened], now)
 
     async def _consult(self, call: ModelCall) -> Input:
@@ -421,8 +421,8 @@ class RequestSession(SessionHandle):
         """Wait until the model may be called again. False when the request was ended meanwhile."""
         with mailbox.unless_cancelled(self._clock.on_loop(command.not_before)):
             await anyio.sleep_forever()
-        while asked := mailbox.drain():
-            await self._step(asked, self._clock())
+        while len(mailbox):
+            await self._step(mailbox.drain(), self._clock())
         return self._state.phase is MODEL
 
     # ------------------------------------------------------------------------------------------------- the end
