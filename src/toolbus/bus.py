@@ -119,7 +119,7 @@ class EventBus:
         what a receiver raised that is the host's (KeyboardInterrupt, SystemExit), after everybody was told.
         """
         kind = type(event)
-        if self._depth >= self._max_depth or len(self._queue) >= self._max_queued:
+        if self._delivering and (self._depth >= self._max_depth or len(self._queue) >= self._max_queued):
             raise BusError(
                 f"{event.type} was not published: receivers answer events with events, {self._depth} deep with "
                 f"{len(self._queue)} waiting; one of them goes round in a circle"

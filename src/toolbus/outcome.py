@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from .core.output import OutputType
 from .core.result_size import most_chars
+from .core.shorten import MIN_CHARS
 from .core.state import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
@@ -205,7 +206,7 @@ def result_from(
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
     """What the tool has made, and the whole of a result that was cut for the model."""
     content = outcome.content
-    if len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
+    if len(content) <= MIN_CHARS or len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
         return outcome.artifacts
     media_type = "application/json" if content[:1] in ("{", "[") else "text/plain"
     return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))

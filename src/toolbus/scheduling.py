@@ -213,6 +213,8 @@ class Schedule:
     def _release(self, gates: tuple[Gate, ...]) -> None:
         for gate in gates:
             gate.used -= 1
+        if not self.queued:
+            return
         for gate in gates:
             while gate.waiting and gate.used < gate.capacity:
                 job = next(iter(gate.waiting))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ..messages import Message, ToolMessage
 from ..protocols import ToolSpec
 from .reading import READ_RESULT
+from .shorten import MIN_CHARS
 
 __all__ = ["is_of_interest", "most_chars", "spec_of"]
 
@@ -16,9 +17,9 @@ def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_c
     if not isinstance(message, ToolMessage):
         return False
     spec = specs.get(message.name)
-    if spec is None:
-        return len(message.content) > max_result_chars
-    return bool(spec.kind) or len(message.content) > most_chars(spec, max_result_chars)
+    if spec is not None and spec.kind:
+        return True
+    return len(message.content) > MIN_CHARS and len(message.content) > most_chars(spec, max_result_chars)
 
 
 def most_chars(spec: ToolSpec | None, default: int) -> float:
