@@ -59,7 +59,7 @@ def line(event: Event) -> str:
 def ending(result: RequestResult[None]) -> str:
     """The answer, and what it has changed; or why there is none."""
     said = [f"Assistant: {clean(result.text)}"] if result.text else []
-    if result.outcome == "stopped" and result.reason.startswith("max_rounds"):
+    if result.limit == "max_rounds":
         said.append(f"Maximum tool iterations reached ({result.reason}).")
     elif not result.ok:
         said.append(f"There is no answer: {clean(str(result.error or result.reason))}")

@@ -44,10 +44,10 @@ def why(result: RequestResult[Any]) -> str:
 
 
 def _why(result: RequestResult[Any]) -> str:
-    limit, _, value = result.reason.partition("=")
-    if limit in _LIMITS:
-        return _LIMITS[limit].format(value)
-    if limit == "stop_on":
+    value = result.reason.partition("=")[2]
+    if result.limit in _LIMITS:
+        return _LIMITS[result.limit].format(value)
+    if result.limit == "stop_on":
         names = dict.fromkeys(call.name for call in result.tool_calls if call.reason == value)
         return f"the model asked for a tool that is not there: {', '.join(names)}"
     return str(result.error) if result.error is not None else result.reason

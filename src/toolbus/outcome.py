@@ -83,10 +83,11 @@ class RoundRecord:
 class RequestResult(Generic[OutputT]):
     """How a request ended. `output` is the validated value where `output=` asked for one and the model gave it.
 
-    `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value), "failed" (`reason` is an error
-    code, `error` the exception) or "cancelled". `text` is the answer, or the last text there was. `messages` is the
-    valid transcript: the history, and this turn behind it from `messages[history_count]` on. `artifacts` are what tools
-    have made, and the whole of each result that was cut where it was sent to the model. `affected` gathers what
+    `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value, as `max_rounds=10`, and `limit`
+    the field of `Limits`; or by the model itself, then `reason` is its own word and `limit` empty), "failed" (`reason`
+    is an error code, `error` the exception) or "cancelled". `text` is the answer, or the last text there was.
+    `messages` is the valid transcript: the history, and this turn behind it from `messages[history_count]` on.
+    `artifacts` are what tools have made, and the whole of each result that was cut where it was sent to the model. `affected` gathers what
     tools reported to have changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one)
     are those of the request and its sub-requests. Times are seconds. `resumable` is whether the request was left
     unfinished in its store, for `Runtime.resume` to go on with: here, or in another process. `journaled` is whether the
@@ -108,6 +109,7 @@ class RequestResult(Generic[OutputT]):
     conversation_id: str
     duration_seconds: float
     error: ToolbusError | None = None
+    limit: str = ""
     resumable: bool = False
     journaled: bool = False
     _rounds: Sequence[RoundState] = field(default=(), repr=False)
@@ -198,9 +200,20 @@ def result_from(
         conversation_id=state.conversation_id,
         duration_seconds=ending.at - state.started_at if state.started_at else 0.0,
         error=_error(ending, error),
+        limit=_limit(ending, state),
         _rounds=state.rounds,
         _cause=cause,
     )
+
+
+def _limit(ending: RequestCompleted | RequestFailed | RequestCancelled, state: TurnState) -> str:
+    """The field of `Limits` that stopped the request; empty where none did. A model's own word is never read as one."""
+    if not isinstance(ending, RequestCompleted) or not ending.reason:
+        return ""
+    limit = ending.reason.partition("=")[0]
+    if state.stop is not None:
+        return limit if ending.reason == state.stop.reason else ""
+    return limit if limit == "timeout_seconds" and ending.at >= state.deadline else ""
 
 
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
