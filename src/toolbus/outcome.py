@@ -84,14 +84,14 @@ class RequestResult(Generic[OutputT]):
     """How a request ended. `output` is the validated value where `output=` asked for one and the model gave it.
 
     `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value, as `max_rounds=10`, and `limit`
-    the field of `Limits`; or by the model itself, then `reason` is its own word and `limit` empty), "failed" (`reason`
-    is an error code, `error` the exception) or "cancelled". `text` is the answer, or the last text there was.
-    `messages` is the valid transcript: the history, and this turn behind it from `messages[history_count]` on.
-    `artifacts` are what tools have made, and the whole of each result that was cut where it was sent to the model. `affected` gathers what
-    tools reported to have changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one)
-    are those of the request and its sub-requests. Times are seconds. `resumable` is whether the request was left
-    unfinished in its store, for `Runtime.resume` to go on with: here, or in another process. `journaled` is whether the
-    journal has it whole, with its ending; false where there is none.
+    the field of `Limits`; or by the model itself, then `reason` is its own word and `limit` empty), "failed"
+    (`reason` is an error code, `error` the exception) or "cancelled". `text` is the answer, or the last text there
+    was. `messages` is the valid transcript: the history, and this turn behind it from `messages[history_count]` on.
+    `artifacts` are what tools have made, and the whole of each result that was cut where it was sent to the model.
+    `affected` gathers what tools reported to have changed, in call order, each once. `usage` and `cost` (by the price
+    table; 0 without one) are those of the request and its sub-requests. Times are seconds. `resumable` is whether the
+    request was left unfinished in its store, for `Runtime.resume` to go on with: here, or in another process.
+    `journaled` is whether the journal has it whole, with its ending; false where there is none.
     """
 
     outcome: RequestOutcome
