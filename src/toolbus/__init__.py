@@ -6,8 +6,9 @@ starts without what it does not need.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from .bus import EventBus
@@ -50,36 +51,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Compression": "core.compression",
-    "Summarizer": "summarizer",
-    "Denied": "errors",
-    "Interceptor": "interceptors",
-    "Price": "core.prices",
-    "subrequest_tool": "subrequest",
-    "EventBus": "bus",
-    "Limits": "core.limits",
-    "ModelSettings": "protocols",
-    "RequestResult": "outcome",
-    "RequestSession": "session",
-    "Runtime": "runtime",
-    "Tool": "tools",
-    "ToolContext": "tools",
-    "ToolDispatcher": "dispatcher",
-    "ToolError": "errors",
-    "ToolRegistry": "tools",
-    "ToolResult": "results",
-    "ToolRetry": "errors",
-    "tool": "tools",
+    "Compression": ".core.compression",
+    "Summarizer": ".summarizer",
+    "Denied": ".errors",
+    "Interceptor": ".interceptors",
+    "Price": ".core.prices",
+    "subrequest_tool": ".subrequest",
+    "EventBus": ".bus",
+    "Limits": ".core.limits",
+    "ModelSettings": ".protocols",
+    "RequestResult": ".outcome",
+    "RequestSession": ".session",
+    "Runtime": ".runtime",
+    "Tool": ".tools",
+    "ToolContext": ".tools",
+    "ToolDispatcher": ".dispatcher",
+    "ToolError": ".errors",
+    "ToolRegistry": ".tools",
+    "ToolResult": ".results",
+    "ToolRetry": ".errors",
+    "tool": ".tools",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = imported_when_used(__name__, _HOMES, __all__)

@@ -6,9 +6,9 @@ provider is made. `toolbus.providers.extractive` is imported by whoever asks for
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .._lazy import imported_when_used
 from ._resolve import choose_from_environment, missing_provider_message, resolve
 
 if TYPE_CHECKING:
@@ -28,15 +28,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AnthropicProvider": "anthropic",
-    "OllamaProvider": "ollama",
-    "OpenAIProvider": "openai",
-    "ScriptedProvider": "scripted",
+    "AnthropicProvider": ".anthropic",
+    "OllamaProvider": ".ollama",
+    "OpenAIProvider": ".openai",
+    "ScriptedProvider": ".scripted",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{home}", __name__), name)
+__getattr__, __dir__ = imported_when_used(__name__, _HOMES, __all__)

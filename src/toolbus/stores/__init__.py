@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from .memory import MemoryStore
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryStore", "MongoStore", "SqlStore", "SqliteStore"]
 
-_HOMES = {"MemoryStore": "memory", "MongoStore": "mongo", "SqlStore": "sql", "SqliteStore": "sqlite"}
+_HOMES = {"MemoryStore": ".memory", "MongoStore": ".mongo", "SqlStore": ".sql", "SqliteStore": ".sqlite"}
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{home}", __name__), name)
+__getattr__, __dir__ = imported_when_used(__name__, _HOMES, __all__)

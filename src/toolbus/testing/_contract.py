@@ -6,6 +6,7 @@ Knows no contract.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -22,6 +23,7 @@ __all__ = [
     "ContractReport",
     "Failure",
     "Ledger",
+    "hold_exceptions_pass",
     "is_ours",
     "run_check",
     "shown",
@@ -101,6 +103,22 @@ class Ledger:
         if self.failures:
             raise ContractBroken(self.failures, len(passed) + len({each.check for each in self.failures}), who)
         return ContractReport(tuple(passed), tuple(left_out))
+
+
+async def hold_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
+    """Write a failure down unless an exception of the block's own comes out of it as it is, in no group."""
+    raised = LookupError("of the block")
+
+    async def use() -> None:
+        async with block:
+            raise raised
+
+    try:
+        await use()
+    except Exception as exc:  # what it is, is the question
+        ledger.require("what comes out", repr(raised), exc, ok=exc is raised)
+    else:
+        ledger.fail("what comes out", raised, "nothing: it was swallowed")
 
 
 def shown(value: object) -> str:

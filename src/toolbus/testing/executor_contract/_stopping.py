@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 
 from ...events import ToolCallCompleted, ToolCallFailed
+from .._contract import hold_exceptions_pass
 from ..census import Census
 from ..contract_tools import CONTRACT_TOOLS
 from ._bench import Bench, Desk, check
@@ -106,18 +107,7 @@ def _all_stopped(notes: list[str]) -> bool:
 @check("exceptions-pass")
 async def exceptions_pass(bench: Bench) -> None:
     """An exception of the block's own comes out as it is, in no group."""
-    raised = LookupError("of the block")
-
-    async def use() -> None:
-        async with bench.executor():
-            raise raised
-
-    try:
-        await use()
-    except Exception as exc:  # what it is, is the question
-        bench.require("what comes out", repr(raised), exc, ok=exc is raised)
-    else:
-        bench.fail("what comes out", raised, "nothing: it was swallowed")
+    await hold_exceptions_pass(bench, bench.executor())
 
 
 @check("nothing-left")

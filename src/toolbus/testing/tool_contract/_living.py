@@ -10,6 +10,7 @@ import anyio
 from ...errors import ToolbusError
 from ...events import ToolCallCompleted
 from ...tools import Tool
+from .._contract import hold_exceptions_pass
 from ._bench import EXAMPLES, OpenToolset, ToolsetBench, in_words, said, steps, toolset_check, until
 from ._running import leaves_nothing
 
@@ -130,18 +131,7 @@ async def closing_in_calls(bench: ToolsetBench) -> None:
 @toolset_check("exceptions-pass")
 async def exceptions_pass(bench: ToolsetBench) -> None:
     """An exception of the block's own comes out as it is, in no group."""
-    raised = LookupError("of the block")
-
-    async def use() -> None:
-        async with bench.opened():
-            raise raised
-
-    try:
-        await use()
-    except Exception as exc:  # what it is, is the question
-        bench.require("what comes out", repr(raised), exc, ok=exc is raised)
-    else:
-        bench.fail("what comes out", raised, "nothing: it was swallowed")
+    await hold_exceptions_pass(bench, bench.opened())
 
 
 @toolset_check("cancelled")

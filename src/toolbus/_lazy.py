@@ -1,0 +1,32 @@
+"""Names of a package that are imported when they are first used: so that who needs one pays for no other."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+__all__ = ["imported_when_used"]
+
+
+def imported_when_used(
+    package: str, homes: Mapping[str, str], public: Iterable[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of `package` (PEP 562), where `homes` says in which module each name is.
+
+    Homes are relative to the package, with their dots. A name that was used is the package's own from then on.
+    """
+    own = vars(sys.modules[package])
+
+    def find(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = own[name] = getattr(importlib.import_module(home, package), name)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*own, *public})
+
+    return find, names
