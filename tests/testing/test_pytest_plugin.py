@@ -60,6 +60,7 @@ def test_loading_the_plugin_loads_next_to_nothing():
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert json.loads(told) == [
         "toolbus",
+        "toolbus._lazy",
         "toolbus.network",
         "toolbus.testing",
         "toolbus.testing.network",
