@@ -24,7 +24,7 @@ from .options import SessionOptions
 from .protocols import RequestView, ToolSource
 from .records import maker
 
-__all__ = ["Beginning", "Parent", "Prepare", "new_state"]
+__all__ = ["Beginning", "Parent", "Prepare", "identified", "new_state"]
 
 Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 """What has to be waited for before a request begins; gives the history of its conversation."""
@@ -35,6 +35,13 @@ Parent: TypeAlias = tuple[str, str]
 
 _turn_state = maker(TurnState)
 _DEFAULT_LIMITS = Limits()
+
+
+def identified(prompt: UserMessage | None, request_id: str) -> UserMessage | None:
+    """The prompt under an id: its own, or one that follows from the request's."""
+    if prompt is None or prompt.message_id:
+        return prompt
+    return UserMessage(content=prompt.content, message_id=f"{request_id}_u")
 
 
 def new_state(

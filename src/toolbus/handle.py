@@ -13,6 +13,7 @@ import anyio
 from .buffers import Overflow
 from .bus import EventBus
 from .core.limits import Limits
+from .core.output import OutputType
 from .core.state import Messages, TurnState
 from .errors import StoreError, ToolbusError
 from .events import (
@@ -131,6 +132,11 @@ class SessionHandle:
         return self._state.limits
 
     @property
+    def output(self) -> OutputType[Any] | None:
+        """The type of the answer that was asked for."""
+        return self._state.output
+
+    @property
     def granted(self) -> dict[str, bool]:
         """Decisions on tools to be remembered, by their definition (`core.approval`): given ones and new ones."""
         return self._state.granted
@@ -168,7 +174,7 @@ class SessionHandle:
     def recalled(self) -> RequestResult[Any] | None:
         """The result of a request that another process has ended, and that does not run here; None of any other."""
         state = self._state
-        return None if state.ending is None else result_from(state, lambda _call_id: None, None, state.output)
+        return None if state.ending is None else result_from(state, lambda _call_id: None, None)
 
     async def accepted(self) -> None:
         """Return once the request has begun and, with a journal, is durable. Also after it has ended.

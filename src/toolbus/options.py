@@ -189,9 +189,7 @@ def _are_secrets(given: Any) -> bool:
 def _is_secret(given: Any) -> bool:
     if isinstance(given, tuple):
         pair = cast("tuple[Any, ...]", given)
-        return (
-            len(pair) == len(("name", "value")) and bool(pair[0]) and isinstance(pair[0], str) and _is_secret(pair[1])
-        )
+        return len(pair) == 2 and isinstance(pair[0], str) and pair[0] != "" and _is_secret(pair[1])
     value = given.get_secret_value() if isinstance(given, SecretStr) else given
     return isinstance(value, str) and len(value) >= SHORTEST
 

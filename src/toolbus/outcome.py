@@ -176,7 +176,6 @@ def result_from(
     state: TurnState,
     cause: Callable[[str], BaseException | None],
     error: ToolbusError | None,
-    output: OutputType[Any] | None = None,
 ) -> RequestResult[Any]:
     """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
     ending = state.ending
@@ -188,7 +187,7 @@ def result_from(
         outcome=_outcome(ending),
         reason=ending.reason,
         text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,
-        output=_loaded(ending, output),
+        output=_loaded(ending, state.output),
         messages=list(state.messages),
         history_count=state.history_count,
         artifacts=[artifact for outcome in completed for artifact in _artifacts(outcome, state)],

@@ -91,7 +91,7 @@ class Reports:
         if rendered.secrets:
             rendered = with_references(rendered, job.view)
         request = job.request
-        event = _completed(
+        event = _completed(  # written out, as `_envelope` in a dictionary costs as much as the event: each call has one
             request_id=request.request_id,
             conversation_id=request.conversation_id,
             parent_id=request.parent_id,

@@ -15,7 +15,7 @@ from typing import Any, Unpack, cast
 import anyio
 
 from .asking import Asker, check_together
-from .beginning import Beginning, Parent, Prepare, new_state
+from .beginning import Beginning, Parent, Prepare, identified, new_state
 from .bus import EventBus
 from .core.output import OutputType
 from .core.state import MODEL, NEW
@@ -55,7 +55,7 @@ from .inputs import MessagesLike, ToolsLike, provider_list, read_prompt, split_m
 from .interceptors import Interceptor
 from .logs import LOGGED, WARNINGS, log_fact, logger
 from .mailbox import Mailbox
-from .messages import AssistantMessage, Message, PromptLike, UserMessage
+from .messages import AssistantMessage, Message, PromptLike
 from .model_call import ModelCall
 from .nesting import inherited, sub_request_limits, tell_above
 from .options import SessionOptions, check_options
@@ -107,7 +107,6 @@ class RequestSession(SessionHandle):
         "leaves",
         "metadata",
         "options",
-        "output",
         "providers",
         "sending",
         "tools",
@@ -140,13 +139,12 @@ class RequestSession(SessionHandle):
         self.tools: ToolSource = tool_source(tools)
         self.options = options
         self._journal = journal
-        if prompt is not None and not prompt.message_id:
-            prompt = UserMessage(content=prompt.content, message_id=f"{request_id}_u")
+        prompt = identified(prompt, request_id)
         self.beginning = Beginning(prompt, parent, prepare)
-        self.output: OutputType[Any] | None = None if output is None else OutputType(output)
         self.providers = provider_list(provider)
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt)
-        state.providers, state.output = len(self.providers), self.output
+        state.providers = len(self.providers)
+        state.output = None if output is None else OutputType(output)
         check_together(state, self.tools.specs)
         super().__init__(
             bus,
@@ -493,7 +491,7 @@ class RequestSession(SessionHandle):
         self._bus.close_mailbox(mailbox)
         mailbox.view = mailbox.told = None  # else the result would keep the session alive
         error = self._error or self.beginning.error or self._asker.error
-        self._result = result_from(self._state, mailbox.cause, error, self.output)
+        self._result = result_from(self._state, mailbox.cause, error)
         if self.leaves:
             self._result.resumable = True
             self._bus.close_subscriptions(self.request_id)  # no ending will

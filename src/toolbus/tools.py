@@ -168,16 +168,10 @@ class Tool(Generic[P, R]):
             _check_handler(handler)
         name = _checked_name(name or getattr(handler, "__name__", ""))
         check_options(name, options)
-        approval = options.get("approval")
         binder = _binder(name, schema, handler, validate)
         check_running(name, handler, options, takes_context=binder.context is not None)
         if description is None:
             description = describe(handler)[0] if handler is not None else ""
-        bind = binder.bind
-
-        def check(arguments: Mapping[str, Any]) -> None:
-            bind(arguments)
-
         self.handler = handler
         self.__wrapped__ = handler
         self.has_schema = schema is not None  # which was given: arguments are passed as they came
@@ -189,24 +183,10 @@ class Tool(Generic[P, R]):
         self.isolation: Isolation = options.get("isolation", "thread")
         self.include_data = options.get("include_data")
         self.summarize = options.get("summarize")
-        self._bind = bind
+        self._bind = binder.bind
         self._context = binder.context
         self.secrets = find_marks(binder.parameters)  # which of its fields are, if any
-        self.spec = ToolSpec(
-            name=name,
-            description=description,
-            parameters=types.MappingProxyType(binder.parameters),
-            validate=check,
-            timeout_seconds=options.get("timeout_seconds"),
-            external=external,
-            approval=options.get("destructive", False) if approval is None else approval,
-            sequential=options.get("sequential", False),
-            status=options.get("status", ""),
-            kind=options.get("kind", ""),
-            sensitive_history=options.get("sensitive_history", False),
-            max_result_chars=options.get("max_result_chars"),
-            idempotent=options.get("idempotent", False),
-        )
+        self.spec = _spec_of(name, description, binder, options)
 
     @property
     def name(self) -> str:
@@ -260,6 +240,30 @@ def _checked_name(name: str) -> str:
             "use 1 to 64 letters, digits, underscores and dashes, or give name="
         )
     return name
+
+
+def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolOptions) -> ToolSpec:
+    """What sessions and models are told of a tool."""
+    bind, approval = binder.bind, options.get("approval")
+
+    def check(arguments: Mapping[str, Any]) -> None:
+        bind(arguments)
+
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters=types.MappingProxyType(binder.parameters),
+        validate=check,
+        timeout_seconds=options.get("timeout_seconds"),
+        external=options.get("external", False),
+        approval=options.get("destructive", False) if approval is None else approval,
+        sequential=options.get("sequential", False),
+        status=options.get("status", ""),
+        kind=options.get("kind", ""),
+        sensitive_history=options.get("sensitive_history", False),
+        max_result_chars=options.get("max_result_chars"),
+        idempotent=options.get("idempotent", False),
+    )
 
 
 def _check_handler(handler: Any) -> None:

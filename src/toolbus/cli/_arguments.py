@@ -154,26 +154,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
 
-    ask = commands.add_parser("ask", help="ask one question about files", **_texts(_ASK, _ASK_EXAMPLES))
-    ask.add_argument("question", nargs="?", metavar="QUESTION", help="the question; left out or -: read from stdin")
-    _add_sources(ask)
-    _add_keeping(ask)
-    _add_approval(ask)
-    _add_limits(ask)
-    _add_recording(ask)
-    output = ask.add_argument_group("output").add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print one JSON object with the result instead of the text")
-    output.add_argument("--events", action="store_true", help="print each event as one line of JSON, and nothing else")
-    _add_telling(ask)
-
+    _add_ask(commands.add_parser("ask", help="ask one question about files", **_texts(_ASK, _ASK_EXAMPLES)))
     chat = commands.add_parser("chat", help="keep a conversation going", **_texts(_CHAT, _CHAT_STATUS))
-    _add_sources(chat)
-    _add_keeping(chat)
-    _add_approval(chat)
-    _add_limits(chat)
-    _add_recording(chat)
+    _add_conversing(chat)
     _add_telling(chat)
-
     _add_resume(commands.add_parser("resume", help="go on with what was cut off", **_texts(_RESUME, _RESUME_EXAMPLES)))
     _add_store(commands.add_parser("store", help="look into what is kept", **_texts(_STORE, _STORE_EXAMPLES)))
 
@@ -195,14 +179,36 @@ def _parser() -> argparse.ArgumentParser:
     simulation = commands.add_parser(
         "simulate", help="look for bugs in toolbus itself", **_texts(_SIMULATE, _SIMULATE_EXAMPLES)
     )
-    simulation.add_argument("--seeds", type=_count, default=1_000, metavar="N", help="how many seeds; default 1000")
-    simulation.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them; default 0")
-    simulation.add_argument("--seed", type=int, metavar="SEED", help="this one alone, again")
-    simulation.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="begin no more after so long")
-    simulation.add_argument("--jobs", type=_count, default=1, metavar="N", help="on so many processes; default 1")
-    simulation.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_debug(simulation)
+    _add_simulation(simulation)
     return parser
+
+
+def _add_ask(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("question", nargs="?", metavar="QUESTION", help="the question; left out or -: read from stdin")
+    _add_conversing(parser)
+    output = parser.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object with the result instead of the text")
+    output.add_argument("--events", action="store_true", help="print each event as one line of JSON, and nothing else")
+    _add_telling(parser)
+
+
+def _add_conversing(parser: argparse.ArgumentParser) -> None:
+    """What `ask` and `chat` have in common: who is asked about what, and what bounds and keeps it."""
+    _add_sources(parser)
+    _add_keeping(parser)
+    _add_approval(parser)
+    _add_limits(parser)
+    _add_recording(parser)
+
+
+def _add_simulation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=_count, default=1_000, metavar="N", help="how many seeds; default 1000")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them; default 0")
+    parser.add_argument("--seed", type=int, metavar="SEED", help="this one alone, again")
+    parser.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="begin no more after so long")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="on so many processes; default 1")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_debug(parser)
 
 
 class _Texts(TypedDict):

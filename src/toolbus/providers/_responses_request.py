@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from ..messages import to_openai_responses
@@ -61,19 +62,20 @@ def response_body(
     if asked := {name: value for name, value in reasoning.items() if value is not None}:
         body["reasoning"] = asked
     if request.tools:
-
-        def wire(tool: ToolSpec) -> dict[str, Any]:
-            function: dict[str, Any] = {"type": "function", "name": tool.name, "parameters": dict(tool.parameters)}
-            if tool.description:
-                function["description"] = tool.description
-            return function | {"strict": strict}
-
+        wire = partial(_wire, strict=strict)
         body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
         if settings.parallel_tool_calls is not None and "tools" in body:
             body["parallel_tool_calls"] = settings.parallel_tool_calls
     if settings.extra_body:
         body |= settings.extra_body
     return body
+
+
+def _wire(tool: ToolSpec, *, strict: bool) -> dict[str, Any]:
+    function: dict[str, Any] = {"type": "function", "name": tool.name, "parameters": dict(tool.parameters)}
+    if tool.description:
+        function["description"] = tool.description
+    return function | {"strict": strict}
 
 
 def _named(name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ and tell a cut stream from a whole one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -52,6 +52,16 @@ _DEFAULT_URL = "https://api.openai.com/v1"
 _NO_KEY = "none"  # servers without keys ignore it; the SDK insists on one
 _CONNECT_SECONDS = 5.0  # the SDK's own limit for connecting
 _HINT = "check that the server is running, and that base_url= (or OPENAI_BASE_URL) is right"
+
+
+def _check_together(api: str, client: AsyncOpenAI | None, own: Iterable[object]) -> None:
+    if api not in _PATHS:
+        raise ConfigurationError(f"api is {api!r}; it must be 'chat' or 'responses'")
+    if client is not None and any(option is not None for option in own):
+        raise ConfigurationError(
+            "client= brings its own key, URL and headers: leave api_key=, base_url=, organization=, project= and "
+            "default_headers= out"
+        )
 
 
 class OpenAIProvider:
@@ -138,14 +148,7 @@ class OpenAIProvider:
         calls_in_text: bool = False,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
-        if api not in _PATHS:
-            raise ConfigurationError(f"api is {api!r}; it must be 'chat' or 'responses'")
-        own = (api_key, base_url, organization, project, default_headers)
-        if client is not None and any(option is not None for option in own):
-            raise ConfigurationError(
-                "client= brings its own key, URL and headers: leave api_key=, base_url=, organization=, project= and "
-                "default_headers= out"
-            )
+        _check_together(api, client, (api_key, base_url, organization, project, default_headers))
         if client is None:
             base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
             api_key = _usable_key(api_key or os.environ.get("OPENAI_API_KEY"), base_url)

@@ -5,7 +5,8 @@ Knows no contract.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
@@ -25,6 +26,7 @@ __all__ = [
     "Ledger",
     "hold_exceptions_pass",
     "is_ours",
+    "run_all",
     "run_check",
     "shown",
     "words_of",
@@ -78,11 +80,13 @@ class ContractReport:
 
 
 class Ledger:
-    """The failures so far; `name` is the check that runs now."""
+    """What has been found so far: failures, and which checks passed or were left out. `name` is the one that runs."""
 
     def __init__(self) -> None:
         self.name = ""
         self.failures: list[Failure] = []
+        self.passed: list[str] = []
+        self.left_out: list[str] = []
 
     def fail(self, what: str, expected: object, came: object) -> None:
         """Write a failure down."""
@@ -98,11 +102,11 @@ class Ledger:
         if not ok:
             self.fail(what, expected, came)
 
-    def report(self, passed: Collection[str], left_out: Collection[str], who: str) -> ContractReport:
-        """What has been found. Raises `ContractBroken` where anything is wrong."""
+    def report(self, who: str) -> ContractReport:
+        """What has been found of `who`. Raises `ContractBroken` where anything is wrong."""
         if self.failures:
-            raise ContractBroken(self.failures, len(passed) + len({each.check for each in self.failures}), who)
-        return ContractReport(tuple(passed), tuple(left_out))
+            raise ContractBroken(self.failures, len(self.passed) + len({each.check for each in self.failures}), who)
+        return ContractReport(tuple(self.passed), tuple(self.left_out))
 
 
 async def hold_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
@@ -165,6 +169,20 @@ class Checks(dict[str, Check[LedgerT]]):
         if unknown := (wanted | set(without)) - set(self):
             raise ConfigurationError(f"there are no checks {', '.join(sorted(unknown))}: see {listed_by}()")
         return [each for each in self.values() if each.name in wanted and each.name not in without]
+
+
+async def run_all(
+    checks: Iterable[Check[LedgerT]],
+    ledger: LedgerT,
+    cannot: AbstractSet[str],
+    run_one: Callable[[Check[LedgerT]], Awaitable[bool]],
+) -> None:
+    """Run them one after the other, whatever fails, but for those that need what what is checked `cannot`."""
+    for each in checks:
+        if each.needs & cannot:
+            ledger.left_out.append(each.name)
+        elif await run_one(each):
+            ledger.passed.append(each.name)
 
 
 async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> bool:

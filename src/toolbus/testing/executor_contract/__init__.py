@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import get_args
 
 from ...errors import ConfigurationError
-from .._contract import Checks, ContractReport, run_check
+from .._contract import Check, Checks, ContractReport, run_all, run_check
 from ..contract_tools import CONTRACT_TOOLS
 from . import _answering, _running, _stopping, _taking
 from ._bench import BOUND, CHECKS, TWO_AT_ONCE, Bench, Lack, MakeExecutor
@@ -68,8 +68,6 @@ async def check_executor(
     if unknown := set(lacks) - set(get_args(Lack)):
         raise ConfigurationError(f"an executor may lack {', '.join(get_args(Lack))}, not {', '.join(sorted(unknown))}")
     cannot = _cannot(lacks, elsewhere=elsewhere, max_concurrency=max_concurrency)
-    passed: list[str] = []
-    left_out: list[str] = []
     bench = Bench(
         make_executor,
         elsewhere=elsewhere,
@@ -77,16 +75,15 @@ async def check_executor(
         patience_seconds=patience_seconds,
         quiet_seconds=quiet_seconds,
     )
-    for each in chosen:
-        if each.needs & cannot:
-            left_out.append(each.name)
-            continue
+
+    async def run_one(each: Check[Bench]) -> bool:
         try:
-            if await run_check(each, bench, _WAITS * bench.patience_seconds):
-                passed.append(each.name)
+            return await run_check(each, bench, _WAITS * bench.patience_seconds)
         finally:
             bench.clear()
-    return bench.report(passed, left_out, "executor")
+
+    await run_all(chosen, bench, cannot, run_one)
+    return bench.report("executor")
 
 
 def _cannot(lacks: Collection[Lack], *, elsewhere: bool, max_concurrency: int | None) -> set[str]:

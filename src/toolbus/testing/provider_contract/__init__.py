@@ -5,13 +5,14 @@ Knows the seam (`toolbus.protocols.Provider`), the stub server of `toolbus.testi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 from ...protocols import Provider
-from .._contract import Abandoned, Checks, ContractBroken, ContractReport, Failure, Run
+from .._contract import Check, Checks, ContractBroken, ContractReport, Failure, run_all, run_check
 from ..wire import Dialect, WireServer, dialect_of
 from . import _failing, _living, _reading, _sending
-from ._bench import CHECKS, Bench, close
+from ._bench import CHECKS, Bench
 from ._live import LIVE_CHECKS, live_failures
 
 __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
@@ -63,36 +64,11 @@ async def check_provider(
     """
     chosen = _CHECKS.chosen(only, without, "provider_checks")
     spoken = dialect_of(dialect)
-    passed: list[str] = []
-    left_out: list[str] = []
-    failures: list[Failure] = []
-    provider: Provider | None = None
     with WireServer(dialect=spoken) as server:
-        for each in chosen:
-            if each.needs & spoken.lacks:
-                left_out.append(each.name)
-                continue
-            provider = provider or make_provider(server.base_url)
-            bench = Bench(
-                each.name,
-                provider=provider,
-                server=server,
-                make=make_provider,
-                patience_seconds=patience_seconds,
-                max_reply_bytes=max_reply_bytes,
-            )
-            await _run(each.run, bench)
-            if bench.failures:
-                failures += bench.failures
-                await close(provider)
-                provider = None
-            else:
-                passed.append(each.name)
-        if provider is not None:
-            await close(provider)
-    if failures:
-        raise ContractBroken(failures, len(passed) + len({each.check for each in failures}))
-    return ContractReport(tuple(passed), tuple(left_out))
+        bench = Bench(server, make_provider, patience_seconds=patience_seconds, max_reply_bytes=max_reply_bytes)
+        await run_all(chosen, bench, spoken.lacks, lambda each: _run(each, bench))
+        await bench.let_go()
+    return bench.report("provider")
 
 
 async def check_live_provider(provider: Provider) -> ContractReport:
@@ -106,13 +82,14 @@ async def check_live_provider(provider: Provider) -> ContractReport:
     return ContractReport(LIVE_CHECKS, ())
 
 
-async def _run(run: Run[Bench], bench: Bench) -> None:
+async def _run(check: Check[Bench], bench: Bench) -> bool:
+    """Whether it passed. One that failed has left the provider in whatever state: the next one gets another."""
+    bench.prepare()
     try:
-        await run(bench)
-    except Abandoned:
-        pass
-    except Exception as exc:  # a provider may break in any way, and the other checks go on
-        bench.fail("the check", "comes to its end", f"{type(exc).__name__}: {exc}")
+        passed = await run_check(check, bench, math.inf)  # each wait within is bounded
     finally:
         bench.server.script = ()
         bench.server.release()
+    if not passed:
+        await bench.let_go()
+    return passed

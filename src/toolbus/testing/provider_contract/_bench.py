@@ -133,21 +133,35 @@ class Bench(Ledger):
 
     def __init__(
         self,
-        name: str,
-        *,
-        provider: Provider,
         server: WireServer,
         make: Callable[[str], Provider],
+        *,
         patience_seconds: float,
         max_reply_bytes: int,
     ) -> None:
         super().__init__()
-        self.name = name
-        self.provider = provider
+        self._provider: Provider | None = None
         self.server = server
         self.make = make
         self.patience_seconds = patience_seconds
         self.max_reply_bytes = max_reply_bytes
+
+    @property
+    def provider(self) -> Provider:
+        """The provider that is checked: one for all checks, another one after a check that has failed."""
+        assert self._provider is not None
+        return self._provider
+
+    def prepare(self) -> None:
+        """See to it that there is a provider. Raises what making one raises."""
+        if self._provider is None:
+            self._provider = self.make(self.server.base_url)
+
+    async def let_go(self) -> None:
+        """Close the provider, if there is one."""
+        provider, self._provider = self._provider, None
+        if provider is not None:
+            await close(provider)
 
     @property
     def dialect(self) -> Dialect:

@@ -9,7 +9,7 @@ from ...messages import UserMessage, user_text
 from ...protocols import ModelRequest
 from ..census import Census
 from ..wire import RecordedRequest, WireBreak, WireCall, WireFault, WireReply, WireServer, WireStep
-from ._bench import Bench, Running, check, close, request_of
+from ._bench import Bench, Running, check, request_of
 
 __all__: list[str] = []
 
@@ -97,15 +97,9 @@ async def nothing_left_open(bench: Bench) -> None:
     """A provider that is closed, by `aclose` if it has one, leaves no connection and no task, whatever happened."""
     census = Census()
     with WireServer(dialect=bench.dialect) as server:
-        provider = bench.make(server.base_url)
-        own = Bench(
-            bench.name,
-            provider=provider,
-            server=server,
-            make=bench.make,
-            patience_seconds=bench.patience_seconds,
-            max_reply_bytes=bench.max_reply_bytes,
-        )
+        own = Bench(server, bench.make, patience_seconds=bench.patience_seconds, max_reply_bytes=bench.max_reply_bytes)
+        own.name = bench.name
+        own.prepare()
         steps = (
             _TEXT,
             WireFault(kind="server_error"),
@@ -122,7 +116,7 @@ async def nothing_left_open(bench: Bench) -> None:
             running.scope.cancel()
             await running.wait(lambda: running.ended, bench.patience_seconds)
         await own.attempt(_TEXT)
-        await close(provider)
+        await own.let_go()
         closed = await own.until(lambda: server.open_connections == 0)
         bench.require("connections that are open", "none", f"{server.open_connections}", ok=closed)
     try:

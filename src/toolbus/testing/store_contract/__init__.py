@@ -6,10 +6,11 @@ Knows the seam (`toolbus.storage`), and no store.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import anyio
 
-from .._contract import Abandoned, Check, Checks, ContractReport, is_ours, words_of
+from .._contract import Check, Checks, ContractReport, run_all, run_check, words_of
 from . import _appending, _ending, _histories, _leases, _outliving
 from ._bench import CHECKS, EMPTY, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen
 
@@ -67,40 +68,26 @@ async def check_store(
     """
     chosen = _CHECKS.chosen(only, without, "store_checks")
     bench = Bench(make_store, reopen, let_pass=let_pass, patience_seconds=patience_seconds)
-    passed: list[str] = []
-    left_out: list[str] = []
     try:
         await bench.prepare(own=False)
         lacks = {JOURNAL: bench.store.journal is None, SHARED: reopen is None}
-        for each in chosen:
-            if any(lacks.get(need) for need in each.needs):
-                left_out.append(each.name)
-            elif await _run(each, bench):
-                passed.append(each.name)
+        cannot = {need for need, is_missing in lacks.items() if is_missing}
+        await run_all(chosen, bench, cannot, lambda each: _run(each, bench))
     finally:
         bench.name = "closing"
         await _let_go(bench, "the store behind all checks")
-    return bench.report(passed, left_out, "store")
+    return bench.report("store")
 
 
 async def _run(check: Check[Bench], bench: Bench) -> bool:
     """Whether it passed. One that failed has done what it likes to the store: the next one gets another."""
-    before = len(bench.failures)
-    bench.name = check.name
-    try:
-        with anyio.move_on_after(bench.patience_seconds) as scope:
-            await bench.prepare(own=EMPTY in check.needs)
-            await check.run(bench)
-            await bench.clear()
-        if scope.cancelled_caught:
-            bench.fail("the check", "comes to its end", f"it did not in {bench.patience_seconds:g} s")
-    except Abandoned:
-        pass
-    except BaseException as exc:  # a store may break in any way, and the other checks go on
-        if is_ours(exc):
-            raise
-        bench.fail("the check", "comes to its end", words_of(exc))
-    if len(bench.failures) == before:
+
+    async def prepared(bench: Bench) -> None:
+        await bench.prepare(own=EMPTY in check.needs)
+        await check.run(bench)
+        await bench.clear()
+
+    if await run_check(replace(check, run=prepared), bench, bench.patience_seconds):
         return True
     await _let_go(bench, "the store behind the check")
     return False

@@ -12,7 +12,7 @@ from ...errors import MissingExtra
 from ...inputs import tool_registry
 from ...schemas import json_schema_validator
 from ...tools import Toolish, ToolRegistry
-from .._contract import Check, Checks, ContractReport, run_check, words_of
+from .._contract import Check, Checks, ContractReport, run_all, run_check, words_of
 from . import _living, _running, _telling
 from ._bench import (
     EXAMPLES,
@@ -86,10 +86,8 @@ async def check_tools(
     chosen = _OF_TOOLS.chosen(only, without, "tool_checks")
     bench = Bench(examples, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
     bench.tools = tuple(tool_registry(tools))
-    passed: list[str] = []
-    left_out: list[str] = []
-    await _run(chosen, bench, _cannot(examples, strict=strict), passed, left_out)
-    return bench.report(passed, left_out, "tools")
+    await _run(chosen, bench, _cannot(examples, strict=strict))
+    return bench.report("tools")
 
 
 async def check_toolset(
@@ -119,17 +117,15 @@ async def check_toolset(
         make_toolset, examples, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds
     )
     cannot = _cannot(examples, strict=strict)
-    passed: list[str] = []
-    left_out: list[str] = []
     try:
         async with bench.opened() as toolset:
             bench.tools = tuple(toolset.registry)
-            await _run([each for each in chosen if each.name in _OF_TOOLS], bench, cannot, passed, left_out)
+            await _run([each for each in chosen if each.name in _OF_TOOLS], bench, cannot)
     except Exception as exc:  # of its opening or closing: checks write down what they raise
         bench.name = "opening"
         bench.fail("the toolset for the checks of tools", "opened and closed", words_of(exc))
-    await _run([each for each in chosen if each.name in _OF_TOOLSETS], bench, cannot, passed, left_out)
-    return bench.report(passed, left_out, "toolset")
+    await _run([each for each in chosen if each.name in _OF_TOOLSETS], bench, cannot)
+    return bench.report("toolset")
 
 
 def _cannot(examples: Sequence[ExampleCall], *, strict: bool) -> set[str]:
@@ -145,11 +141,5 @@ def _cannot(examples: Sequence[ExampleCall], *, strict: bool) -> set[str]:
     return cannot
 
 
-async def _run(
-    checks: Iterable[Check[Any]], bench: Bench, cannot: set[str], passed: list[str], left_out: list[str]
-) -> None:
-    for each in checks:
-        if each.needs & cannot:
-            left_out.append(each.name)
-        elif await run_check(each, bench, _WAITS * bench.patience_seconds):
-            passed.append(each.name)
+async def _run(checks: Iterable[Check[Any]], bench: Bench, cannot: set[str]) -> None:
+    await run_all(checks, bench, cannot, lambda each: run_check(each, bench, _WAITS * bench.patience_seconds))
