@@ -227,9 +227,9 @@ class EventBus:
 
     def wants(self, kind: type[Event], request_id: str = "") -> bool:
         """Whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
-        if kind in self._receivers or kind in self._by_type or not self._by_request:
-            return kind in self._receivers or kind in self._by_type
-        if any(each.wants(kind) for each in self._by_request.get(request_id, ())):
+        if kind in self._receivers or kind in self._by_type:
+            return True
+        if self._by_request and any(each.wants(kind) for each in self._by_request.get(request_id, ())):
             return True
         return bool(self._by_family) and any(each.wants(kind) for each in self._listening_above(request_id))
 

@@ -26,15 +26,12 @@ from .core.turn import (
     Input,
     ModelFailed,
     Resume,
-    Start,
-    apply_all,
-    decide,
+    advance,
     pending,
 )
 from .crash import settle_broken, told_all_the_same
 from .errors import ConfigurationError, LeaseLost, StoreUnavailable, ToolbusError
 from .events import (
-    ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
     Event,
@@ -43,11 +40,8 @@ from .events import (
     RequestFailed,
     RequestResumed,
     StatusChanged,
-    SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
-    ToolCallPaused,
-    ToolCallResumed,
     new_id,
 )
 from .handle import SessionHandle
@@ -68,8 +62,6 @@ from .storage import FactReader
 __all__ = ["RequestSession"]
 
 _WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
-_FROM_BUS = frozenset[type[Event]]({ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed})
-_MAYBE_TOLD = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed, *_FROM_BUS})
 _ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 
@@ -306,7 +298,7 @@ class RequestSession(SessionHandle):
 
     async def _step(self, inputs: Sequence[Input], now: float) -> None:
         """One step of the machine: decide and apply; claim what is ours; write; publish."""
-        facts = self._advance(inputs, now)
+        facts, own = self._advance(inputs, now)
         if not facts:
             return
         if self._journal is not None:
@@ -314,9 +306,9 @@ class RequestSession(SessionHandle):
                 await self._write(self._journal, facts)
             except BaseException as exc:
                 if told := told_all_the_same(facts, exc):
-                    self._publish(told, inputs)
+                    self._publish(told, told_all_the_same(own, exc))
                 raise
-        self._publish(facts, inputs)
+        self._publish(facts, own)
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
         """Append to the journal. Shielded, since facts that are applied have to be told; bounded, since it is."""
@@ -328,26 +320,21 @@ class RequestSession(SessionHandle):
         if scope.cancelled_caught:
             raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
-    def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> list[Event]:
-        """Decide and apply until nothing `follows`. Synchronous, so no result can slip in between."""
-        state = self._state
+    def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> tuple[list[Event], list[Event]]:
+        """The facts of a step, and which of them are our own: claimed, and still to be told.
+
+        Synchronous, so no result can slip in between.
+        """
+        state, secrecy = self._state, self.secrecy
         if state.waiting or isinstance(inputs[0], Resume):
             # A person's decision, and what was begun elsewhere, is for the tools as they are now.
             state.tools = self._asker.known(self.tools)
-        facts: list[Event] = []
-        queue: list[Input | None] = [*inputs, None] if follows else [*inputs]
-        for happened in queue:
-            made = decide(state, happened, now)
-            while made:
-                if self.secrecy is not None:
-                    made = self.secrecy.facts(made, happened)
-                apply_all(state, made)
-                for fact in made:
-                    if type(fact) in _ARBITRATED and fact is not happened:
-                        self._arbitrate(fact)
-                facts += made
-                made = () if happened is not None else decide(state, None, now)
-        return facts
+        facts, own = advance(state, inputs, now, follows=follows, shown=None if secrecy is None else secrecy.facts)
+        if not _ARBITRATED.isdisjoint(map(type, own)):
+            for fact in own:
+                if type(fact) in _ARBITRATED:
+                    self._arbitrate(fact)
+        return facts, own
 
     def _arbitrate(self, fact: Event) -> None:
         """Open a reply's calls on the bus, or a question; or claim a call that the machine has settled itself."""
@@ -360,23 +347,20 @@ class RequestSession(SessionHandle):
         elif mailbox is not None and isinstance(fact, ApprovalRequested):
             self._bus.open_approval(mailbox, fact)
 
-    def _publish(self, facts: Sequence[Event], inputs: Sequence[Input]) -> None:
-        kinds = {*map(type, facts)}
+    def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
+        """Tell our own facts, and of all of them the log and who hears the status."""
         logged = LOGGED if self._logs else WARNINGS
-        if not kinds.isdisjoint(logged):
+        if not logged.isdisjoint(map(type, facts)):
             for fact in facts:
                 if type(fact) in logged:
                     log_fact(fact, self._state.envelope(fact.at))
-        own = facts
-        if not kinds.isdisjoint(_MAYBE_TOLD):  # what came from the bus was published there
-            told = {*map(id, inputs)}
-            own = [each for each in facts if type(each) not in _FROM_BUS and id(each) not in told]
-        last = own[-1] if self._state.ending is not None else None  # the ending is the last that is heard of it
-        self._bus.announce_all(own if last is None else own[:-1])
-        if (status := self._status_if_wanted()) is not None:
-            status.tell_all(facts)
-        if last is not None:
-            self._bus.announce(last)
+        ending = self._state.ending  # it is the last that is heard of the request
+        is_last = ending is not None and bool(own) and own[-1] is ending
+        self._bus.announce_all(own[:-1] if is_last else own)
+        if self._status is not None or self._bus.wants(StatusChanged, self.request_id):
+            self.status.tell_all(facts)
+        if is_last:
+            self._bus.announce(own[-1])
         elif self.beginning.asked and isinstance(facts[0], RequestResumed):
             for question in self.beginning.asked:  # by another process, and nobody has answered
                 self._arbitrate(question)
@@ -454,22 +438,23 @@ class RequestSession(SessionHandle):
         if self._state.phase is NEW:
             inputs.insert(0, self.beginning.without_guardrails(self._state, self.tools))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
-        if facts := await self._written(inputs):
-            self._publish(facts, [each for each in inputs[:-1] if not isinstance(each, Start)])
+        facts, own = await self._written(inputs)
+        if facts:
+            self._publish(facts, own)
 
-    async def _written(self, inputs: Sequence[Input]) -> list[Event]:
+    async def _written(self, inputs: Sequence[Input]) -> tuple[list[Event], list[Event]]:
         """The facts of a last step, written if they can be: what the journal says to that, the log tells."""
-        facts = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else []
+        facts, own = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else ([], [])
         if self._journal is not None and facts:
             try:
                 await self._write(self._journal, facts)
             except LeaseLost as exc:  # another process tells how it ends
                 self.leaves = str(exc)
-                return []
+                return [], []
             except Exception as exc:
                 self._error = exc if isinstance(exc, ToolbusError) else None
                 logger.error("the last facts were not written", exc_info=exc, extra={"request_id": self.request_id})
-        return facts
+        return facts, own
 
     def _crash(self, exc: Exception) -> None:
         """Something of ours broke. Settle what is open, and end `failed` with what can be said."""

@@ -1,6 +1,7 @@
 """Drives the pure turn machine as a session would: steps, a clock that stands until it is moved, no bus.
 
-Every step checks what holds for all steps: `decide` changes nothing, a step ends, and fact ids are unique.
+Every step checks what holds for all steps: `decide` changes nothing, `advance` does the same at once, a step ends, and
+fact ids are unique.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from toolbus.core.turn import (
     ModelFailed,
     ModelReplied,
     Start,
+    advance,
     apply,
     decide,
     pending,
@@ -122,6 +124,21 @@ class Turn:
         )
 
     def step(self, *inputs: Input) -> list[Event]:
+        """One step, decision by decision; `advance` has to do the same at once."""
+        at_once = self.copy()
+        advanced, own = advance(at_once, inputs, self.now)
+        made = self._step(inputs)
+        assert advanced == made
+        assert at_once == self.state
+        assert own == [each for each in made if each.event_id.startswith("r_f")], "inputs have ids of others"
+        return made
+
+    def copy(self) -> TurnState:
+        state = self.state
+        given = (state.tools, state.output, state.prices, state.limits, state.approval)
+        return copy.deepcopy(state, {id(each): each for each in given})
+
+    def _step(self, inputs: Sequence[Input]) -> list[Event]:
         made: list[Event] = []
         for happened in inputs:
             made += self._decide(happened)
@@ -138,9 +155,7 @@ class Turn:
         return made
 
     def _decide(self, happened: Input | None) -> Sequence[Event]:
-        state = self.state
-        given = {id(each): each for each in (state.tools, state.output, state.prices, state.limits, state.approval)}
-        before = copy.deepcopy(state, given)
+        before = self.copy()
         made = decide(self.state, happened, self.now)
         assert self.state == before, "decide changed the state"
         for fact in made:

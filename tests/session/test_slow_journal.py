@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, RequestSession, Tool
+from toolbus import EventBus, Limits, RequestSession, Tool
 from toolbus.events import ApprovalRequested, Event, ToolCallFailed, ToolCallRequested
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
@@ -96,3 +96,15 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
     assert result.outcome == "cancelled"
     assert [event.type for event in told] == [each for each in journal.written if each == "tool_call_requested"]
     assert [call.reason for call in result.tool_calls] == ["cancelled"]
+
+
+@pytest.mark.guarantee("G06")
+async def test_a_journal_that_fails_is_the_reason_also_where_a_result_had_ended_the_request() -> None:
+    bus = EventBus()
+    bus.connect(ToolCallRequested, lambda event: bus.publish(event.failed("no")))
+    journal = SlowJournal("request_completed", 0, OSError("disk full"))
+    model, limits = ScriptedProvider([calls(("wait", {}))]), Limits(on_failure="fail_fast")
+    session = RequestSession(bus, model, "hi", tools=[external()], journal=journal, limits=limits)
+    result = await session.run()
+    assert (result.outcome, str(result.error)) == ("failed", "OSError: disk full")
+    assert bus.statistics().open_calls == 0

@@ -275,8 +275,9 @@ def an_effect_comes_before_its_fact(patch: pytest.MonkeyPatch) -> None:
     """Calls are requested while the journal still writes that they are."""
 
     async def eager(self: Any, inputs: Sequence[Any], now: float) -> None:
-        if facts := self._advance(inputs, now):
-            self._publish(facts, inputs)
+        facts, own = self._advance(inputs, now)
+        if facts:
+            self._publish(facts, own)
             if self._journal is not None:
                 await self._write(self._journal, facts)
 
@@ -348,7 +349,7 @@ def a_lost_lease_is_a_failure(patch: pytest.MonkeyPatch) -> None:
 def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """What the host's cancellation means is told, and never written."""
 
-    async def hasty(self: Any, inputs: Sequence[Any]) -> list[Event]:
+    async def hasty(self: Any, inputs: Sequence[Any]) -> tuple[list[Event], list[Event]]:
         return self._advance(inputs, self._clock())
 
     patch.setattr(RequestSession, "_written", hasty)

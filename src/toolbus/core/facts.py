@@ -34,27 +34,45 @@ def _new_list() -> list[Any]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Facts:
-    """The facts of one decision, each stamped with the request's ids and its future place."""
+    """The facts of one step, each stamped with the request's ids and its future place.
+
+    The first `applied` of those that are `made` are in the state already. Some are inputs, which were told by others.
+    """
 
     _state: TurnState
     _now: float
+    _before: int
     _envelope: dict[str, Any] | None = None
     made: list[Event] = field(default_factory=_new_list)
+    applied: int = 0
+    _inputs: list[int] = field(default_factory=_new_list)  # their places
+
+    def accept(self, fact: Event) -> None:
+        """An input that is a fact as it is."""
+        self._inputs.append(len(self.made))
+        self.made.append(fact)
+
+    def own(self) -> list[Event]:
+        """All but those that are inputs."""
+        inputs, made = self._inputs, self.made
+        if not inputs:
+            return made
+        if inputs[-1] < len(inputs):  # they come first, as results of calls do
+            return made[len(inputs) :]
+        return [each for place, each in enumerate(made) if place not in inputs]
 
     def add(self, kind: Callable[..., Event], **fields: Any) -> None:
         """One more fact, of `kind`."""
-        state, made = self._state, self.made
         if self._envelope is None:
-            self._envelope = state.envelope(self._now)
-        event_id = f"{state.request_id}_f{state.facts + len(made)}"
-        made.append(kind(event_id=event_id, **self._envelope, **fields))
+            self._envelope = self._state.envelope(self._now)
+        self.made.append(kind(event_id=self.place, **self._envelope, **fields))
 
     def append(self, message: Message) -> None:
         """`add(MessageAppended, message=message)`, written out: every third fact is one."""
         state, made = self._state, self.made
         made.append(
             _message_appended(
-                event_id=f"{state.request_id}_f{state.facts + len(made)}",
+                event_id=f"{state.request_id}_f{self._before + len(made)}",
                 request_id=state.request_id,
                 conversation_id=state.conversation_id,
                 parent_id=state.parent_id,
@@ -67,7 +85,7 @@ class Facts:
     @property
     def place(self) -> str:
         """The name of the next fact: a seed for what has to look like chance and be the same at each replay."""
-        return f"{self._state.request_id}_f{self._state.facts + len(self.made)}"
+        return f"{self._state.request_id}_f{self._before + len(self.made)}"
 
     def refuse(self, call: ToolCall, reason: str, error: str, *, limit: str = "") -> None:
         """Settle a call that was not requested, and never will be."""
@@ -90,7 +108,12 @@ class Facts:
         )
 
 
-facts_of = maker(Facts)
+_facts = maker(Facts)
+
+
+def facts_of(state: TurnState, now: float) -> Facts:
+    """Those of a step that begins now."""
+    return _facts(state, now, state.facts)
 
 
 def _spent(each: CallState) -> Spent | None:
@@ -123,7 +146,7 @@ def result_message(each: CallState) -> ToolMessage:
 
 def usage_with(state: TurnState, facts: Facts) -> Usage:
     """What the request has used, with a reply that is only about to be applied."""
-    last = facts.made[-1] if facts.made else None
+    last = facts.made[-1] if len(facts.made) > facts.applied else None
     return state.usage + last.usage if isinstance(last, (ModelResponded, HistoryCompressed)) else state.usage
 
 

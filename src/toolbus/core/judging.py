@@ -7,8 +7,8 @@ its siblings from beginning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
 
 import orjson
 
@@ -23,7 +23,7 @@ from .control import ENDINGS, answer_control
 from .facts import Facts
 from .reading import why_unreadable
 from .reducer import ends_at_once
-from .state import OPEN, REQUESTED, SETTLED, WAITING, CallState, TurnState
+from .state import OPEN, REQUESTED, SETTLED, WAITING, TurnState
 
 __all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge", "request_call"]
 
@@ -39,19 +39,8 @@ def is_time_over(state: TurnState, now: float) -> bool:
     return not state.waiting and now >= state.deadline
 
 
-@dataclass(slots=True)
-class _Verdict:
-    """On one call: a refusal where `reason` is set, else the arguments and the tool that they are for."""
-
-    each: CallState
-    reason: str = ""
-    error: str = ""
-    limit: str = ""
-    arguments: dict[str, Any] | None = None
-    spec: ToolSpec | None = None
-
-
-_verdict_on = maker(_Verdict)
+_Refusal: TypeAlias = tuple[str, str, str]
+"""Why no tool runs: the reason, the error in words, and the limit with its value where one refuses the call."""
 
 
 class _Tally:
@@ -73,27 +62,31 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
     tally = _Tally(state)
     is_free = _is_free(state, now)
     sequential = ends = False
-    verdicts: list[_Verdict] = []
+    verdicts: list[tuple[ToolCall, ToolSpec | None, dict[str, Any] | _Refusal]] = []
     for index, each in enumerate(state.calls):
-        spec = state.tools.get(each.call.name)
+        call = each.call
+        spec = state.tools.get(call.name)
         in_order = spec is not None and spec.sequential
         if each.status is not OPEN:  # what is known no more may have been sequential when it began
             sequential = sequential or ((in_order or spec is None) and each.status is not SETTLED)
         elif not (in_order and sequential):
-            barred = None if is_free else _barred(state, index, spec, tally.made, now)
-            verdict = _verdict(state, each, spec, tally, barred)
-            verdicts.append(verdict)
-            if verdict.reason:
-                ends = ends or ends_at_once(state.limits, verdict.reason)
+            verdict = None if is_free else _barred(state, index, spec, tally.made, now)
+            if verdict is None:
+                verdict = _verdict(state, call, spec, tally)
+            verdicts.append((call, spec, verdict))
+            if isinstance(verdict, tuple):
+                ends = ends or ends_at_once(state.limits, verdict[0])
             else:
                 sequential = sequential or in_order
-    for verdict in verdicts:
-        if verdict.reason:
-            facts.refuse(verdict.each.call, verdict.reason, verdict.error, limit=verdict.limit)
+    for call, spec, verdict in verdicts:
+        if isinstance(verdict, tuple):
+            reason, error, limit = verdict
+            facts.refuse(call, reason, error, limit=limit)
         elif ends:
-            facts.refuse(verdict.each.call, "cancelled", AT_ONCE)
+            facts.refuse(call, "cancelled", AT_ONCE)
         else:
-            _admit(state, verdict, facts, now)
+            assert spec is not None
+            _admit(state, call, spec, verdict, facts, now)
 
 
 def _is_free(state: TurnState, now: float) -> bool:
@@ -107,72 +100,65 @@ def _is_free(state: TurnState, now: float) -> bool:
     )
 
 
-def _verdict(
-    state: TurnState, each: CallState, spec: ToolSpec | None, tally: _Tally, barred: tuple[str, str] | None
-) -> _Verdict:
-    limits = state.limits
-    call = each.call
-    if barred is not None:
-        limit, error = barred
-        return _Verdict(each, "limit", f"{error} ({limit})." if error else _NO_TOOLS, limit)
+def _verdict(state: TurnState, call: ToolCall, spec: ToolSpec | None, tally: _Tally) -> dict[str, Any] | _Refusal:
+    """The call's arguments, as they are to be run, or why they are not; counted."""
     checked = _checked(state, call, spec)
-    if isinstance(checked, tuple):
-        tally.made += 1
-        return _Verdict(each, *checked)
-    assert spec is not None
-    if state.granted and state.granted.get(definition_of(spec)) is False:
-        tally.made += 1
-        return _Verdict(each, "denied", f"{call.name} was denied, and that was to be remembered.")
-    this = (call.name, checked)
-    if this != tally.last:
-        tally.last, tally.repeats = this, 0
-    elif tally.repeats >= limits.max_repeats:
-        limit = f"max_repeats={limits.max_repeats}"
-        error = f"{call.name} was called with the same arguments {tally.repeats} times in a row already ({limit})."
-        return _Verdict(each, "limit", error, limit)
-    tally.repeats += 1
+    if not isinstance(checked, tuple):
+        this = (call.name, checked)
+        if this != tally.last:
+            tally.last, tally.repeats = this, 0
+        elif tally.repeats >= (most := state.limits.max_repeats):
+            limit = f"max_repeats={most}"
+            error = f"{call.name} was called with the same arguments {tally.repeats} times in a row already ({limit})."
+            return "limit", error, limit
+        tally.repeats += 1
     tally.made += 1
-    return _verdict_on(each, arguments=checked, spec=spec)
+    return checked
 
 
-def _barred(state: TurnState, index: int, spec: ToolSpec | None, made: int, now: float) -> tuple[str, str] | None:
-    """The limit, with its value, that call number `index` of a reply may not pass, and why; None where it may run."""
+def _barred(state: TurnState, index: int, spec: ToolSpec | None, made: int, now: float) -> _Refusal | None:
+    """The limit that call number `index` of a reply may not pass, whatever it says; None where it may run."""
     limits = state.limits
     if not state.tools_offered and not (spec is not None and spec.control == "output"):
-        return state.stop.reason if state.stop else "", ""
+        return "limit", _NO_TOOLS, state.stop.reason if state.stop else ""
     if is_time_over(state, now):  # it would be cancelled at once, after it may have had its effect
-        return f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over"
+        return _past(f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over")
     if index >= limits.max_calls_per_round:
-        return f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply"
+        return _past(f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply")
     if made >= limits.max_tool_calls and (spec is None or spec.control not in ENDINGS):
-        return f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up"
+        return _past(f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up")
     return None
 
 
-def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[str, Any] | tuple[str, str]:
-    """The arguments that the model has written, or the reason and the error for which no tool runs."""
+def _past(limit: str, error: str) -> _Refusal:
+    return "limit", f"{error} ({limit}).", limit
+
+
+def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[str, Any] | _Refusal:
+    """The arguments that the model has written, if they are for a tool that may run with them."""
     if spec is None:
         there_are = ", ".join(state.tools) or "none"
-        return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}."
+        return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}.", ""
     if not call.arguments.strip() and (how := CUT_OFF.get(state.rounds[-1].finish_reason)):
         # It may be the start of anything. An object that is closed is whole, wherever the reply ended.
-        return "invalid_arguments", f"{how} before the first of the arguments; send the call again, whole."
+        return "invalid_arguments", f"{how} before the first of the arguments; send the call again, whole.", ""
     try:
         arguments = parse_arguments(call.arguments)
         spec.validate(arguments)
     except InvalidArguments as exc:
-        return "invalid_arguments", str(exc)
+        return "invalid_arguments", str(exc), ""
     except Exception as exc:  # the application's code; what a model sends must not end the request, siblings and all
-        return "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}."
+        return "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}.", ""
     if spec.control == "read" and (problem := why_unreadable(state.messages, arguments)):
-        return "invalid_arguments", problem
+        return "invalid_arguments", problem, ""
+    if state.granted and state.granted.get(definition_of(spec)) is False:
+        return "denied", f"{call.name} was denied, and that was to be remembered.", ""
     return arguments
 
 
-def _admit(state: TurnState, verdict: _Verdict, facts: Facts, now: float) -> None:
-    spec, arguments, call = verdict.spec, verdict.arguments, verdict.each.call
-    assert spec is not None
-    assert arguments is not None
+def _admit(
+    state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts, now: float
+) -> None:
     if spec.control:
         answer_control(state, call, spec.control, arguments, facts)
     elif (
@@ -232,7 +218,7 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
     if spec is not None and decided.definition not in ("", each.definition):  # the answer to an earlier question
         _ask(state, each.call, spec, each.arguments or {}, facts)
         return
-    facts.made.append(decided)
+    facts.accept(decided)
     if state.cancel is not None or (state.stop is not None and state.stop.at_once):
         return  # in the same step, and before it: the call is given up next
     call = each.call
@@ -273,4 +259,4 @@ def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, fact
     if each is None or each.status is not REQUESTED:
         return
     if (each.left is None) is isinstance(event, ToolCallPaused):
-        facts.made.append(replace(event, at=now))
+        facts.accept(replace(event, at=now))

@@ -27,6 +27,7 @@ from ..events import (
     RequestResumed,
     RequestStarted,
     RoundStarted,
+    Spent,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
@@ -111,17 +112,7 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     if isinstance(message, ToolMessage):
         _apply_result(state, message)
     elif isinstance(message, AssistantMessage):
-        if state.phase is not REPLIED:
-            raise ProtocolViolation(f"a reply cannot be appended in phase {state.phase.value!r}")
-        if len({call.call_id for call in message.tool_calls}) != len(message.tool_calls):
-            raise ProtocolViolation("a reply cannot be appended: two of its calls have the same id")
-        state.phase = TOOLS if message.tool_calls else READY
-        state.last_text = message.text or state.last_text
-        state.calls = [_call_state(call, state.round) for call in message.tool_calls]
-        state.open_calls = {each.call.call_id: each for each in state.calls}
-        state.unjudged = len(state.calls)
-        state.rounds[-1].calls = state.calls
-        state.appended = 0
+        _apply_reply(state, message)
     else:
         if state.phase is not READY:
             raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
@@ -134,19 +125,38 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     state.messages.append(message)
 
 
+def _apply_reply(state: TurnState, message: AssistantMessage) -> None:
+    if state.phase is not REPLIED:
+        raise ProtocolViolation(f"a reply cannot be appended in phase {state.phase.value!r}")
+    calls: list[CallState] = []
+    opened: dict[str, CallState] = {}
+    for call in message.tool_calls:
+        each = opened[call.call_id] = _call_state(call, state.round)
+        calls.append(each)
+    if len(opened) != len(calls):
+        raise ProtocolViolation("a reply cannot be appended: two of its calls have the same id")
+    state.phase = TOOLS if calls else READY
+    state.last_text = message.text or state.last_text
+    state.calls = state.rounds[-1].calls = calls
+    state.open_calls = opened
+    state.unjudged = len(calls)
+    state.appended = 0
+
+
 def _apply_result(state: TurnState, message: ToolMessage) -> None:
     if state.phase is not TOOLS or state.open_calls:
         raise ProtocolViolation("a result cannot be appended while calls are open")
-    each = state.calls[state.appended]
-    if each.call.call_id != message.call_id:
+    calls, place = state.calls, state.appended
+    if calls[place].call.call_id != message.call_id:
         raise ProtocolViolation(f"the result of {message.call_id!r} is out of call order")
-    state.appended += 1
-    if not _refused_by_limit(each):  # that is not the tool's failure
-        state.consecutive_errors = state.consecutive_errors + 1 if message.is_error else 0
-    most = state.limits.max_consecutive_errors
-    if state.consecutive_errors >= most:
-        _stop(state, f"max_consecutive_errors={most}")
-    if state.appended == len(state.calls):
+    if not message.is_error:
+        state.consecutive_errors = 0
+    elif not _refused_by_limit(calls[place]):  # that is not the tool's failure
+        state.consecutive_errors += 1
+        if state.consecutive_errors >= (most := state.limits.max_consecutive_errors):
+            _stop(state, f"max_consecutive_errors={most}")
+    state.appended = place = place + 1
+    if place == len(calls):
         state.phase = READY
 
 
@@ -257,6 +267,8 @@ def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> Ca
     if each.status is OPEN:
         _count(state, fact.name, fact.arguments)
     each.arguments = fact.arguments
+    each.deadline = fact.at + fact.deadline
+    each.definition = fact.definition
     return each
 
 
@@ -265,8 +277,10 @@ def _count(state: TurnState, name: str, arguments: dict[str, Any]) -> None:
     state.unjudged -= 1
     state.tool_calls += 1
     this = (name, arguments)
-    state.repeats = state.repeats + 1 if this == state.last_call else 1
-    state.last_call = this
+    if this == state.last_call:
+        state.repeats += 1
+    else:
+        state.last_call, state.repeats = this, 1
 
 
 def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
@@ -275,9 +289,7 @@ def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
         if not state.waiting:
             state.paused_at = fact.at
         state.waiting += 1
-    each.deadline = fact.at + fact.deadline
     each.status = WAITING
-    each.definition = fact.definition
 
 
 def _apply_decided(state: TurnState, fact: ApprovalDecided) -> None:
@@ -322,14 +334,12 @@ def _apply_resumed(state: TurnState, fact: ToolCallResumed) -> None:
 
 def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
     each = _judged(state, fact)
-    if each.status is WAITING:
-        _end_waiting(state, fact.at)
-    elif each.status is INTERRUPTED:
-        state.interrupted -= 1
-    each.deadline = fact.at + fact.deadline
-    each.status = REQUESTED
+    before, each.status = each.status, REQUESTED
     each.requested_at = fact.at
-    each.definition = fact.definition
+    if before is WAITING:
+        _end_waiting(state, fact.at)
+    elif before is INTERRUPTED:
+        state.interrupted -= 1
 
 
 def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
@@ -341,11 +351,9 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
     if each.sub_requests:  # else the request's result would keep them
         each.sub_requests = ()
     if fact.spent is not None:
-        state.usage = state.usage + fact.spent.usage
-        state.tool_calls += fact.spent.tool_calls
-        state.cost += fact.spent.cost
-        if state.stop is None or not state.stop.at_once:
-            state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
+        _apply_spent(state, fact.spent)
+    if before is REQUESTED and each.left is None and isinstance(fact, ToolCallCompleted):
+        return  # as most do
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
     if before is WAITING or each.left is not None:
         each.left = None
@@ -359,6 +367,15 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         told = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
         if state.stop is None or not state.stop.at_once:  # the first such failure is the reason
             state.stop = Stop(told, at_once=True)
+
+
+def _apply_spent(state: TurnState, spent: Spent) -> None:
+    """What the requests that a call made have used up counts as if this one had."""
+    state.usage = state.usage + spent.usage
+    state.tool_calls += spent.tool_calls
+    state.cost += spent.cost
+    if state.stop is None or not state.stop.at_once:
+        state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
 
 
 def _apply_unrequested(

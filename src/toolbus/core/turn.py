@@ -4,9 +4,9 @@
     state   = apply(state, fact)            the only way that a state changes (see `core.reducer`)
     command = pending(state)                what has to be done now; resuming is asking this after a replay
 
-A step is: decide on the input and apply its facts, then decide on `None` and apply, until nothing follows. The
-session performs steps and commands, and decides nothing. `now` is seconds on the session's clock; ids come from
-`request_id` and places, so equal inputs give equal facts.
+A step, `advance`, is: decide on the inputs and apply their facts, then decide on `None` and apply, until nothing
+follows. The session performs steps and commands, and decides nothing. `now` is seconds on the session's clock; ids
+come from `request_id` and places, so equal inputs give equal facts.
 
 Rounds. A round is one call of the model and the calls in its reply. A call that cannot run is refused here, by a
 `ToolCallFailed` without a `ToolCallRequested`; what is on the bus may run. When the last call of a round is settled,
@@ -16,8 +16,8 @@ every round's start and at every ending (G08).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -73,6 +73,7 @@ __all__ = [
     "ModelReplied",
     "Resume",
     "Start",
+    "advance",
     "apply",
     "apply_all",
     "decide",
@@ -80,6 +81,9 @@ __all__ = [
     "reply_id",
     "result_message",
 ]
+
+Shown: TypeAlias = Callable[[Sequence[Event], Input | None], Sequence[Event]]
+"""From the facts that an input means, or that follow (None), to as many that may be written and told."""
 
 _round_started = maker(RoundStarted)
 _call_outcome = maker(CallOutcome)
@@ -94,31 +98,44 @@ def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Eve
 
     Nothing is changed. An input that comes too late to mean anything gives no facts.
     """
-    if happened is None:
-        if _is_waiting(state):
-            return ()
-        facts = facts_of(state, now)
-        _follow(state, facts, now)
-        return facts.made
-    if state.phase is ENDED:
-        return ()
-    if isinstance(happened, (ToolCallCompleted, ToolCallFailed)):  # a fact already; half of all inputs are these
-        return (happened,) if happened.call_id in state.open_calls else ()
     facts = facts_of(state, now)
-    _ON_INPUT[type(happened)](state, happened, facts, now)
+    if happened is None:
+        _follow(state, facts, now)
+    elif state.phase is not ENDED:
+        _ON_INPUT[type(happened)](state, happened, facts, now)
     return facts.made
 
 
-def _is_waiting(state: TurnState) -> bool:
-    """Whether the state asks for nothing but what is pending already."""
-    if state.phase is MODEL:
-        return state.cancel is None
-    if state.cancel is not None:
-        return False
-    if state.phase is TOOLS:
-        at_once = state.stop is not None and state.stop.at_once
-        return bool(state.open_calls) and not (state.unjudged or state.interrupted or at_once)
-    return False
+def advance(
+    state: TurnState, inputs: Iterable[Input], now: float, *, follows: bool = True, shown: Shown | None = None
+) -> tuple[list[Event], list[Event]]:
+    """A step: what the inputs mean, one after the other, and what follows until nothing does, all of it applied.
+
+    Returns the facts in order, and those among them that the machine has made: the others are inputs, of which
+    everybody knows. Without `follows`, only what the inputs mean. `shown(facts, input)` gives as many facts to be
+    applied in the place of those that the input has meant.
+    """
+    facts = facts_of(state, now)
+    made = facts.made
+    applied = 0
+    for happened in inputs:
+        if state.phase is ENDED:
+            break
+        _ON_INPUT[type(happened)](state, happened, facts, now)
+        if len(made) > applied:
+            if shown is not None:
+                made[applied:] = shown(made[applied:], happened)
+            apply_all(state, made[applied:])
+            applied = facts.applied = len(made)
+    while follows:
+        _follow(state, facts, now)
+        if len(made) == applied:
+            break
+        if shown is not None:
+            made[applied:] = shown(made[applied:], None)
+        apply_all(state, made[applied:])
+        applied = facts.applied = len(made)
+    return made, facts.own()
 
 
 def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None:
@@ -173,13 +190,18 @@ def _reason(state: TurnState) -> str:
     return "" if state.stop is None else state.stop.reason
 
 
+def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: Facts, _now: float) -> None:
+    if event.call_id in state.open_calls:
+        facts.accept(event)
+
+
 def _on_cancel(_state: TurnState, event: CancelRequested, facts: Facts, _now: float) -> None:
-    facts.made.append(event)
+    facts.accept(event)
 
 
 def _on_steering(_state: TurnState, event: SteeringAdded, facts: Facts, _now: float) -> None:
     if event.text.strip():  # no vendor takes an empty message
-        facts.made.append(event)
+        facts.accept(event)
 
 
 _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
@@ -189,6 +211,8 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
     ModelFailed: decide_model_failed,
     HistoryShaped: decide_shaped,
     Elapsed: _on_elapsed,
+    ToolCallCompleted: _on_settled,
+    ToolCallFailed: _on_settled,
     ApprovalDecided: decide_approval,
     ToolCallPaused: decide_pause,
     ToolCallResumed: decide_pause,
@@ -199,7 +223,8 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
 
 def _follow(state: TurnState, facts: Facts, now: float) -> None:
     """What the state itself asks for: calls to judge, results to append, the next round, the ending."""
-    if state.phase is TOOLS:
+    phase = state.phase
+    if phase is TOOLS:
         if not state.open_calls:
             for each in state.calls[state.appended :]:
                 facts.append(result_message(each))
@@ -211,9 +236,9 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             decide_interrupted(state, facts, now)
         elif state.unjudged:
             judge(state, facts, now)
-    elif state.cancel is not None and state.phase in (READY, MODEL):
+    elif state.cancel is not None and (phase is READY or phase is MODEL):
         facts.add(RequestCancelled, reason=state.cancel, usage=state.usage)
-    elif state.phase is READY:
+    elif phase is READY:
         _next_round(state, facts, now)
 
 
