@@ -230,7 +230,7 @@ async def test_the_result_has_the_exception_and_the_model_the_generic_sentence()
     assert call.exception is broken
     assert call.error == GENERIC
     assert broken.__traceback__ is not None
-    assert "123" not in str(provider.requests[1].messages)
+    assert "password" not in str(provider.requests[1].messages)
 
 
 # ------------------------------------------------------------------------------------------------- the host's
