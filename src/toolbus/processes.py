@@ -12,6 +12,7 @@ import functools
 import importlib
 import json
 import os
+import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict
@@ -180,16 +181,27 @@ def _as_tool(handler: Callable[..., Any]) -> Tool[..., Any]:
 def _streams_apart() -> Generator[None]:
     """Keep the handler, and programs that it starts, from reading and writing the pipes to the other process.
 
-    These are this process's standard streams. Meanwhile there is nothing to be read, and what is written is dropped.
+    These are this process's standard streams. Meanwhile there is nothing to be read, and what is written is dropped. So
+    it stays with stderr, which is a pipe too: nobody reads it, and a full one would hold every writer for ever. A fork
+    of the process that comes back from the handler ends here, or it would answer calls as well.
     """
+    process = os.getpid()
     kept = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1):
+    for number in (0, 1, 2):
         os.dup2(nothing, number)
     os.close(nothing)
     try:
         yield
     finally:
+        if os.getpid() != process:
+            os._exit(_exit_status(sys.exc_info()[1]))
         for number, pipe in enumerate(kept):
             os.dup2(pipe, number)
             os.close(pipe)
+
+
+def _exit_status(exc: BaseException | None) -> int:
+    """That of a program which ends with `exc`."""
+    code = exc.code if isinstance(exc, SystemExit) else None if exc is None else 1
+    return code & 0xFF if isinstance(code, int) else int(code is not None)

@@ -148,6 +148,24 @@ def speak() -> str:
     return "spoken"
 
 
+@tool(isolation="process")
+def complain() -> str:
+    """Write more to stderr than any buffer takes."""
+    os.write(2, bytes(2_000_000))
+    return "complained"
+
+
+@tool(isolation="process")
+def fork(how: str) -> int:
+    """Split in two, and return how the other half has ended."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if how == "returns":
+        return -1
+    raise SystemExit(3) if how == "exits" else ValueError(how)
+
+
 def _visit(port: int) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port))
     connection.sendall(str(os.getpid()).encode())

@@ -208,6 +208,15 @@ async def test_what_a_handler_writes_and_reads_does_not_reach_the_pipes():
             assert (await told(desk, str(number))).content == "spoken"
 
 
+async def test_a_handler_may_write_to_stderr_as_much_as_it_likes():
+    assert (await ending_of("complain")).content == "complained"
+
+
+@pytest.mark.parametrize(("how", "status"), [("returns", "0"), ("exits", "3"), ("fails", "1")])
+async def test_what_a_handler_forks_ends_with_it_and_answers_no_call(how: str, status: str):
+    assert (await ending_of("fork", how=how)).content == status
+
+
 # ------------------------------------------------------------------------------------------------- failures
 
 
