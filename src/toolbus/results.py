@@ -400,6 +400,8 @@ def _without_surrogates(value: Any, found: _Secrets) -> Any:
         return clean(value)
     if isinstance(value, BaseModel):
         return _without_surrogates(_dumped(value, found), found)
+    if issubclass(type(value), tuple) and hasattr(value, "_asdict"):  # a named one
+        return _without_surrogates(value._asdict(), found)
     if is_dataclass(value) and not isinstance(value, type):
         return {
             each.name: _without_surrogates(getattr(value, each.name), found)

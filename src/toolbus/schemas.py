@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from .errors import ConfigurationError, InvalidArguments, MissingExtra
@@ -212,7 +212,7 @@ def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text
     name = parameter.name
     if name not in hints:
         raise ConfigurationError(f"tool {where}: parameter {name!r} needs a type annotation")
-    annotation = hints[name]
+    annotation = _checkable(hints[name])
     default = parameter.default
     if isinstance(default, FieldInfo):  # `x: int = Field(5, gt=0)`
         annotation, default = Annotated[annotation, default], inspect.Parameter.empty
@@ -227,6 +227,37 @@ def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text
     return (name, annotation, field(default_factory=lambda: default))  # itself: it may be a sentinel
 
 
+def _checkable(annotation: Any) -> Any:
+    """`annotation`, with other words for two kinds of types, at any depth, that pydantic does not check as they mean.
+
+    It checks the items of an `Iterable` when they are read, which is in the handler: that gets a list. And it takes no
+    JSON for an enum's member in a `Literal`: its value is taken.
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Iterable or origin is Iterable:
+        return list[tuple(map(_checkable, arguments)) or Any]  # type: ignore[misc]
+    if origin is typing.Literal:
+        return _literal(annotation, arguments)
+    if origin is Annotated:
+        return Annotated[(_checkable(arguments[0]), *arguments[1:])]
+    inner = tuple(map(_checkable, arguments))
+    if inner == arguments:
+        return annotation
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[inner]  # noqa: UP007 -- of a tuple
+    return origin[inner] if origin.__module__ in ("builtins", "collections.abc") else annotation
+
+
+def _literal(annotation: Any, given: tuple[Any, ...]) -> Any:
+    members = [each for each in given if isinstance(each, enum.Enum)]
+    if not all(type(each.value) in (str, int, bool) for each in members):
+        return annotation  # of no JSON, or what pydantic does not compare
+    known: dict[Any, Any] = {(type(each.value), each.value): each for each in members}
+    plain = tuple([each.value if isinstance(each, enum.Enum) else each for each in given])
+    take = AfterValidator(lambda value: known.get((type(value), value), value))
+    return Annotated[typing.Literal[plain], take] if members else annotation
+
+
 def _is_json(default: Any) -> bool:
     """Whether a schema can show it: infinities and NaN are no JSON."""
     return not isinstance(default, float) or math.isfinite(default)
@@ -236,7 +267,7 @@ def _has_description(annotation: Any) -> bool:
     return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
 
 
-_VALUES = frozenset({"default", "const", "enum", "example", "examples"})  # values, not schemas
+_VALUES = frozenset({"default", "const", "enum", "example", "examples", "discriminator"})  # values, not schemas
 
 
 def tidy(schema: Json) -> Json:

@@ -43,6 +43,11 @@ class Point(NamedTuple):
     y: int
 
 
+class Spot(NamedTuple):
+    name: str
+    y: int
+
+
 class Pair(tuple[int, int]):
     __slots__ = ()
 
@@ -117,6 +122,7 @@ def through_the_wire(rendered: Rendered) -> ToolCallCompleted:
         ({f"k{HALF}": [HALF]}, '{"k?":["?"]}', {"k?": ["?"]}),
         ((1, 2), "[1,2]", [1, 2]),
         (Point(1, 2), '{"x":1,"y":2}', {"x": 1, "y": 2}),
+        (Spot(HALF, 2), '{"name":"?","y":2}', {"name": "?", "y": 2}),
         (Pair((1, 2)), "[1,2]", [1, 2]),
         (types.MappingProxyType({"a": 1}), '{"a":1}', {"a": 1}),
         ({3, 1, 2}, "[1,2,3]", [1, 2, 3]),

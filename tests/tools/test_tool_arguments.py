@@ -7,6 +7,7 @@ import decimal
 import enum
 import pathlib
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -152,6 +153,31 @@ def test_all_problems_are_told_at_once_but_at_most_eight():
     many = refusal(**{f"x{number}": 1 for number in range(20)}).split("; ")
     assert len(many) == 9
     assert many[-1] == "and 12 more"
+
+
+@pytest.mark.parametrize("sent", [["3"], [None], "34", {"3": 4}])
+def test_the_items_of_an_iterable_are_checked_before_the_handler_runs(sent: Any):
+    @tool
+    def add(numbers: Iterable[int], more: Annotated[Iterable[int] | None, Field(description="more")] = None) -> int:
+        return sum(numbers) + sum(more or ())
+
+    assert add.prepare({"numbers": [1, 2], "more": [3]}, None)() == 6
+    tries: list[dict[str, Any]] = [{"numbers": sent}, {"numbers": [], "more": sent}]
+    for arguments in tries:
+        with pytest.raises(InvalidArguments, match=r"^\$\.(numbers|more)"):
+            add.prepare(arguments, None)
+
+
+def test_a_literal_of_an_enums_members_takes_their_values():
+    @tool
+    def turn(unit: Literal[Unit.CELSIUS], others: list[Literal[Unit.FAHRENHEIT, "k", 1]] | None = None) -> Any:
+        return unit, others
+
+    assert turn.prepare({"unit": "c"}, None)() == (Unit.CELSIUS, None)
+    assert turn.prepare({"unit": "c", "others": ["f", "k", 1]}, None)() == (Unit.CELSIUS, [Unit.FAHRENHEIT, "k", 1])
+    assert turn.parameters["properties"]["unit"] == {"const": "c", "type": "string"}
+    with pytest.raises(InvalidArguments, match=r"\$\.unit: Input should be 'c'; \$\.others\[0\]: Input should be 'f'"):
+        turn.prepare({"unit": "f", "others": ["c"]}, None)
 
 
 def test_each_handler_gets_its_own_copy_and_the_event_keeps_its_own():

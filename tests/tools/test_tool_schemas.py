@@ -29,6 +29,14 @@ class Place(BaseModel):
     labels: dict[str, str] = {"title": "kept"}
 
 
+class Heading(BaseModel):
+    kind: Literal["title"]
+
+
+class Body(BaseModel):
+    kind: Literal["body"]
+
+
 @dataclass
 class Span:
     first: int
@@ -150,6 +158,13 @@ def test_nested_models_and_dataclasses_are_definitions_without_derived_titles():
     assert set(shown["properties"]) == {"place", "span", "title", "properties"}
     assert "title" not in shown
     assert "title" not in shown["$defs"]["Place"]
+
+
+def test_a_discriminator_keeps_a_tag_that_is_called_title():
+    def f(part: Annotated[Heading | Body, Field(discriminator="kind")]) -> None: ...
+
+    mapping = {"title": "#/$defs/Heading", "body": "#/$defs/Body"}
+    assert properties(f)["part"]["discriminator"] == {"mapping": mapping, "propertyName": "kind"}
 
 
 def test_recursive_types_refer_to_themselves():
