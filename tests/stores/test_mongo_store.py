@@ -561,6 +561,12 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
         with pytest.raises(ConfigurationError, match="the URL is none that MongoDB has") as caught:
             MongoStore(wrong)
         assert "secret" not in str(caught.value)
+    # What is not percent-encoded in a password cuts it into pieces, and none of these is told.
+    for wrong in ("mongodb://me:1/secret@host/", "mongodb+srv://me:secret/2@host/", "mongodb+srv://me:secret?2@host/"):
+        with pytest.raises(ConfigurationError, match="have to be percent-encoded") as caught:
+            MongoStore(wrong)
+        assert "secret" not in str(caught.value)
+        assert caught.value.__context__ is None
     assert MongoStore(url).journal is not None
     monkeypatch.setitem(sys.modules, "pymongo", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[mongo\]'"):
@@ -568,9 +574,11 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
 
 
 @pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("password", ["secret", "secret#2"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_nobody_behind_the_address_is_told_without_the_password(anyio_backend: str) -> None:
-    async with closing(MongoStore("mongodb://me:secret@127.0.0.1:1/?retryWrites=false", answer_seconds=0.3)) as store:
+async def test_nobody_behind_the_address_is_told_without_the_password(anyio_backend: str, password: str) -> None:
+    url = f"mongodb://me:{password}@127.0.0.1:1/?retryWrites=false"
+    async with closing(MongoStore(url, answer_seconds=0.3)) as store:
         with pytest.raises(
             StoreUnavailable, match=r"database toolbus at mongodb://127\.0\.0\.1:1 is out of reach"
         ) as caught:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from ..errors import ConfigurationError, MissingExtra, StoreError
@@ -29,6 +28,7 @@ __all__ = ["MessageFields", "MongoStore"]
 _T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNQUOTED = "user name and password have to be percent-encoded in it, as by urllib.parse.quote_plus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,15 +261,24 @@ def _checked(url: str, database: str) -> str:
     from pymongo.errors import PyMongoError  # noqa: PLC0415 -- an extra
     from pymongo.uri_parser import parse_uri  # noqa: PLC0415 -- an extra
 
-    try:
-        if not url.startswith("mongodb+srv://"):  # which would ask name servers
+    # Cut as the driver does: `urlsplit` would take the password as far as a `#` in it for the host.
+    scheme, _, rest = url.partition("://")
+    authority = rest.partition("?")[0].partition("/")[0]
+    login, _, hosts = authority.rpartition("@")
+    why: object = None
+    if not url.startswith("mongodb+srv://"):
+        try:
             parse_uri(url)
-        shown = urlsplit(url)
-    except (PyMongoError, ValueError) as exc:
-        raise ConfigurationError(f"the URL is none that MongoDB has: {exc}") from exc
+        except (PyMongoError, ValueError) as exc:
+            # With an `@` further on, a `/` or `?` stood in the password, and the driver may tell a piece of that.
+            why = _UNQUOTED if "@" in rest[len(authority) :] else exc
+    elif not login and ":" in hosts:  # the driver would ask name servers; such a host has no port
+        why = _UNQUOTED
+    if why is not None:
+        raise ConfigurationError(f"the URL is none that MongoDB has: {why}")
     if not re.fullmatch(r"[^\s/\\.\"$*<>:|?\0]{1,63}", database):
         raise ConfigurationError(f"database is {database!r}; give a name of letters, digits and underscores")
-    return f"{shown.scheme}://{shown.netloc.rpartition('@')[2]}"
+    return f"{scheme}://{hosts}"
 
 
 def _check_id(given: str) -> None:

@@ -279,12 +279,18 @@ def _check_conninfo(conninfo: str) -> None:
     """Raise `ConfigurationError` for what is no conninfo. Without its text, or libpq's, where a password may stand."""
     psycopg = _psycopg()
     try:
-        psycopg.conninfo.conninfo_to_dict(conninfo)
-    except psycopg.Error:
+        given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    except (psycopg.Error, UnicodeError):
         raise ConfigurationError(
             "the conninfo cannot be read; give a URL, as postgresql://user@host/database, or options, as "
             "'host=localhost dbname=mine'"
         ) from None
+    hosts = str(given.get("host") or "").split(",")
+    if any("@" in each[1:] for each in hosts if not each.startswith("/")):  # sockets are paths, or begin with an @
+        raise ConfigurationError(
+            "the conninfo has an @ in its host, so one that stands in user name or password is not percent-encoded: "
+            "write %40 for it there"
+        )
 
 
 def _lock_key(what: str, schema: str) -> int:
