@@ -11,6 +11,7 @@ from collections import deque
 import anyio
 
 from .errors import ConfigurationError, ConversationBusy, Overloaded
+from .tool_checks import is_number
 
 __all__ = ["Admission", "Ticket"]
 
@@ -51,9 +52,9 @@ class Admission:
     """At most `max_running` requests run and `max_queued` wait; one more raises `Overloaded`."""
 
     def __init__(self, max_running: int, max_queued: int) -> None:
-        if max_running < 1 or max_queued < 0:
+        if not (is_number(max_running) and is_number(max_queued) and max_running >= 1 and max_queued >= 0):
             raise ConfigurationError(
-                f"max_sessions is {max_running} and max_queued {max_queued}; they must be at least 1 and at least 0"
+                f"max_sessions is {max_running!r} and max_queued {max_queued!r}; they must be at least 1 and at least 0"
             )
         self._max_running = max_running
         self._max_queued = max_queued

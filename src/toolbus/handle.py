@@ -15,7 +15,7 @@ from .bus import EventBus
 from .core.limits import Limits
 from .core.output import OutputType
 from .core.state import Messages, TurnState
-from .errors import StoreError, ToolbusError
+from .errors import ConfigurationError, StoreError, ToolbusError
 from .events import (
     CancelRequested,
     Event,
@@ -28,6 +28,7 @@ from .events import (
     SteeringAdded,
     TextDelta,
 )
+from .inputs import shown
 from .mailbox import Mailbox
 from .messages import Message
 from .outcome import RequestResult, result_from
@@ -211,13 +212,17 @@ class SessionHandle:
     def steer(self, text: str) -> bool:
         """Add a user message at the next round boundary. False when the request does not run (any more).
 
-        Like `cancel`, to be called on the event loop's thread; from another one publish the event thread-safely.
+        Like `cancel`, to be called on the event loop's thread; from another one publish the event thread-safely. Both
+        raise `ConfigurationError` for what is no text.
         """
         return self._ask(SteeringAdded, text=text)
 
     def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
         if self._state.ending is not None or self._result is not None:
             return False
+        for name, given in fields.items():
+            if not isinstance(cast("object", given), str):  # the turn machine would break by it
+                raise ConfigurationError(f"{name} is {shown(given)}; give a text")
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 

@@ -18,10 +18,12 @@ import anyio
 from .agreement import agreed_by, fields_of, messages_to_json, provider_name
 from .errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailable
 from .events import Event, new_id
+from .inputs import shown
 from .options import check_word
 from .owing import ANSWER_SECONDS, Owed, answered, asked
 from .session import RequestSession
 from .storage import Entry, JournalStore, RequestRecord, Store, ending_of
+from .tool_checks import is_number
 
 __all__ = ["Keeper", "OnStoreFailure", "keeper_of"]
 
@@ -55,10 +57,12 @@ class _Kept:
 
 
 def keeper_of(store: Store, *, lease_seconds: float, on_failure: OnStoreFailure) -> Keeper | None:
-    """The keeper of a store with a journal; None where it has none. Raises `ConfigurationError` for either option."""
+    """The keeper of a store with a journal; None where it has none. Raises `ConfigurationError` for what is none."""
     check_word("on_store_failure", on_failure, get_args(OnStoreFailure))
-    if not 0 < lease_seconds < math.inf:
-        raise ConfigurationError(f"lease_seconds is {lease_seconds}; it must be above zero and finite")
+    if not (is_number(lease_seconds) and 0 < lease_seconds < math.inf):
+        raise ConfigurationError(f"lease_seconds is {lease_seconds!r}; it must be above zero and finite")
+    if isinstance(store, type) or not hasattr(store, "journal"):
+        raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
     journal = store.journal
     return None if journal is None else Keeper(journal, lease_seconds=lease_seconds, on_failure=on_failure)
 

@@ -17,7 +17,7 @@ from .errors import ConfigurationError
 from .inputs import Instructions, MessagesLike, shown
 from .interceptors import Interceptor
 from .protocols import LateResults, ModelSettings, Provider
-from .tool_checks import takes
+from .tool_checks import no_option, takes
 from .tools import Toolish, ToolRegistry
 from .vault import NamedSecret
 
@@ -135,17 +135,17 @@ def _resolving(for_round: ProviderForRound, resolve: Callable[[Provider | str], 
 _SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
 
 
-def check_options(options: Mapping[str, Any], known: type[Any], what: str) -> None:
+def check_options(options: Mapping[str, Any], known: type[Any], what: str, *, beside: Iterable[str] = ()) -> None:
     """Refuse an option that `known`, a TypedDict, does not have, and one of the wrong kind.
 
-    `what` is whose options they are. Raises `TypeError` for the former, `ConfigurationError` for the latter.
+    `what` is whose options they are, and `beside` names what else it takes, for the list that is told. Raises
+    `TypeError` for the former, `ConfigurationError` for the latter.
     """
     if not options:
         return
     names: Mapping[str, Any] = known.__annotations__
     if not options.keys() <= names.keys():
-        unknown = ", ".join(sorted(options.keys() - names.keys()))
-        raise TypeError(f"{what}: there is no option {unknown}; the options are {', '.join(names)}")
+        raise TypeError(f"{what}: {no_option(options.keys() - names.keys(), [*beside, *names])}")
     for name, value in options.items():
         check = _CHECKS.get(name)
         if check is not None and value is not None and not check[0](value):

@@ -35,6 +35,7 @@ from .resumption import OptionsFor, Resumption, Unfinished
 from .session import RequestSession
 from .stores.memory import MemoryStore
 from .subrequest import subrequest_tool
+from .tool_checks import is_number
 from .tools import Tool, Toolish, ToolRegistry
 
 if TYPE_CHECKING:
@@ -96,10 +97,11 @@ class Runtime:
         lease_seconds: float = 30.0,
         **defaults: Unpack[SessionOptions],
     ) -> None:
-        check_options(defaults, SessionOptions, "Runtime")
+        own = Runtime.__init__.__kwdefaults__ or {}
+        check_options(defaults, SessionOptions, "Runtime", beside=("provider", *own))
         check_word("on_busy", on_busy, ("queue", "refuse"))
-        if not 0 <= drain_seconds < math.inf:
-            raise ConfigurationError(f"drain_seconds is {drain_seconds}; it must be finite and not negative")
+        if not (is_number(drain_seconds) and 0 <= drain_seconds < math.inf):
+            raise ConfigurationError(f"drain_seconds is {drain_seconds!r}; it must be finite and not negative")
         self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
         self.providers = self._given(provider, providers) or self._from_environment()
         self.provider = self.providers[0]

@@ -5,10 +5,11 @@ Knows Python's functions, and no tool. Raises `ConfigurationError`, with what to
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from .core.shorten import MIN_CHARS
@@ -74,23 +75,34 @@ _MOST_RETRIES = 10  # with waits that double, the tenth is minutes past any dead
 def check_options(name: str, options: ToolOptions) -> None:
     """Refuse what is no option (`TypeError`), and options that make no sense, alone or together."""
     if unknown := options.keys() - _OPTIONS:
-        raise TypeError(
-            f"tool {name!r}: there is no option {', '.join(sorted(unknown))}; the options are {', '.join(_OPTIONS)}"
-        )
+        raise TypeError(f"tool {name!r}: {no_option(unknown, _OPTIONS)}")
     for option in ("timeout_seconds", "cache_seconds"):
-        seconds = options.get(option)
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise ConfigurationError(f"tool {name!r}: {option} is {seconds}; it must be above 0 and finite")
-    most = options.get("max_concurrency")
-    if most is not None and most < 1:
-        raise ConfigurationError(f"tool {name!r}: max_concurrency is {most}; it must be at least 1")
-    retries = options.get("retries", 0)
-    if not 0 <= retries <= _MOST_RETRIES:
-        raise ConfigurationError(f"tool {name!r}: retries is {retries}; it must be 0 to {_MOST_RETRIES}")
+        seconds: Any = options.get(option)
+        if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
+            raise ConfigurationError(f"tool {name!r}: {option} is {seconds!r}; it must be above 0 and finite")
+    most: Any = options.get("max_concurrency")
+    if most is not None and not (is_number(most) and most >= 1):
+        raise ConfigurationError(f"tool {name!r}: max_concurrency is {most!r}; it must be at least 1")
+    retries: Any = options.get("retries", 0)
+    if not (isinstance(retries, int) and 0 <= retries <= _MOST_RETRIES):
+        raise ConfigurationError(f"tool {name!r}: retries is {retries!r}; it must be 0 to {_MOST_RETRIES}")
     _check_retry_on(name, options.get("retry_on"))
     if options.get("isolation", "thread") not in ("thread", "process"):
         raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
     _check_form(name, options)
+
+
+def no_option(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """What to say of options that there are not: which there are, and which of them look alike."""
+    wrong, names = sorted(unknown), list(known)
+    alike = [near for each in wrong for near in difflib.get_close_matches(each, names, 1)]
+    meant = f"; did you mean {', '.join(alike)}?" if alike else ""
+    return f"there is no option {', '.join(wrong)}; the options are {', '.join(names)}{meant}"
+
+
+def is_number(given: object) -> bool:
+    """Whether `given` is one: callers without a type checker give anything."""
+    return isinstance(given, (int, float)) and not isinstance(given, bool)
 
 
 def _check_form(name: str, options: ToolOptions) -> None:

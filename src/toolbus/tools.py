@@ -291,6 +291,8 @@ def _binder(
         if validate is not None:
             raise ConfigurationError(f"tool {name!r}: validate= goes with schema=; annotate the parameters instead")
         return binder_for(handler, _is_context)
+    if not isinstance(cast("object", schema), Mapping):
+        raise ConfigurationError(f"tool {name!r}: its schema is a {type(schema).__name__}; give a dictionary")
     parameters = {"type": "object", **copy.deepcopy(dict(schema))}
     if parameters["type"] != "object":
         raise ConfigurationError(

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from toolbus import Interceptor, Limits, Price, Runtime, ToolContext, tool
+from toolbus import Interceptor, Limits, Price, Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError
 from toolbus.messages import UserMessage
-from toolbus.testing import ScriptedProvider, text, virtual_backends
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -90,7 +91,7 @@ def test_a_runtime_with_an_option_of_a_wrong_kind_is_refused_when_it_is_made(
 @pytest.mark.parametrize("option", ["tool", "system_prompt", "max_rounds", "narator"])
 async def test_an_option_that_does_not_exist_is_refused_with_a_list_of_those_that_do(option: str) -> None:
     unknown: dict[str, Any] = {option: 1}
-    with pytest.raises(TypeError, match=f"Runtime: there is no option {option}; the options are .*late_results"):
+    with pytest.raises(TypeError, match=f"Runtime: there is no option {option}; the options are .*tools.*late_results"):
         Runtime(ScriptedProvider([]), **unknown)
     async with Runtime(ScriptedProvider([])) as runtime:
         told = f"a request: there is no option {option}; the options are .*late_results.*on_busy"
@@ -98,6 +99,72 @@ async def test_an_option_that_does_not_exist_is_refused_with_a_list_of_those_tha
             runtime.start("hi", **unknown)
         with pytest.raises(TypeError, match=told):
             await runtime.run("hi", **unknown)
+
+
+def test_an_option_with_a_slip_in_its_name_is_told_the_one_that_is_alike() -> None:
+    slips: list[tuple[Callable[..., Any], str]] = [
+        (lambda: Runtime(ScriptedProvider([]), **cast("Any", {"tols": []})), "tools"),
+        (lambda: Runtime(ScriptedProvider([]), **cast("Any", {"instuctions": "x"})), "instructions"),
+        (lambda: tool(**cast("Any", {"timeout": 3}))(shout), "timeout_seconds"),
+    ]
+    for slip, meant in slips:
+        with pytest.raises(TypeError, match=f"; did you mean {meant}\\?$"):
+            slip()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"store": "app.db"}, r"store is a str \('app.db'\); give a Store, such as SqliteStore\('toolbus.db'\)"),
+        ({"store": MemoryStore}, "store is the class MemoryStore; give a Store"),
+        ({"max_sessions": "3"}, "max_sessions is '3' and max_queued 1000; they must be at least 1 and at least 0"),
+        ({"drain_seconds": "3"}, "drain_seconds is '3'; it must be finite and not negative"),
+        ({"lease_seconds": None}, "lease_seconds is None; it must be above zero and finite"),
+        ({"provider": [text("Hi.")]}, r"is no provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
+    ],
+    ids=shown,
+)
+def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {"provider": ScriptedProvider([]), **options}
+    with pytest.raises(ConfigurationError, match=told):
+        Runtime(**given)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"timeout_seconds": "3"}, "tool 'shout': timeout_seconds is '3'; it must be above 0 and finite"),
+        ({"max_concurrency": "3"}, "tool 'shout': max_concurrency is '3'; it must be at least 1"),
+        ({"retries": "3"}, "tool 'shout': retries is '3'; it must be 0 to 10"),
+    ],
+    ids=shown,
+)
+def test_a_tool_refuses_numbers_that_are_none(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        tool(**options)(shout)
+
+
+def test_a_tool_refuses_a_schema_that_is_text() -> None:
+    with pytest.raises(ConfigurationError, match="tool 'shout': its schema is a str; give a dictionary"):
+        Tool("shout", "Shout.", cast("Any", '{"type": "object"}'), shout)
+
+
+@pytest.mark.parametrize("given", [("shout", {"prompt": "hi"}), (("shout",),), (("shout", 3),), ({"shout": {}},)])
+def test_a_scripted_call_that_is_no_pair_is_refused_with_the_form_that_it_has(given: tuple[Any, ...]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"is no call: give pairs .*calls\(\('get_weather', {'city': 'Paris'}\)\)"
+    ):
+        calls(*given)
+
+
+async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_request_goes_on() -> None:
+    async with Runtime(ScriptedProvider([text("ok")])) as runtime:
+        session = runtime.start("hi")
+        with pytest.raises(ConfigurationError, match=r"text is an int \(3\); give a text"):
+            session.steer(cast("Any", 3))
+        with pytest.raises(ConfigurationError, match=r"reason is a NoneType \(None\); give a text"):
+            session.cancel(cast("Any", None))
+        assert (await session.result()).text == "ok"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -128,9 +130,15 @@ async def test_expect_gives_up_after_the_seconds_that_it_was_given():
         assert anyio.current_time() == 7
 
 
+@pytest.mark.parametrize("tools", ["get_weather", ToolSpec(name="get_weather")])
+def test_one_tool_alone_is_refused_where_a_list_is_asked_for(tools: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"tools is .*, one alone; give a list: tools=\[...\]"):
+        Harness([], tools=tools)
+
+
 async def test_a_misspelt_field_is_told_and_not_waited_for():
     async with harness() as h:
-        with pytest.raises(ConfigurationError, match="ToolCallRequested has no field nane"):
+        with pytest.raises(ConfigurationError, match=r"ToolCallRequested has no field nane; it has .*name, arguments"):
             await h.expect(ToolCallRequested, nane="get_weather")
 
 

@@ -6,6 +6,7 @@ Knows which providers there are and which variables are read; imports an adapter
 from __future__ import annotations
 
 import os
+import reprlib
 from typing import cast
 
 from ..errors import ConfigurationError
@@ -62,7 +63,10 @@ def resolve(provider: str | Provider) -> Provider:
         given = cast("object", provider)  # callers without a type checker give anything
         if isinstance(given, Provider) and not isinstance(given, type):
             return given
-        raise ConfigurationError(f"{given!r} is no provider: give {_KINDS}")
+        several = "; of several, providers=[...]; of a script, ScriptedProvider([...])"
+        raise ConfigurationError(
+            f"{reprlib.repr(given)} is no provider: give {_KINDS}{several if type(given) is list else ''}"
+        )
     vendor, _, model = provider.strip().partition(":")
     if vendor == "extractive" and not model:
         from .extractive import ExtractiveProvider  # noqa: PLC0415 -- only who asks for it pays for it

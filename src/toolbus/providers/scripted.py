@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import anyio
 import orjson
@@ -71,7 +71,8 @@ def calls(
         raise ConfigurationError(f"{len(ids)} ids for {len(pairs)} calls; give one for each, '' for none")
     prepared: list[tuple[str, str, str]] = []
     deltas: list[Delta] = _spoken(reasoning, text, None)
-    for index, (name, arguments) in enumerate(pairs):
+    for index, pair in enumerate(pairs):
+        name, arguments = _checked_pair(pair)
         written = arguments if isinstance(arguments, str) else orjson.dumps(dict(arguments)).decode()
         prepared.append((name, written, f"call_{index}" if ids is None else ids[index]))
         deltas += [ArgumentsPiece(index, name, piece) for piece in _cut(written, _PIECES)]
@@ -83,6 +84,17 @@ def calls(
         usage=usage or Usage(),
         deltas=tuple(deltas),
         **_special(deltas, delays, expect),
+    )
+
+
+def _checked_pair(given: Any) -> tuple[str, Arguments]:
+    if isinstance(given, (tuple, list)) and len(pair := cast("Sequence[Any]", given)) == 2:
+        name, arguments = pair
+        if isinstance(name, str) and isinstance(arguments, (str, Mapping)):
+            return name, cast("Arguments", arguments)
+    raise ConfigurationError(
+        f"{given!r} is no call: give pairs of a tool's name and its arguments, "
+        "such as calls(('get_weather', {'city': 'Paris'}))"
     )
 
 

@@ -31,7 +31,7 @@ from ..events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from ..inputs import MessagesLike, read_messages, read_prompt
+from ..inputs import MessagesLike, read_messages, read_prompt, shown
 from ..messages import Message, PromptLike
 from ..outcome import RequestResult
 from ..protocols import Provider, ToolSpec
@@ -89,6 +89,8 @@ class Harness:
         strict: bool = False,
     ) -> None:
         self.provider: Provider | None = _provider_of(provider)
+        if isinstance(tools, (str, Tool, ToolSpec)) or callable(tools):
+            raise ConfigurationError(f"tools is {shown(tools)}, one alone; give a list: tools=[...]")
         given = [_tool_of(each) for each in tools]
         self.tools = [each.spec if isinstance(each, Tool) else each for each in given]
         self.bus = bus if bus is not None else EventBus()
@@ -407,9 +409,10 @@ def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
 
 
 def _check_fields(kind: type[Event], fields: dict[str, Any]) -> None:
-    known = {field.name for field in dataclasses.fields(kind)}
-    if unknown := fields.keys() - known:
-        raise ConfigurationError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
+    known = [field.name for field in dataclasses.fields(kind)]
+    if unknown := fields.keys() - set(known):
+        wrong = ", ".join(sorted(unknown))
+        raise ConfigurationError(f"{kind.__name__} has no field {wrong}; it has {', '.join(known)}")
 
 
 def _matches(event: Event, fields: dict[str, Any]) -> bool:
