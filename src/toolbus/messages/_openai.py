@@ -320,7 +320,9 @@ def _part_back(index: int, part: Mapping[str, Any]) -> Part:
     if kind == "image_url":
         image: Any = part.get("image_url")
         url = image if isinstance(image, str) else mapping_at(index, image, "image_url").get("url")
-        return ImagePart(url=text_at(index, url, "image_url.url"))
+        if found := text_at(index, url, "image_url.url"):
+            return ImagePart(url=found)
+        raise InvalidHistory(index, "an image needs a url")
     if kind == "input_audio":
         audio = mapping_at(index, part.get("input_audio"), "input_audio")
         name = str(audio.get("format"))
@@ -328,8 +330,7 @@ def _part_back(index: int, part: Mapping[str, Any]) -> Part:
         return FilePart(url=data_url(media_type, text_at(index, audio.get("data"), "audio")), media_type=media_type)
     if kind == "file":
         file = mapping_at(index, part.get("file"), "file")
-        if "file_data" in file:
-            url = text_at(index, file["file_data"], "file_data")
+        if url := text_at(index, file.get("file_data"), "file_data"):
             inline = split_data_url(url)
             media_type = inline[0] if inline else "application/octet-stream"
             return FilePart(url=url, media_type=media_type, name=text_at(index, file.get("filename"), "filename"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from ..messages import FilePart, Part, TextPart, to_anthropic
+from ..messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessage, to_anthropic
+from ..messages._wire import decoded_text, file_as_text, split_data_url
 from ..protocols import ModelRequest, ModelSettings, ToolSpec
 from ._choice import forced_tool
 from ._presentable import presentable, shown_image
@@ -46,7 +48,7 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens if settings.max_output_tokens is None else settings.max_output_tokens,
-        **to_anthropic(presentable(request.messages, _shown), model=model),
+        **to_anthropic(map(_in_words, presentable(request.messages, _shown)), model=model),
         "stream": True,
     }
     tools = [_wire(tool) for tool in request.tools]
@@ -144,10 +146,28 @@ def _shown(part: Part) -> Part:
     if not isinstance(part, FilePart):
         return shown_image(part)
     media_type = part.media_type.partition(";")[0].lower()
-    if media_type == "application/pdf" or media_type.startswith("text/"):
-        return part
+    if media_type == "application/pdf":
+        return part if part.media_type == media_type else replace(part, media_type=media_type)
+    if media_type.startswith("text/"):
+        part = replace(part, media_type=part.media_type.lower())
+        inline = split_data_url(part.url)
+        readable = inline is not None and decoded_text(inline[1]) is not None
+        return part if readable else TextPart(text=file_as_text(part))  # it takes UTF-8, and no link to a text
     named = f"the file {part.name!r}" if part.name else "a file"
     return TextPart(text=f"[{named} of type {media_type}, not shown]")
+
+
+def _in_words(message: Message) -> Message:
+    """A failed result by text alone: "all content must be type `text` if `is_error` is true"."""
+    if not isinstance(message, ToolMessage) or not message.is_error or not message.parts:
+        return message
+    return replace(message, parts=tuple(_in_word(part) for part in message.parts))
+
+
+def _in_word(part: Part) -> Part:
+    if isinstance(part, FilePart):
+        return TextPart(text=file_as_text(part))
+    return TextPart(text="[an image, not shown beside an error]") if isinstance(part, ImagePart) else part
 
 
 # ----------------------------------------------------------------------------------------------- caching

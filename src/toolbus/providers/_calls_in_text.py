@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, cast
 
+from ..core.arguments import encodable_json
 from ..messages import ToolCall
 from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, TextPiece
 
@@ -88,7 +89,8 @@ def _call(value: object, names: Collection[str]) -> ToolCall | None:
     name, arguments = fields["name"], fields[keys[0]]
     if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
         return None
-    return ToolCall(name=name, arguments=json.dumps(arguments, ensure_ascii=False))
+    written = encodable_json(json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(name=name, arguments=written)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

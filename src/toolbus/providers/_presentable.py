@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ..messages import ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
+from ..messages._wire import data_url, split_data_url
 
 __all__ = ["presentable", "shown_image"]
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # Base64ImageSource; OpenAI's are the same
+_ALIASES = {"image/jpg": "image/jpeg"}  # a name that is no type, and that much software writes
 
 
 def presentable(messages: Iterable[Message], shown: Callable[[Part], Part]) -> list[Message]:
@@ -27,8 +29,17 @@ def _presentable(message: Message, shown: Callable[[Part], Part]) -> Message:
 
 
 def shown_image(part: Part) -> Part:
-    """The part; for an image of a kind that the vendors refuse, a word. What a URL points to, only they see."""
+    """The part; for an image of a kind that the vendors refuse, a word. What a URL points to, only they see.
+
+    The media type of an image in the message itself goes in its one right spelling, without parameters.
+    """
     if not isinstance(part, ImagePart) or not part.url.startswith("data:"):
         return part
-    media_type = re.split("[;,]", part.url[5:], maxsplit=1)[0].lower()
-    return part if media_type in _IMAGES else TextPart(text=f"[an image of type {media_type}, not shown]")
+    said = re.split("[;,]", part.url[5:], maxsplit=1)[0].lower()
+    media_type = _ALIASES.get(said, said)
+    if media_type not in _IMAGES:
+        return TextPart(text=f"[an image of type {media_type}, not shown]")
+    if part.url.startswith(f"data:{media_type};base64,"):
+        return part
+    inline = split_data_url(part.url)
+    return ImagePart(url=data_url(media_type, inline[1])) if inline else part
