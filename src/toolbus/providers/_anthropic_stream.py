@@ -7,16 +7,26 @@ characters cut in half. A block that is no text and no call is kept as it is, si
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-import orjson
-
+from ..core.arguments import parse_arguments
+from ..errors import InvalidArguments
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._errors import ErrorTranslator
-from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
+from ._text import (
+    Characters,
+    as_object,
+    as_objects,
+    count_at,
+    dumped,
+    loads,
+    object_in,
+    size_bytes,
+    start_of,
+    storable,
+)
 
 __all__ = ["MessageBuilder"]
 
@@ -43,7 +53,7 @@ class _Block:
 
     def __init__(self, fields: Mapping[str, Any], place: int) -> None:
         self.fields: dict[str, Any] = {name: each for name, each in fields.items() if each is not None}
-        self.kind = str(fields.get("type") or "")
+        self.kind = self.fields["type"] = str(fields.get("type") or "")
         self.place = place
         """Among the calls, for a call."""
         self.pieces = Characters()
@@ -54,7 +64,7 @@ class _Block:
         text = self.pieces.whole()
         given = self.fields.get("input")
         if isinstance(given, Mapping) and given and not text.strip():
-            return _dumped(cast("Mapping[str, Any]", given))
+            return dumped(cast("Mapping[str, Any]", given))
         return text
 
     def wire(self) -> dict[str, Any]:
@@ -64,7 +74,7 @@ class _Block:
         if self.kind in {"text", "thinking"}:
             found[self.kind] = text
         elif text.strip():
-            read = _object_in(text)
+            read = _runnable(text) if self.kind == "tool_use" else object_in(text)
             found["input"] = {_MALFORMED: text} if read is None else read
         elif self.kind == "tool_use":
             found["input"] = found.get("input") or {}
@@ -72,7 +82,7 @@ class _Block:
 
     def is_complete(self) -> bool:
         """Whether it could be whole as it stands: a call's arguments are an object."""
-        return self.kind != "tool_use" or _object_in(self.pieces.whole() or "{}") is not None
+        return self.kind != "tool_use" or object_in(self.pieces.whole() or "{}") is not None
 
     def is_plain(self) -> bool:
         """Whether text, id, name and arguments are all there is to it."""
@@ -151,6 +161,8 @@ class MessageBuilder:
         """Take a message that the server did not stream."""
         if completion.get("type") == "error" or completion.get("error"):
             raise self._errors.in_stream(completion)
+        if "content" not in completion:  # a gateway's own words, with status 200
+            raise self._errors.unavailable(f"answered with no message: {start_of(dumped(completion).encode())}")
         self._start(completion)
         for block in as_objects(completion.get("content")):
             self._begin(block, None)
@@ -198,13 +210,13 @@ class MessageBuilder:
         elif kind == "input_json_delta":
             self._say(block, delta.get("partial_json"))
         elif kind == "signature_delta":
-            self._grow(len(_dumped(delta)))
+            self._grow(len(dumped(delta)))
             block.fields["signature"] = str(delta.get("signature") or "")
         elif kind == "citations_delta":
-            self._grow(len(_dumped(delta)))
+            self._grow(len(dumped(delta)))
             block.fields["citations"] = [*(block.fields.get("citations") or ()), delta.get("citation")]
         else:  # of a block that this module does not know
-            self._grow(len(_dumped(delta)))
+            self._grow(len(dumped(delta)))
             for name, piece in delta.items():
                 before = block.fields.get(name)
                 if name != "type" and piece is not None:
@@ -242,7 +254,8 @@ class MessageBuilder:
 
     def so_far(self) -> list[dict[str, Any]]:
         """The blocks that there are, as they go back."""
-        return [wire for block in self._blocks if block.kind and (wire := block.wire()).get("text", "x").strip()]
+        wires = [block.wire() for block in self._blocks if block.kind]
+        return [wire for wire in wires if str(wire.get("text", "x")).strip()]
 
     def go_on(self) -> None:
         """Expect the events of another answer, which carries this reply on."""
@@ -296,7 +309,7 @@ class MessageBuilder:
 
     def _kept(self) -> dict[str, Any]:
         """The blocks; where there is thinking, with the model that alone takes it back."""
-        content = self.so_far()
+        content: list[dict[str, Any]] = storable(self.so_far())
         thought = any("thinking" in block["type"] for block in content)
         return {"content": content, "model": self._asked} if thought else {"content": content}
 
@@ -306,19 +319,12 @@ class MessageBuilder:
         return not late_text and all(block.is_plain() for block in self._blocks)
 
 
-def _object_in(text: str) -> dict[str, Any] | None:
+def _runnable(text: str) -> dict[str, Any] | None:
+    """Arguments, unless they are refused: of those not every store can write what they are an object of."""
     try:
-        value: Any = json.loads(text)
-    except ValueError:
+        return parse_arguments(text)
+    except InvalidArguments:
         return None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
-
-
-def _dumped(value: object) -> str:
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # integers over 64 bits, half characters: JSON all the same
-        return json.dumps(value)
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:

@@ -16,8 +16,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
-import orjson
-
+from ..core.arguments import encodable
 from ..errors import (
     ContentFiltered,
     ContextOverflow,
@@ -28,7 +27,7 @@ from ..errors import (
     ReplyTooLarge,
 )
 from ._overflow import overflow
-from ._text import as_object
+from ._text import as_object, dumped
 
 __all__ = ["ErrorTranslator", "retry_after"]
 
@@ -225,7 +224,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def _date(text: str | None) -> datetime | None:
     try:
         found = parsedate_to_datetime(text or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -243,11 +242,11 @@ def _said(body: object) -> _Said:
     if fields:
         body = fields.get("message") or fields.get("detail") or ""
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
-            body = orjson.dumps(body, default=str).decode()
+            body = dumped(cast("object", body))
         raw = as_object(fields.get("metadata")).get("raw")  # what OpenRouter was told by the server behind it
         if isinstance(body, str) and isinstance(raw, str) and raw:
             body = f"{body}: {raw}"
-    text = body.strip() if isinstance(body, str) else ""
+    text = encodable(body.strip()) if isinstance(body, str) else ""
     if text.startswith("<"):  # a proxy's page; its words are for browsers
         text = ""
     return _Said(text[:_LONGEST_MESSAGE], codes, fields)

@@ -7,22 +7,17 @@ streamed.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any, cast
-
-import orjson
 
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._errors import ErrorTranslator
-from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
+from ._text import Characters, as_object, as_objects, count_at, dumped, loads, size_bytes, start_of
 
 __all__ = ["ReplyBuilder"]
 
 _CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
-_BIG_NUMBER = re.compile(rb"\d{19}")  # from here on orjson may turn an integer into a float
 _FINISH_REASONS: Mapping[str, FinishReason] = {"": "", "stop": "stop", "length": "length"}
 
 
@@ -62,7 +57,7 @@ class ReplyBuilder:
         if self.done:
             return
         try:
-            line: Any = json.loads(data) if _BIG_NUMBER.search(data) else loads(data)
+            line: Any = loads(data)
         except ValueError:
             line = None
         if not isinstance(line, Mapping):
@@ -97,7 +92,7 @@ class ReplyBuilder:
         function = as_object(wire.get("function"))
         name = str(function.get("name") or "")
         arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else _json(arguments) if arguments else ""
+        text = arguments if isinstance(arguments, str) else dumped(arguments) if arguments else ""
         self._grow(_CALL_OVERHEAD_BYTES + len(name) + size_bytes(text))
         self._emit(ArgumentsPiece(len(self._calls), name, text or "{}"))
         self._calls.append(ToolCall(name=name, arguments=text, provider_call_id=str(wire.get("id") or "")))
@@ -125,10 +120,3 @@ class ReplyBuilder:
             vendor=self._errors.vendor,
             model=self._model,
         )
-
-
-def _json(value: object) -> str:
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # integers over 64 bits, lone surrogates: JSON all the same
-        return json.dumps(value)

@@ -7,16 +7,24 @@ chunk, arguments as an object, no usage, no `[DONE]`, reasoning under either of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
-
-import orjson
 
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._errors import ErrorTranslator
-from ._text import Characters, as_object, as_objects, count_at, loads, size_bytes, start_of
+from ._text import (
+    Characters,
+    as_object,
+    as_objects,
+    count_at,
+    dumped,
+    loads,
+    object_in,
+    size_bytes,
+    start_of,
+    storable,
+)
 
 __all__ = ["ReplyBuilder", "read_chunk"]
 
@@ -57,10 +65,7 @@ class _Call:
 
     def is_complete(self) -> bool:
         """Whether the arguments are a JSON object as they stand."""
-        try:
-            return isinstance(json.loads("".join(self.arguments.parts)), dict)
-        except ValueError:
-            return False
+        return object_in("".join(self.arguments.parts)) is not None
 
 
 class ReplyBuilder:
@@ -104,14 +109,16 @@ class ReplyBuilder:
             self.done = True
             return
         fields = read_chunk(data, self._errors)
-        if event == "error" or fields.get("error"):
+        if event == "error" or _is_error(fields):
             raise self._errors.in_stream(fields)
         self._chunk(fields)
 
     def whole(self, completion: Mapping[str, Any]) -> None:
         """Take a completion that the server did not stream."""
-        if completion.get("error"):
+        if _is_error(completion):
             raise self._errors.in_stream(completion)
+        if "choices" not in completion:  # a gateway's own words, with status 200
+            raise self._errors.unavailable(f"answered with no completion: {start_of(dumped(completion).encode())}")
         self._chunk(completion)
         self.done = True
 
@@ -123,7 +130,10 @@ class ReplyBuilder:
         for choice in as_objects(chunk.get("choices")):
             if choice.get("index"):  # another sample; nobody asked for one
                 continue
-            self._delta(as_object(choice.get("delta") or choice.get("message")))
+            delta: object = choice.get("delta")
+            if delta is None or not (delta or self._size_bytes):  # a message beside deltas repeats all that came so far
+                delta = choice.get("message")
+            self._delta(as_object(delta))
             if reason := choice.get("finish_reason"):
                 self._finish_reason = str(reason)
 
@@ -159,10 +169,12 @@ class ReplyBuilder:
         function = as_object(fragment.get("function"))
         arguments = function.get("arguments")
         if isinstance(arguments, Mapping):
-            arguments = orjson.dumps(arguments).decode()
+            arguments = dumped(cast("object", arguments))
         piece = arguments if isinstance(arguments, str) else ""
         name = str(function.get("name") or "")
         wire_id = str(fragment.get("id") or "")
+        if not (name or wire_id or piece or fragment.keys() - _KNOWN_IN_CALL):
+            return  # some servers send an empty one beside the text
         call = self._call_of(fragment.get("index"), wire_id, name, piece)
         call.wire_id = call.wire_id or wire_id
         call.name = call.name or name
@@ -212,7 +224,8 @@ class ReplyBuilder:
         )
         vendor_data = None
         if any(call.extra for call in self._calls):
-            vendor_data = {self._errors.vendor: {"tool_calls": [call.extra or None for call in self._calls]}}
+            extras = [storable(call.extra) or None for call in self._calls]
+            vendor_data = {self._errors.vendor: {"tool_calls": extras}}
         return ModelReply(
             message=AssistantMessage(
                 text=self._text.whole(), tool_calls=calls, reasoning=self._reasoning.whole(), vendor_data=vendor_data
@@ -227,6 +240,10 @@ class ReplyBuilder:
     def _neutral_reason(self) -> FinishReason:
         found = _FINISH_REASONS.get(self._finish_reason, "other")
         return "refusal" if self._refused and found in {"", "stop"} and not self._calls else found
+
+
+def _is_error(fields: Mapping[str, Any]) -> bool:
+    return bool(fields.get("error")) or fields.get("object") == "error"  # vLLM's older form
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:

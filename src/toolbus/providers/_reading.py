@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, cast
 
 import anyio
-import orjson
 
 from ._errors import ErrorTranslator
+from ._text import loads
 
 __all__ = ["Building", "Lines", "Response", "leave", "read_reply"]
 
@@ -102,8 +102,8 @@ async def _whole_body(pieces: AsyncIterator[bytes], limit_bytes: int, errors: Er
         if len(body) > limit_bytes:
             raise errors.too_large(limit_bytes)
     try:
-        found: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        found: Any = loads(bytes(body))
+    except ValueError:
         found = None
     if not isinstance(found, Mapping):
         raise errors.unavailable("answered with a body that is no JSON object")

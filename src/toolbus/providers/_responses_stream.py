@@ -7,10 +7,8 @@ harm. Events of other kinds are ignored: there are many, and new ones come.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
-
-import orjson
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 from ..errors import InvalidHistory
 from ..messages import AssistantMessage, ToolCall, Usage
@@ -18,7 +16,7 @@ from ..messages._response_items import Reply, read_reply
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._errors import ErrorTranslator
 from ._openai_stream import read_chunk
-from ._text import Characters, as_object, as_objects, count_at, size_bytes, without_half_characters
+from ._text import Characters, as_object, as_objects, count_at, dumped, size_bytes, storable
 
 __all__ = ["ResponseBuilder"]
 
@@ -65,7 +63,7 @@ class _Item:
 
     def finished(self) -> Mapping[str, Any]:
         """The item; one that was never said to be finished, as its pieces have it."""
-        if self.settled:
+        if self.settled and not self._was_emptied():
             return self.wire
         texts = [(kind, characters.whole()) for (kind, _), characters in sorted(self.parts.items(), key=_by_place)]
         if self.kind == "function_call":
@@ -75,6 +73,18 @@ class _Item:
             content = [{"type": kind, fields[kind]: text} for kind, text in texts]
             return {**self.wire, "type": self.kind, "role": "assistant", "content": content}
         return self.wire
+
+    def _was_emptied(self) -> bool:
+        """Whether the finished item has nothing of what its pieces said, as gateways do that translate streams."""
+        if not any(characters.parts for characters in self.parts.values()):
+            return False
+        if self.kind == "function_call":
+            return not self.wire.get("arguments")
+        content = self.wire.get("content")
+        said = [content] if isinstance(content, str) else as_objects(content)
+        return self.kind == "message" and not any(
+            each if isinstance(each, str) else each.get("text") or each.get("refusal") for each in said
+        )
 
 
 def _by_place(part: tuple[tuple[str, int], Characters]) -> int:
@@ -156,14 +166,14 @@ class ResponseBuilder:
         self._ended = {**response, "status": status}
         self._items.sort(key=lambda item: item.place)
         if output := as_objects(response.get("output")):
-            there, self._items = dict(enumerate(self._items)), []
+            there, self._items = self._items, []
             for place, item in enumerate(output):
-                self._compare(place, there.get(place), item)
+                self._compare(place, _same(there, place, item), item)
         self.done = True
 
     def _compare(self, place: int, known: _Item | None, item: Mapping[str, Any]) -> None:
         """Take an item from the output in the last event, which may be known already."""
-        if known is None or known.kind != item.get("type"):
+        if known is None or known in self._items:
             known = self._new(place, str(item.get("type")))
         else:
             self._items.append(known)
@@ -197,14 +207,11 @@ class ResponseBuilder:
 
     def _settle(self, found: _Item, item: Mapping[str, Any]) -> None:
         """Take a finished item, and pass on what no piece has told of it."""
-        try:
-            orjson.dumps(item)
-        except TypeError:
-            item = without_half_characters(dict(item))
-        found.wire = item
-        if found.kind == "function_call":
-            arguments = item.get("arguments")
-            self._tell(found, ("arguments", 0), arguments if isinstance(arguments, str) else "")
+        if isinstance(arguments := item.get("arguments"), Mapping):
+            item = {**item, "arguments": dumped(cast("object", arguments))}
+        item = found.wire = storable(item)
+        if found.kind == "function_call" and item.get("arguments"):
+            self._tell(found, ("arguments", 0), item["arguments"])
         for place, part in enumerate(as_objects(item.get("content"))):
             kind = str(part.get("type"))
             if found.kind == "message" and kind in {"output_text", "refusal"}:
@@ -234,7 +241,7 @@ class ResponseBuilder:
 
     def _tell(self, item: _Item, part: tuple[str, int], truth: object) -> None:
         """Pass on what is missing of a part's text. What is wrong in it cannot be called back."""
-        if not isinstance(truth, str):
+        if not isinstance(truth, str) or not truth:
             return
         told = "".join(item.parts[part].parts) if part in item.parts else ""
         if truth.startswith(told):
@@ -298,6 +305,14 @@ class ResponseBuilder:
             vendor=self._errors.vendor,
             model=self._model,
         )
+
+
+def _same(items: Sequence[_Item], place: int, item: Mapping[str, Any]) -> _Item | None:
+    """What is known of an item in the last event's output, by its id or its place; some servers leave others out."""
+    found = [each for each in items if each.kind == item.get("type")]
+    by_id = (each for each in found if item.get("id") and each.wire.get("id") == item.get("id"))
+    here = items[place] if place < len(items) else None
+    return next(by_id, here if here in found else None)
 
 
 def _finish_reason(reply: Reply) -> FinishReason:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 from ._errors import ErrorTranslator
 
 __all__ = ["EventLines", "JsonLines"]
@@ -10,10 +12,11 @@ __all__ = ["EventLines", "JsonLines"]
 class _Lines:
     """Bytes, in pieces of any size, as lines."""
 
-    __slots__ = ("_buffer", "_errors", "_limit_bytes")
+    __slots__ = ("_begun", "_buffer", "_errors", "_limit_bytes")
 
     def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
         """One event may have `limit_bytes`; more raises `ReplyTooLarge` in `feed`."""
+        self._begun = False  # a line has come, and with it any mark of the byte order
         self._buffer = bytearray()  # grows in place: a long line comes in many pieces
         self._limit_bytes = limit_bytes
         self._errors = errors
@@ -28,16 +31,21 @@ class _Lines:
         self._bound(len(self._buffer))
         found: list[tuple[str, bytes]] = []
         for line in lines:
-            self._line(line.rstrip(b"\r"), found)
+            self._line(self._bare(line), found)
         return found
 
     def finish(self) -> list[tuple[str, bytes]]:
         """What the end of the body completes: a last event without its empty line."""
         found: list[tuple[str, bytes]] = []
-        self._line(bytes(self._buffer).rstrip(b"\r"), found)
+        self._line(self._bare(bytes(self._buffer)), found)
         self._line(b"", found)
         self._buffer = bytearray()
         return found
+
+    def _bare(self, line: bytes) -> bytes:
+        """A line without its end; the first without the mark of the byte order that some servers begin with."""
+        first, self._begun = not self._begun, True
+        return (line.removeprefix(codecs.BOM_UTF8) if first else line).rstrip(b"\r")
 
     def _bound(self, size_bytes: int) -> None:
         if size_bytes > self._limit_bytes:
@@ -48,7 +56,10 @@ class _Lines:
 
 
 class EventLines(_Lines):
-    """Server-sent events."""
+    """Server-sent events, but for those whose data is empty: proxies send them as signs of life.
+
+    Data under the name `error` is an event of that name: llama.cpp said its errors so until late in 2025.
+    """
 
     __slots__ = ("_data", "_event", "_size_bytes")
 
@@ -61,15 +72,16 @@ class EventLines(_Lines):
 
     def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
         if not line:
-            if self._data:
-                found.append((self._event.decode("utf-8", "replace"), b"\n".join(self._data)))
+            if data := b"\n".join(self._data).strip():
+                found.append((self._event.decode("utf-8", "replace"), data))
             self._data, self._event, self._size_bytes = [], b"", 0
             return
         name, _, value = line.partition(b":")
-        if name == b"data":
+        if name in {b"data", b"error"}:
             self._size_bytes += len(value) + 1  # an empty line of data has its weight too
             self._bound(self._size_bytes)
             self._data.append(value.removeprefix(b" "))
+            self._event = b"error" if name == b"error" else self._event
         elif name == b"event":
             self._event = value.strip()
 

@@ -5,7 +5,9 @@ Knows no vendor. Pure.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -16,11 +18,17 @@ __all__ = [
     "as_object",
     "as_objects",
     "count_at",
+    "dumped",
     "loads",
+    "object_in",
     "size_bytes",
     "start_of",
+    "storable",
     "without_half_characters",
 ]
+
+
+_BIG_NUMBER = re.compile(rb"\d{19}")  # from here on orjson may turn an integer into a float
 
 
 class Characters:
@@ -53,11 +61,40 @@ class Characters:
 
 
 def loads(data: bytes) -> Any:
-    """JSON that may end in half a surrogate pair, as a chunk may. Raises `ValueError`."""
+    """JSON that may end in half a surrogate pair, as a chunk may; integers stay exact. Raises `ValueError`."""
+    if not _BIG_NUMBER.search(data):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            return orjson.loads(data)
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
         return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def dumped(value: object) -> str:
+    """JSON text of what was read from some; integers over 64 bits and half characters are JSON all the same."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value)
+
+
+def storable(value: Any) -> Any:
+    """What is to be kept, as every JSON writer can write it: itself, but for half characters and larger integers."""
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """The object that a text is the JSON of, or None: of a model that repeats a bracket for ever it is none."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def start_of(data: bytes) -> str:
@@ -83,11 +120,11 @@ def as_objects(value: object) -> list[Mapping[str, Any]]:
 
 
 def count_at(fields: object, name: str) -> int:
-    """The count of that name in an object; 0 for what is no positive whole number, or no object."""
+    """The count of that name in an object; 0 for what is no positive number of 64 bits, or no object."""
     value = as_object(fields).get(name)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value < 2**63 else 0
 
 
 def without_half_characters(body: dict[str, Any]) -> dict[str, Any]:
     """The body with a question mark for every lone surrogate, which UTF-8 cannot carry (a text cut inside an emoji)."""
-    return orjson.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
+    return json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
