@@ -5,6 +5,7 @@ Knows anyio and no bus; `toolbus.dispatcher` decides when and reports.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import math
 import threading
@@ -160,14 +161,15 @@ def classify(exc: BaseException) -> Failure:
         exc = inner[0]
     if isinstance(exc, ReportedFailure):
         return exc.failure
-    if isinstance(exc, InvalidArguments):
-        return Failure("invalid_arguments", clean(str(exc)))
-    if isinstance(exc, Denied):
-        return Failure("denied", clean(str(exc)))
-    if isinstance(exc, ToolRetry):
-        return Failure("error", clean(str(exc)), retryable=True)
-    if isinstance(exc, (ToolError, UnserialisableResult)):
-        return Failure("error", clean(str(exc)))
+    with contextlib.suppress(Exception):  # its text may be code of the application's, which fails as well
+        if isinstance(exc, InvalidArguments):
+            return Failure("invalid_arguments", clean(str(exc)))
+        if isinstance(exc, Denied):
+            return Failure("denied", clean(str(exc)))
+        if isinstance(exc, ToolRetry):
+            return Failure("error", clean(str(exc)), retryable=True)
+        if isinstance(exc, (ToolError, UnserialisableResult)):
+            return Failure("error", clean(str(exc)))
     if not isinstance(exc, Exception) and isinstance(exc, _cancelled_class()):
         return Failure("error", "The tool was cancelled from within.", shown=False)
     return Failure("error", "The tool failed with an internal error.", shown=False)

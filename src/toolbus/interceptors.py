@@ -7,9 +7,9 @@ session and the dispatcher call what is in here, in the order in which the inter
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from .errors import Denied
+from .errors import ApplicationError, Denied
 from .events import ToolCallRequested
 from .messages import UserMessage
 from .protocols import ModelReply, ModelRequest
@@ -63,6 +63,11 @@ class Interceptor:
         return text
 
 
+def screens_prompts(interceptors: Sequence[Interceptor]) -> bool:
+    """Whether a prompt has to be shown to anybody before it is kept."""
+    return any(type(each).on_prompt is not Interceptor.on_prompt for each in interceptors)
+
+
 def screens_results(interceptors: Sequence[Interceptor]) -> bool:
     """Whether results have to be shown to anybody before they are told."""
     return any(type(each).after_tool is not Interceptor.after_tool for each in interceptors)
@@ -71,9 +76,13 @@ def screens_results(interceptors: Sequence[Interceptor]) -> bool:
 async def screened(
     interceptors: Sequence[Interceptor], call: ToolCallRequested, result: Rendered, context: ToolContext[Any]
 ) -> Rendered:
-    """The result as all of `interceptors` leave it. Raises `Denied`, and what they raise."""
+    """The result as all of `interceptors` leave it. Raises `Denied`, what they raise, and `ApplicationError`."""
     for each in interceptors:
-        result = await each.after_tool(call, result, context)
+        given = cast("object", await each.after_tool(call, result, context))
+        if not isinstance(given, Rendered):  # it forgot its return, mostly
+            name = f"{type(each).__name__}.after_tool"
+            raise ApplicationError(f"{name} gave a {type(given).__name__}; it has to return a Rendered")
+        result = given
     return result
 
 

@@ -29,6 +29,13 @@ class Odd(BaseException):
     """Nobody expects this one."""
 
 
+class Speechless(ToolError):
+    """Its text is code, which may fail as well."""
+
+    def __str__(self) -> str:
+        raise AttributeError("city")
+
+
 def raising(exception: BaseException, *, sync: bool) -> Tool[..., Any]:
     async def fail() -> None:
         await anyio.lowlevel.checkpoint()
@@ -88,6 +95,7 @@ EXCEPTIONS: list[BaseException] = [
     MemoryError(),
     TimeoutError(),
     Odd(),
+    Speechless(),
     ExceptionGroup("two", [ValueError("a"), KeyError("b")]),
     BaseExceptionGroup("one", [SystemExit(1)]),
 ]

@@ -16,6 +16,7 @@ from toolbus.events import ApprovalRequested, Event, TextDelta, ToolCallRequeste
 from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Message, UserMessage, user_text
 from toolbus.protocols import ModelReply, ModelRequest
+from toolbus.results import Rendered
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -470,6 +471,24 @@ async def test_an_interceptor_that_raises_ends_its_own_request_alone(where: str)
     assert follow_up.ok
     if result.messages:
         validate(result.messages)
+
+
+async def test_an_interceptor_that_gives_no_result_back_fails_the_call_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Forgetful(Interceptor):
+        async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Any:
+            """Look, and forget to return."""
+
+    script = ScriptedProvider([calls(PARIS), text("It failed."), calls(OSLO), text("Sunny.")])
+    async with Runtime(script, tools=[get_weather]) as runtime:
+        failed = await runtime.run("Where?", interceptors=[Forgetful()])
+        worked = await runtime.run("And now?")
+    assert [(each.reason, each.error) for each in failed.tool_calls] == [
+        ("error", "The tool failed with an internal error.")
+    ]
+    assert "Forgetful.after_tool gave a NoneType; it has to return a Rendered" in caplog.text
+    assert (failed.text, worked.text, worked.tool_calls[0].ok) == ("It failed.", "Sunny.", True)
 
 
 async def test_an_interceptor_that_waits_can_be_cancelled_with_its_request() -> None:
