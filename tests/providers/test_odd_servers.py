@@ -20,6 +20,7 @@ from toolbus.messages import (
     ToolMessage,
     UserMessage,
     from_openai,
+    to_anthropic,
 )
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ModelRequest, TextPiece
 from toolbus.providers import AnthropicProvider, OpenAIProvider
@@ -222,6 +223,32 @@ def test_blocks_of_a_kind_that_is_not_known_yet_may_have_anything_in_them(odd: d
         "type": str(odd["type"]),
         **({"n": "?"} if "n" in odd else {}),
         **({"text": {"a": 1}} if "text" in odd else {}),
+    }
+
+
+def test_a_call_of_the_servers_own_tool_that_was_cut_off_does_not_go_back_without_its_result() -> None:
+    def search(number: int, kind: str = "server_tool_use") -> list[dict[str, Any]]:
+        return [{"type": kind, "id": f"srv_{number}", "name": "web_search", "input": {"query": "x"}}]
+
+    result: list[dict[str, Any]] = [{"type": "web_search_tool_result", "tool_use_id": "srv_0", "content": []}]
+    said = [{"type": "text", "text": "Look:"}]
+    for reason, ids in (("max_tokens", ["srv_0"]), ("pause_turn", ["srv_0", "srv_1", "srv_2"])):
+        blocks = (search(0), result, said, search(1), search(2, "mcp_tool_use"))
+        reply = read(message(*blocks, reason=reason), MessageBuilder)
+        (sent_back,) = to_anthropic([reply.message])["messages"]
+        assert [each["id"] for each in sent_back["content"] if "id" in each] == ids
+        assert reply.message.text == "Look:"
+    inside = [{"type": "tool_use", "id": "t", "name": "f", "input": {}, "caller": {"type": "c", "tool_id": "srv_1"}}]
+    reply = read(message(search(1), inside, reason="max_tokens"), MessageBuilder)
+    (sent_back,) = to_anthropic([reply.message])["messages"]
+    assert [each["id"] for each in sent_back["content"]] == ["srv_1", "t"]
+
+
+def test_citations_that_are_no_list_break_nothing() -> None:
+    said = [{"type": "text", "text": "hi", "citations": "x"}, {"type": "citations_delta", "citation": {"url": "u"}}]
+    reply = read(message(said, reason="end_turn"), MessageBuilder)
+    assert reply.message.vendor_data == {
+        "anthropic": {"content": [{"type": "text", "text": "hi", "citations": [{"url": "u"}]}]}
     }
 
 

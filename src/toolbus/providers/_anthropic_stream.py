@@ -42,6 +42,7 @@ _CUT_OFF = "max_tokens"
 _NEUTRAL = frozenset(
     {"text", "tool_use", "thinking", "redacted_thinking"}
 )  # other blocks are of the server's own tools
+_SERVERS_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
 _MALFORMED = "_malformed_arguments"  # as `toolbus.messages` quotes argument text that is no JSON object
 
@@ -214,7 +215,8 @@ class MessageBuilder:
             block.fields["signature"] = str(delta.get("signature") or "")
         elif kind == "citations_delta":
             self._grow(len(dumped(delta)))
-            block.fields["citations"] = [*(block.fields.get("citations") or ()), delta.get("citation")]
+            before = block.fields.get("citations")
+            block.fields["citations"] = [*(before if isinstance(before, list) else ()), delta.get("citation")]
         else:  # of a block that this module does not know
             self._grow(len(dumped(delta)))
             for name, piece in delta.items():
@@ -302,6 +304,8 @@ class MessageBuilder:
         )
 
     def _stays(self, block: _Block, cut: _Block | None) -> bool:
+        if cut is not None and block.kind in _SERVERS_CALLS:  # one without a result is refused for good
+            return block.fields.get("id") in [found for each in self._blocks for found in _led_on(each.fields)]
         if self._stop_reason == "refusal":  # what it had begun is not to be done, and its thinking not to go back
             return block.kind == "text"
         # Half a thought has no signature, and is refused without one.
@@ -317,6 +321,11 @@ class MessageBuilder:
         """Whether the neutral message says it all: one text at most, then calls."""
         late_text = any(block.kind == "text" for block in self._blocks[1:])
         return not late_text and all(block.is_plain() for block in self._blocks)
+
+
+def _led_on(fields: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The ids of the calls of the server's own tools that a block is the result of, or was called in."""
+    return fields.get("tool_use_id"), as_object(fields.get("caller")).get("tool_id")
 
 
 def _runnable(text: str) -> dict[str, Any] | None:
