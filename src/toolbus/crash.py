@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .bus import EventBus
-from .core.facts import result_message
-from .core.state import Phase, TurnState
+from .core.facts import result_message, spent_so_far
+from .core.reducer import add_spent
+from .core.state import CallState, Phase, TurnState
 from .core.transcript import repair
 from .errors import LeaseLost
-from .events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from .events import Event, TerminalEvent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from .mailbox import Mailbox
 
 __all__ = ["settle_broken", "told_all_the_same"]
@@ -40,19 +41,28 @@ def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now:
     """
     for event in mailbox.drain() if mailbox is not None else ():
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)) and event.call_id in state.open_calls:
-            state.open_calls.pop(event.call_id).outcome = event
-    for each in list(state.open_calls.values()):
+            _end(state, state.open_calls.pop(event.call_id), event)
+    while state.open_calls:
+        each = state.open_calls.pop(next(iter(state.open_calls)))
         if bus.claim(state.request_id, each.call.call_id):
-            each.outcome = ToolCallFailed(
+            outcome = ToolCallFailed(
                 **state.envelope(now),
                 call_id=each.call.call_id,
                 name=each.call.name,
                 reason="interrupted",
                 error="The request ended by an internal error.",
                 outcome_unknown=each.requested_at is not None,
+                spent=spent_so_far(each),
             )
+            _end(state, each, outcome)
             if tells:
-                bus.announce(each.outcome)
-    state.phase = Phase.ENDED
+                bus.announce(outcome)
+    state.phase, state.waiting = Phase.ENDED, 0
     known = [each for each in state.calls[state.appended :] if each.outcome is not None]
     state.messages[:] = repair([*state.messages, *map(result_message, known)])
+
+
+def _end(state: TurnState, each: CallState, outcome: TerminalEvent) -> None:
+    each.outcome, each.sub_requests = outcome, ()  # else the request's result would keep them
+    if outcome.spent is not None:
+        add_spent(state, outcome.spent)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from .core.output import OutputType
+from .core.reducer import used_up
 from .core.result_size import most_chars
 from .core.shorten import MIN_CHARS
 from .core.state import CallState, RoundState, TurnState
@@ -20,6 +21,7 @@ from .errors import (
     ContextOverflow,
     Denied,
     EmptyReply,
+    InvalidArguments,
     InvalidOutput,
     LimitReached,
     ProviderError,
@@ -91,7 +93,8 @@ class RequestResult(Generic[OutputT]):
     `affected` gathers what tools reported to have changed, in call order, each once. `usage` and `cost` (by the price
     table; 0 without one) are those of the request and its sub-requests. Times are seconds. `resumable` is whether the
     request was left unfinished in its store, for `Runtime.resume` to go on with: here, or in another process.
-    `journaled` is whether the journal has it whole, with its ending; false where there is none.
+    `journaled` is whether the journal has it whole, with its ending; false where there is none. Where an answer was valid
+    and is no more when it is loaded, in another process say, `output` is None, and `error` of a completed request says why.
     """
 
     outcome: RequestOutcome
@@ -180,6 +183,7 @@ def result_from(
     """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
     ending = state.ending
     assert ending is not None
+    output, unloaded = _loaded(ending, state.output)
     completed = [
         call.outcome for each in state.rounds for call in each.calls if isinstance(call.outcome, ToolCallCompleted)
     ]
@@ -187,7 +191,7 @@ def result_from(
         outcome=_outcome(ending),
         reason=ending.reason,
         text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,
-        output=_loaded(ending, state.output),
+        output=output,
         messages=list(state.messages),
         history_count=state.history_count,
         artifacts=[artifact for outcome in completed for artifact in _artifacts(outcome, state)],
@@ -198,7 +202,7 @@ def result_from(
         request_id=state.request_id,
         conversation_id=state.conversation_id,
         duration_seconds=ending.at - state.started_at if state.started_at else 0.0,
-        error=_error(ending, error),
+        error=_error(ending, error) or unloaded,
         limit=_limit(ending, state),
         _rounds=state.rounds,
         _cause=cause,
@@ -210,8 +214,11 @@ def _limit(ending: RequestCompleted | RequestFailed | RequestCancelled, state: T
     if not isinstance(ending, RequestCompleted) or not ending.reason:
         return ""
     limit = ending.reason.partition("=")[0]
+    stop = state.stop or used_up(state)  # as the newest reply may have been the last in any case
+    if stop is not None and ending.reason == stop.reason:
+        return limit
     if state.stop is not None:
-        return limit if ending.reason == state.stop.reason else ""
+        return ""
     return limit if limit == "timeout_seconds" and ending.at >= state.deadline else ""
 
 
@@ -224,9 +231,17 @@ def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifac
     return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))
 
 
-def _loaded(ending: RequestCompleted | RequestFailed | RequestCancelled, output: OutputType[Any] | None) -> Any:
+def _loaded(
+    ending: RequestCompleted | RequestFailed | RequestCancelled, output: OutputType[Any] | None
+) -> tuple[Any, ToolbusError | None]:
+    """The value, and why there is none: what was valid when it was given may be so no more, in another process say."""
     given = ending.output if isinstance(ending, RequestCompleted) else None
-    return None if given is None or output is None else output.load(given)
+    if given is None or output is None:
+        return None, None
+    try:
+        return output.load(given), None
+    except InvalidArguments as exc:
+        return None, InvalidOutput(str(exc))
 
 
 def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]) -> RoundRecord:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from toolbus import Limits, Runtime, ToolError, tool
-from toolbus.messages import AssistantMessage
+from toolbus.messages import AssistantMessage, Usage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 from toolbus.toolsets.control import give_up
@@ -67,6 +67,21 @@ async def test_the_requests_time_is_a_limit_too() -> None:
     async with Runtime(Slow(), limits=Limits(timeout_seconds=20)) as runtime:
         result = await runtime.run("go")
     assert (result.outcome, result.limit) == ("stopped", "timeout_seconds")
+
+
+@pytest.mark.parametrize(
+    ("limits", "reply", "limit"),
+    [
+        (Limits(max_output_tokens=50), text("", usage=Usage(output_tokens=60)), "max_output_tokens"),
+        (Limits(max_output_tokens=50), text("no number", usage=Usage(output_tokens=60)), "max_output_tokens"),
+        (Limits(max_rounds=1, on_limit="stop"), text("no number"), "max_rounds"),
+    ],
+    ids=["of an empty reply", "of a text that is no output", "of rounds"],
+)
+async def test_a_limit_that_the_last_reply_has_passed_is_named_too(limits: Limits, reply: Any, limit: str) -> None:
+    async with Runtime(ScriptedProvider([reply]), limits=limits) as runtime:
+        result = await runtime.run("go", output=int)
+    assert (result.outcome, result.limit) == ("stopped", limit)
 
 
 @pytest.mark.parametrize("said", ["no key", "max_rounds=10", "timeout_seconds=120"])

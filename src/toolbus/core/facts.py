@@ -21,7 +21,7 @@ from ..records import maker
 from ..results import failure_content
 from .state import CallState, TurnState
 
-__all__ = ["Facts", "complete", "facts_of", "result_message", "usage_with"]
+__all__ = ["Facts", "complete", "facts_of", "result_message", "spent_so_far", "usage_with"]
 
 
 _message_appended = maker(MessageAppended)
@@ -103,7 +103,7 @@ class Facts:
             reason=reason,
             error=error,
             outcome_unknown=True,
-            spent=_spent(each),
+            spent=spent_so_far(each),
             duration_seconds=self._now - each.requested_at,
         )
 
@@ -116,7 +116,7 @@ def facts_of(state: TurnState, now: float) -> Facts:
     return _facts(state, now, state.facts)
 
 
-def _spent(each: CallState) -> Spent | None:
+def spent_so_far(each: CallState) -> Spent | None:
     """What the sub-requests of a call have used up so far, since nobody else will tell any more."""
     total: Spent | None = None
     for request in each.sub_requests:
@@ -150,13 +150,15 @@ def usage_with(state: TurnState, facts: Facts) -> Usage:
     return state.usage + last.usage if isinstance(last, (ModelResponded, HistoryCompressed)) else state.usage
 
 
-def complete(state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None) -> None:
-    """The ending of a request that was answered, or with a `reason` stopped."""
+def complete(
+    state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None, usage: Usage | None = None
+) -> None:
+    """The ending of a request that was answered, or with a `reason` stopped. `usage` is all that it has used."""
     facts.add(
         RequestCompleted,
         outcome="stopped" if reason else "completed",
         reason=reason,
         text=text or state.last_text,
         output=output,
-        usage=usage_with(state, facts),
+        usage=usage_with(state, facts) if usage is None else usage,
     )

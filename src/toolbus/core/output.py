@@ -36,10 +36,11 @@ _OPENING = re.compile(r"```\w*$")
 class OutputType(Generic[T]):
     """What a request has to give in the end. Raises `ConfigurationError` for what pydantic has no JSON schema of."""
 
-    __slots__ = ("_adapter", "_wrapped", "deliver", "spec")
+    __slots__ = ("_adapter", "_checked", "_wrapped", "deliver", "spec")
 
     def __init__(self, wanted: type[T]) -> None:
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None  # puts secrets in, where marked
+        self._checked: tuple[bytes, T] | None = None  # the newest answer that was found to be valid, and its value
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
             schema = self._adapter.json_schema()
@@ -58,12 +59,21 @@ class OutputType(Generic[T]):
         )
 
     def load(self, arguments: Mapping[str, Any]) -> T:
-        """The value that the arguments are. Raises `InvalidArguments`, worded for the model."""
-        if self.deliver is not None:
-            arguments = self.deliver(arguments)
+        """The value that the arguments are. Raises `InvalidArguments`, worded for the model.
+
+        Those that were just checked are not validated a second time: a validator may take each answer only once.
+        """
+        known, self._checked = self._checked, None
+        written = self._written(arguments)
+        return known[1] if known is not None and known[0] == written else self._validated(written)
+
+    def _written(self, arguments: Mapping[str, Any]) -> bytes:
+        """The answer as JSON, with its secrets, so that strict types take what JSON has for them: dates, tuples."""
+        return orjson.dumps(arguments if self.deliver is None else self.deliver(arguments), default=dict)
+
+    def _validated(self, written: bytes) -> T:
         try:
-            # By way of JSON, so that strict types take what JSON has for them: dates as text, tuples as arrays.
-            value = self._adapter.validate_json(orjson.dumps(arguments, default=dict))
+            value = self._adapter.validate_json(written)
         except ValidationError as exc:
             raise InvalidArguments(explain(exc)) from None
         except Exception as exc:  # a validator of the application's that raises what pydantic does not translate
@@ -90,7 +100,8 @@ class OutputType(Generic[T]):
         return arguments
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
-        self.load(arguments)
+        written = self._written(arguments)
+        self._checked = written, self._validated(written)
 
 
 def json_in(text: str) -> str:

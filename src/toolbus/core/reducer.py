@@ -57,7 +57,7 @@ from .state import (
     TurnState,
 )
 
-__all__ = ["apply", "apply_all", "ends_at_once", "over_budget", "repair_id", "used_up"]
+__all__ = ["add_spent", "apply", "apply_all", "ends_at_once", "over_budget", "repair_id", "used_up"]
 
 
 _call_state = maker(CallState)
@@ -351,7 +351,9 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
     if each.sub_requests:  # else the request's result would keep them
         each.sub_requests = ()
     if fact.spent is not None:
-        _apply_spent(state, fact.spent)
+        add_spent(state, fact.spent)
+        if state.stop is None or not state.stop.at_once:
+            state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
     if before is REQUESTED and each.left is None and isinstance(fact, ToolCallCompleted):
         return  # as most do
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
@@ -369,13 +371,11 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
             state.stop = Stop(told, at_once=True)
 
 
-def _apply_spent(state: TurnState, spent: Spent) -> None:
+def add_spent(state: TurnState, spent: Spent) -> None:
     """What the requests that a call made have used up counts as if this one had."""
     state.usage = state.usage + spent.usage
     state.tool_calls += spent.tool_calls
     state.cost += spent.cost
-    if state.stop is None or not state.stop.at_once:
-        state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
 
 
 def _apply_unrequested(

@@ -131,10 +131,10 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     """A failure: once more, by another provider, or the end."""
     if state.phase is not MODEL or _ask_again(state, failed, facts, now):
         return
-    if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
-        complete(state, facts, state.stop.reason)
-        return
     usage = state.usage + failed.usage
+    if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
+        complete(state, facts, state.stop.reason, usage=usage)
+        return
     retryable = failed.retryable and failed.code != ContextOverflow.code  # that was for this request alone
     facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
 
