@@ -18,6 +18,7 @@ from .core.transcript import repair
 from .core.turn import ModelFailed, Resume, Start, apply, apply_all
 from .errors import ApplicationError, ProtocolViolation, ResumeMismatch, ToolbusError
 from .events import ApprovalRequested, CancelRequested, Event, RequestStarted, encode
+from .interceptors import Interceptor, screens_prompts
 from .mailbox import Mailbox
 from .messages import Message, SystemMessage, UserMessage
 from .options import SessionOptions
@@ -98,7 +99,7 @@ class Beginning:
         self.error: ToolbusError | None = None
         self.is_resumed = False
         self.seconds: float | None = None  # the time of a request that goes on, where it was given anew
-        self.asked: Sequence[Event] = ()
+        self.asked: Sequence[ApprovalRequested] = ()
 
     async def make_ready(self, state: TurnState, mailbox: Mailbox) -> None:
         """Wait for what has to come first, unless somebody cancels the request meanwhile."""
@@ -158,6 +159,12 @@ class Beginning:
             start.refused = ModelFailed(refused.code, str(refused) or "the prompt was denied")
         return start
 
+    def given_up(self, state: TurnState, tools: ToolSource, interceptors: Sequence[Interceptor]) -> Start:
+        """The request ends before it has begun. A prompt that its guardrails have not let pass is not kept."""
+        if screens_prompts(interceptors):
+            self._prompt = None
+        return self.without_guardrails(state, tools)
+
     async def first_input(
         self, state: TurnState, view: RequestView, asker: Asker, clock: SessionClock, mailbox: Mailbox
     ) -> Start | Resume:
@@ -175,8 +182,7 @@ class Beginning:
             self._prompt = admitted
             return self.without_guardrails(state, tools)
         if mailbox.has(CancelRequested):
-            self._prompt = None  # nobody has looked at it, so it is not kept
-            return self.without_guardrails(state, tools)
+            return self.given_up(state, tools, asker.interceptors)
         refused = ApplicationError(f"on_prompt did not return in timeout_seconds={seconds:g}")
         return self.without_guardrails(state, tools, refused)
 

@@ -77,7 +77,7 @@ class EventBus:
         self._by_type: dict[type[Event], list[Subscription[Any]]] = {}
         self._by_request: dict[str, list[Subscription[Any]]] = {}
         self._by_family: dict[str, list[Subscription[Any]]] = {}  # those that hear sub-requests too, by the topmost one
-        self._parents: dict[str, str] = {}  # sub-requests that run
+        self._above: dict[str, tuple[str, ...]] = {}  # sub-requests that run, and all above them, nearest first
         self._mailboxes: dict[str, Mailbox] = {}
         self._open: dict[_Key, Mailbox] = {}
         self._questions: set[_Key] = set()  # calls that wait for a person
@@ -93,8 +93,7 @@ class EventBus:
         self._peaks = {"mailboxes": 0, "open_calls": 0, "queued": 0}
         self._failures = 0
         self._fatal: BaseException | None = None
-        self._late = 0
-        self._dead = 0
+        self._late = self._dead = 0
 
     # ------------------------------------------------------------------------------------------- publishing
 
@@ -166,14 +165,20 @@ class EventBus:
         raise BusError(f"the event loop of this bus has ended; {event.type} was not published")
 
     def announce_all(self, events: Sequence[Event]) -> None:
-        """`announce`, event by event."""
+        """`announce`, event by event, and all of them whatever it raises."""
         if not (self._by_request or self._delivering):
             kinds = {*map(type, events)}
             if kinds.isdisjoint(self._receivers) and kinds.isdisjoint(self._by_type):
                 self._position += len(events)  # nobody to tell
                 return
-        for event in events:
-            self.announce(event)
+        told = 0
+        try:
+            for event in events:
+                told += 1
+                self.announce(event)
+        except BaseException:  # the host's: nobody else would tell the others
+            self.announce_all(events[told:])
+            raise
 
     def announce(self, event: Event) -> None:
         """Broadcast without arbitration: for sessions, which have claimed what they say. Use `publish`."""
@@ -212,18 +217,13 @@ class EventBus:
             if subscriptions:
                 for each in tuple(subscriptions):
                     each.offer(position, event)
-            if self._by_family and self._parents:
+            if self._by_family and self._above:
                 for each in self._listening_above(event.request_id):
                     each.offer(position, event)
 
     def _listening_above(self, request_id: str) -> list[Subscription[Any]]:
         """The subscriptions to requests above this one that hear their sub-requests."""
-        found: list[Subscription[Any]] = []
-        above = self._parents.get(request_id)
-        while above is not None:
-            found += self._by_family.get(above, ())
-            above = self._parents.get(above)
-        return found
+        return [each for above in self._above.get(request_id, ()) for each in self._by_family.get(above, ())]
 
     def wants(self, kind: type[Event], request_id: str = "") -> bool:
         """Whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
@@ -246,7 +246,7 @@ class EventBus:
             self.bind()
         mailbox = self._mailboxes[request_id] = Mailbox(request_id, view)
         if parent_id:
-            self._parents[request_id] = parent_id
+            self._above[request_id] = (parent_id, *self._above.get(parent_id, ()))
         self._peaks["mailboxes"] = max(self._peaks["mailboxes"], len(self._mailboxes))
         return mailbox
 
@@ -254,7 +254,7 @@ class EventBus:
         """Forget a request that has ended. Calls that it leaves open count as settled: a result comes too late now."""
         if self._mailboxes.get(mailbox.request_id) is mailbox:
             del self._mailboxes[mailbox.request_id]
-            self._parents.pop(mailbox.request_id, None)
+            self._above.pop(mailbox.request_id, None)
         if mailbox.open_calls:
             for key in [key for key, owner in self._open.items() if owner is mailbox]:
                 self.claim(*key)

@@ -356,18 +356,26 @@ class RequestSession(SessionHandle):
                     log_fact(fact, self._state.envelope(fact.at))
         ending = self._state.ending  # it is the last that is heard of the request
         is_last = ending is not None and bool(own) and own[-1] is ending
-        self._bus.announce_all(own[:-1] if is_last else own)
-        if self._status is not None or self._bus.wants(StatusChanged, self.request_id):
-            self.status.tell_all(facts)
-        if is_last:
-            self._bus.announce(own[-1])
-        elif self.beginning.asked and isinstance(facts[0], RequestResumed):
-            for question in self.beginning.asked:  # by another process, and nobody has answered
+        try:
+            self._bus.announce_all(own[:-1] if is_last else own)
+            if self._status is not None or self._bus.wants(StatusChanged, self.request_id):
+                self.status.tell_all(facts)
+        finally:  # whatever a listener raises that is the host's
+            if is_last:
+                self._bus.announce(own[-1])
+        if self.beginning.asked and isinstance(facts[0], RequestResumed):
+            # By another process, and nobody has answered; also not while this was written.
+            asked = [each for each in self.beginning.asked if self._bus.is_open(self.request_id, each.call_id)]
+            for question in asked:
                 self._arbitrate(question)
-            self._bus.announce_all(self.beginning.asked)
-        if self._tell_above is not None and self.waits is not (self._state.waiting > 0):
+            self._bus.announce_all(asked)
+        if self._tell_above is not None:
+            self._tell_whether_waiting(self._tell_above)
+
+    def _tell_whether_waiting(self, tell_above: Callable[..., None]) -> None:
+        if self.waits is not (self._state.waiting > 0):
             self.waits = not self.waits
-            self._tell_above(waits=self.waits)
+            tell_above(waits=self.waits)
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -431,30 +439,34 @@ class RequestSession(SessionHandle):
             self.leaves = why and (self.leaves or why)
         inputs: list[Any] = self._mailbox.drain_what_counts(goes_on=bool(self.leaves)) if self._mailbox else []
         if self.leaves:
-            await self._written(inputs)  # all of it was told already
-            settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=False)
-            self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
+            try:
+                await self._last_step(inputs)
+            finally:  # asyncio may cancel once more
+                settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=False)
+                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
             return
         if self._state.phase is NEW:
-            inputs.insert(0, self.beginning.without_guardrails(self._state, self.tools))
+            inputs.insert(0, self.beginning.given_up(self._state, self.tools, self.interceptors))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
-        facts, own = await self._written(inputs)
-        if facts:
-            self._publish(facts, own)
+        await self._last_step(inputs)
 
-    async def _written(self, inputs: Sequence[Input]) -> tuple[list[Event], list[Event]]:
-        """The facts of a last step, written if they can be: what the journal says to that, the log tells."""
+    async def _last_step(self, inputs: Sequence[Input]) -> None:
+        """Write the facts if they can be: what the journal says to that, the log tells. Then tell them.
+
+        Not those of a request that is left: all of them were told already.
+        """
         facts, own = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else ([], [])
-        if self._journal is not None and facts:
-            try:
+        try:
+            if self._journal is not None and facts:
                 await self._write(self._journal, facts)
-            except LeaseLost as exc:  # another process tells how it ends
-                self.leaves = str(exc)
-                return [], []
-            except Exception as exc:
-                self._error = exc if isinstance(exc, ToolbusError) else None
-                logger.error("the last facts were not written", exc_info=exc, extra={"request_id": self.request_id})
-        return facts, own
+        except LeaseLost as exc:  # another process tells how it ends
+            self.leaves = str(exc)
+        except Exception as exc:
+            self._error = exc if isinstance(exc, ToolbusError) else None
+            logger.error("the last facts were not written", exc_info=exc, extra={"request_id": self.request_id})
+        finally:  # asyncio may cancel once more, and nobody else would tell
+            if facts and not self.leaves:
+                self._publish(facts, own)
 
     def _crash(self, exc: Exception) -> None:
         """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
@@ -480,4 +492,8 @@ class RequestSession(SessionHandle):
         if self.leaves:
             self._result.resumable = True
             self._bus.close_subscriptions(self.request_id)  # no ending will
+            if self._status is not None:
+                self._status.close()
         self._wake()
+        if self._tell_above is not None:
+            self._tell_whether_waiting(self._tell_above)  # it may have broken while it did

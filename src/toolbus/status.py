@@ -77,7 +77,7 @@ class StatusTeller:
         if changed:  # once a step: nobody can see what was between
             self._announce(narration, newest.request_id, newest.at)
         if narration.ended:
-            self._leave(newest.request_id)
+            self.close()
         elif self._said and not self._hears and narration.has_calls:
             self._hears = True
             _ear_of(self._bus).add(newest.request_id, self)
@@ -139,10 +139,11 @@ class StatusTeller:
             stage, text = status
             self._bus.announce(StatusChanged(**self._state.envelope(at), stage=stage, text=text))
 
-    def _leave(self, request_id: str) -> None:
+    def close(self) -> None:
+        """Hear no more of what tools say of themselves: the request has ended here. Idempotent."""
         if self._hears:
             self._hears = False
-            _ear_of(self._bus).remove(request_id)
+            _ear_of(self._bus).remove(self._state.request_id)
 
 
 class _Ear:

@@ -584,6 +584,26 @@ async def test_who_listens_to_a_parent_hears_its_children_until_the_parents_endi
     await assert_left_idle(runtime)
 
 
+async def test_who_listens_hears_the_end_of_a_request_whose_own_parent_has_ended_before_it() -> None:
+    running = Running()
+    low = subrequest_tool("low", "Waits.", provider=model(calls(WAIT)), tools=[running.tool])
+    limits = Limits(timeout_seconds=5)
+    middle = model(calls(("low", {"task": "Wait."})))
+    desk = subrequest_tool("desk", "Hands it on.", provider=middle, tools=[low], limits=limits)
+    script = model(calls(ASK), calls(LOOK_UP), text("All found."))
+    async with Runtime(script, tools=[desk, look_up]) as runtime:
+        everything = listen(runtime.bus)
+        session = runtime.start("Go.")
+        whole = [event async for event in session.events(sub_requests=True)]
+        assert (await session.result()).ok
+    ids = [event.request_id for event in started(everything)]
+    assert (len(ids), ids) == (3, [event.request_id for event in started(whole)])
+    for each in ids:
+        (ending,) = [event for event in of_request(everything, each) if isinstance(event, ENDINGS)]
+        assert ending in of_request(whole, each)
+    await assert_left_idle(runtime)
+
+
 async def collect(events: Any, heard: list[Event]) -> None:
     async for event in events:
         heard.append(event)

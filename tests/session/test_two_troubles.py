@@ -1,0 +1,337 @@
+"""What is left of a request when two things go wrong at once: one ending that is told, and nothing kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import BaseModel, field_validator
+
+from toolbus import EventBus, Interceptor, Limits, RequestSession, Tool, ToolContext, ToolDispatcher, tool
+from toolbus.events import (
+    ApprovalRequested,
+    DeadLetter,
+    Event,
+    ModelResponded,
+    RequestStarted,
+    StatusChanged,
+    ToolCallCompleted,
+    ToolCallPaused,
+    ToolCallRequested,
+    ToolCallResumed,
+)
+from toolbus.messages import Usage, UserMessage
+from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+USED = Usage(output_tokens=7)
+
+
+class Journal:
+    """Takes `seconds` for each append that has a fact of `kind` in it, and then raises what it was told to."""
+
+    with_sub_requests = True
+
+    def __init__(self, kind: str = "", seconds: float = 0, failure: Exception | None = None) -> None:
+        self.kind, self.seconds, self.failure = kind, seconds, failure
+        self.facts: list[Event] = []
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+        if any(fact.type == self.kind for fact in facts):
+            await anyio.sleep(self.seconds)
+            if self.failure is not None:
+                raise self.failure
+        self.facts += facts
+
+
+def external(**options: Any) -> Tool[..., Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
+
+
+def waiting(bus: EventBus, journal: Journal | None = None, **options: Any) -> RequestSession:
+    """A request whose only call waits for somebody."""
+    model = ScriptedProvider([calls(("wait", {}), usage=USED), text("Done.", usage=USED)])
+    return RequestSession(bus, model, "hi", tools=[external(**options)], journal=journal)
+
+
+def asking(*tools: Any) -> Tool[..., Any]:
+    """A tool that hands its task over, and goes on for ever when that has failed."""
+
+    @tool
+    async def desk(context: ToolContext[Any]) -> str:
+        """Hand a task over."""
+        model = ScriptedProvider([calls(("wait", {}), usage=USED), text("Found.")])
+        await context.ask("Wait.", provider=model, tools=tools)
+        await anyio.sleep_forever()
+        return ""
+
+    return desk
+
+
+# ------------------------------------------------------------------------------------- cancelled twice by asyncio
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_the_ending_is_told_though_asyncio_cancels_once_more_while_it_is_written() -> None:
+    bus = EventBus()
+    session = waiting(bus, Journal("cancel_requested", 2))
+    events = session.events()
+    task = asyncio.create_task(session.run())
+    for _ in range(2):
+        await anyio.sleep(1)
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    with anyio.fail_after(5):
+        told = [event.type async for event in events if event.is_fact]
+    assert task.cancelled()
+    assert told[-3:] == ["tool_call_failed", "message_appended", "request_cancelled"]
+    assert (await session.result()).outcome == "cancelled"
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_request_that_is_left_has_a_result_though_asyncio_cancels_while_its_last_facts_are_written() -> None:
+    bus = EventBus()
+    requested: list[ToolCallRequested] = []
+    bus.connect(ToolCallRequested, requested.append)
+    session = waiting(bus, Journal("tool_call_completed", 2))
+    session.when_cancelled = "for later"
+    task = asyncio.create_task(session.run())
+    await anyio.sleep(1)
+    task.cancel()
+    bus.publish(requested[0].completed("done"))  # what has come is kept, and written
+    await anyio.sleep(1)
+    task.cancel()
+    await asyncio.wait([task])
+    with anyio.fail_after(5):
+        result = await session.result()
+    assert (result.outcome, result.resumable, result.reason) == ("cancelled", True, "for later")
+
+
+# -------------------------------------------------------------------------------------- listeners and applications
+
+
+@pytest.mark.guarantee("G10")
+async def test_an_ending_is_told_though_a_receiver_takes_the_program_down() -> None:
+    bus = EventBus()
+    told: list[Event] = []
+
+    def leave(_event: ModelResponded) -> None:
+        raise SystemExit(3)
+
+    bus.connect(ModelResponded, leave)
+    bus.connect(Event, told.append)
+    session = RequestSession(bus, ScriptedProvider([text("Done.")]), "hi")
+    with pytest.raises(SystemExit):
+        await session.run()
+    types = [event.type for event in told if event.is_fact]
+    assert types[-3:] == ["model_responded", "message_appended", "request_completed"]
+
+
+@pytest.mark.guarantee("G10")
+async def test_a_validator_that_takes_an_answer_only_once_is_asked_once() -> None:
+    seen: set[int] = set()
+
+    class Booking(BaseModel):
+        number: int
+
+        @field_validator("number")
+        @classmethod
+        def is_new(cls, number: int) -> int:
+            if number in seen:
+                raise ValueError("taken")
+            seen.add(number)
+            return number
+
+    session = RequestSession(EventBus(), ScriptedProvider([text('{"number": 1}')]), "hi", output=Booking)
+    result = await session.run()
+    assert (result.outcome, result.output) == ("completed", Booking.model_construct(number=1))
+
+
+@pytest.mark.guarantee("G10")
+async def test_a_request_whose_answer_cannot_be_loaded_any_more_has_a_result_that_says_so() -> None:
+    class Answer(BaseModel):
+        number: int
+
+        @field_validator("number")
+        @classmethod
+        def is_in_time(cls, number: int) -> int:
+            if over:
+                raise ValueError("too late")
+            return number
+
+    over: list[bool] = []
+    journal = Journal()
+    model = ScriptedProvider([calls(("final_answer", {"number": 1}), ("wait", {}))])
+    first = RequestSession(EventBus(), model, "hi", tools=[external()], journal=journal, output=Answer)
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.run)
+        await anyio.sleep(1)
+        first.leave("for later")
+    over.append(True)
+    session = RequestSession(
+        EventBus(), model, "hi", tools=[external()], journal=journal, output=Answer, request_id=first.request_id
+    )
+    session.go_on_from(journal.facts, [], 0)
+    with anyio.fail_after(5):
+        result = await session.run()
+    assert (result.outcome, result.output) == ("completed", None)
+    assert result.error is not None
+    assert (result.error.code, str(result.error)) == ("invalid_output", "$.number: Value error, too late")
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_prompt_that_no_guardrail_has_let_pass_is_not_kept_when_the_host_gives_the_request_up(
+    guarded: bool,
+) -> None:
+    class Slow(Interceptor):
+        async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+            await anyio.sleep(5)
+            return prompt
+
+    async def prepare() -> Sequence[UserMessage]:
+        if not guarded:
+            await anyio.sleep(5)
+        return ()
+
+    journal = Journal()
+    interceptors = [Slow()] if guarded else [Interceptor()]
+    session = RequestSession(
+        EventBus(), ScriptedProvider([]), "my secret", interceptors=interceptors, journal=journal, prepare=prepare
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+    result = await session.result()
+    assert result.outcome == "cancelled"
+    assert [each.role for each in result.messages] == ([] if guarded else ["user"])
+    assert ("my secret" in repr(journal.facts)) is not guarded
+
+
+# ------------------------------------------------------------------------------------------------ sub-requests
+
+
+@pytest.mark.parametrize("end", ["broken", "left"])
+async def test_a_request_that_breaks_counts_what_its_sub_requests_have_spent_and_keeps_none_alive(end: str) -> None:
+    bus = EventBus()
+    sessions: list[weakref.ref[Any]] = []
+    bus.connect(RequestStarted, lambda event: sessions.append(weakref.ref(bus.view(event.request_id))))
+    journal = Journal("steering_added", 0, OSError("disk full"))
+    model = ScriptedProvider([calls(("desk", {}), usage=USED)])
+    async with ToolDispatcher(bus):
+        session = RequestSession(bus, model, "hi", tools=[asking(external())], journal=journal)
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run)
+            await anyio.sleep(1)
+            session.steer("hurry") if end == "broken" else session.leave("for later")
+            result = await session.result()
+        await settle()
+    del session
+    gc.collect()
+    assert result.resumable is (end == "left")
+    assert result.usage.output_tokens == 14
+    assert (len(sessions), sessions[1]()) == (2, None)  # the first one is in the traceback of what has broken it
+
+
+async def test_a_sub_request_that_breaks_while_it_waits_for_a_person_lets_its_call_go_on() -> None:
+    bus = EventBus()
+    asked: list[ApprovalRequested] = []
+    paused: list[str] = []
+    bus.connect(ApprovalRequested, asked.append)
+    bus.connect((ToolCallPaused, ToolCallResumed), lambda event: paused.append(event.type))
+    journal = Journal("approval_decided", 0, OSError("disk full"))
+    model, limits = ScriptedProvider([calls(("desk", {}))]), Limits(timeout_seconds=5)
+    async with ToolDispatcher(bus):
+        session = RequestSession(
+            bus, model, "hi", tools=[asking(external(approval=True))], journal=journal, limits=limits
+        )
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run)
+            await anyio.sleep(1)
+            bus.publish(asked[0].decided(approved=True))
+            with anyio.fail_after(10):
+                result = await session.result()
+    assert paused == ["tool_call_paused", "tool_call_resumed"]
+    assert (result.outcome, result.limit) == ("stopped", "timeout_seconds")
+
+
+async def test_a_request_that_is_left_hears_nothing_of_sub_requests_that_waited() -> None:
+    bus = EventBus()
+    letters: list[DeadLetter] = []
+    bus.connect(DeadLetter, letters.append)
+    model = ScriptedProvider([calls(("desk", {}))])
+    async with ToolDispatcher(bus):
+        session = RequestSession(bus, model, "hi", tools=[asking(external(approval=True))], journal=Journal())
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run)
+            await anyio.sleep(1)
+            session.leave("for later")
+        await settle()
+    assert letters == []
+
+
+# --------------------------------------------------------------------------------------------------- left, resumed
+
+
+async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not_asked_again() -> None:
+    journal = Journal("request_resumed", 2)
+    first = waiting(EventBus(), journal, approval=True)
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.run)
+        await anyio.sleep(1)
+        first.leave("for later")
+    bus = EventBus()
+    asked: list[ApprovalRequested] = []
+    bus.connect(ApprovalRequested, asked.append)
+    session = RequestSession(
+        bus, ScriptedProvider([text("Done.")]), "hi", tools=[external(approval=True)], journal=journal,
+        request_id=first.request_id,
+    )  # fmt: skip
+    session.go_on_from(journal.facts, [], 0)
+    question = next(fact for fact in journal.facts if isinstance(fact, ApprovalRequested))
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        by_hand = ToolCallCompleted(
+            request_id=first.request_id, call_id=question.call_id, name=question.name, content="by hand"
+        )
+        assert bus.publish(by_hand)
+        assert (await session.result()).ok
+    assert asked == []
+
+
+async def test_nobody_hears_progress_for_the_status_of_a_request_that_was_left() -> None:
+    bus = EventBus()
+    disconnect: Callable[[], None] = bus.connect(StatusChanged, lambda _event: None)
+    session = waiting(bus, Journal())
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        assert bus.statistics().receivers > 1
+        session.leave("for later")
+    disconnect()
+    assert bus.statistics().receivers == 0
+
+
+async def test_a_last_answer_that_is_lost_is_paid_for_all_the_same() -> None:
+    class Strict(Interceptor):
+        async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
+            raise ValueError(text)
+
+    bus = EventBus()
+    model = ScriptedProvider([calls(("wait", {}), usage=USED), text("Done.", usage=USED)])
+    limits = Limits(max_rounds=1, tool_timeout_seconds=1)
+    session = RequestSession(bus, model, "hi", tools=[external()], interceptors=[Strict()], limits=limits)
+    result = await session.run()
+    assert (result.outcome, result.limit, result.usage.output_tokens) == ("stopped", "max_rounds", 14)
