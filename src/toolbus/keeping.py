@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import anyio
 
 from .agreement import agreed_by, fields_of, messages_to_json, provider_name
-from .errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailable
+from .errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreUnavailable
 from .events import Event, new_id
 from .inputs import shown
 from .options import check_word
@@ -246,6 +246,8 @@ class Keeper:
         """See `JournalStore.take`. Where nobody knows whether the lease was taken, it is given back in time."""
         try:
             return await answered(self.store.take(request_id, self.owner, self.lease_seconds))
+        except StoreDamaged:  # which takes nothing
+            raise
         except StoreError:
             self._owed.owe(request_id, lambda: self._disown(request_id))
             raise
@@ -268,10 +270,13 @@ class Keeper:
 
     async def _settle(self, kept: _Kept) -> bool:
         """Tell the store how a request was left or ended, or owe it that."""
-        if await self._owed.try_now(self._end(kept)) is None:
-            return True
-        self._owed.owe(kept.session.request_id, lambda: self._end(kept))
-        return False
+        is_told = False
+        try:
+            is_told = await self._owed.try_now(self._end(kept)) is None
+        finally:  # a result waits no longer than it may, and asyncio may cancel once more
+            if not is_told:
+                self._owed.owe(kept.session.request_id, lambda: self._end(kept))
+        return is_told
 
     async def run(self) -> None:
         """Renew the leases, and tell the store what it could not be told in time. Until cancelled."""

@@ -92,6 +92,8 @@ class Owed:
                 if self._owed.get(request_id) is owed:
                     del self._owed[request_id]
             elif problem.retryable:
+                if self._owed.get(request_id) is owed:  # the next time others are told first, or it would keep them up
+                    self._owed[request_id] = self._owed.pop(request_id)
                 return  # nobody is told any more than this one; the leases have to be renewed meanwhile
 
     def _note(self, problem: StoreError | None) -> None:

@@ -239,14 +239,17 @@ class JournalStore(Protocol):
         ...
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        """Requests that have begun and not ended and whose lease nobody holds, or has run out: oldest first."""
+        """Requests that have begun and not ended and whose lease nobody holds, or has run out: oldest first.
+
+        Of one whose record is damaged there are the ids at least, so that the others can go on.
+        """
         ...
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
         """Take the lease on an unfinished request, with the next epoch; the request as it is then.
 
         None when somebody holds it, when the request has ended, and for an unknown one. Atomic: of two at once, one
-        gets it.
+        gets it. Raises `StoreDamaged`, and takes nothing then.
         """
         ...
 

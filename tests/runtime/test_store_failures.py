@@ -16,6 +16,7 @@ from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_
 from toolbus import RequestResult
 from toolbus.errors import StoreError, StoreUnavailable
 from toolbus.events import ToolCallRequested
+from toolbus.owing import Owed
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import advance, calls, settle, text, virtual_backends
@@ -165,6 +166,45 @@ async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_wor
     assert result.outcome == "completed"
     ran = [name for name, _ in lab.runs]
     assert (ran.count("pay"), ran.count("step_on")) == (1, 2)
+
+
+@pytest.mark.guarantee("G21")
+async def test_an_ending_whose_telling_takes_longer_than_a_result_may_is_told_all_the_same() -> None:
+    store = Faulty("fails", 6)  # the ending
+    journal: Any = store.journal
+    request, abandon, hung = journal.request, journal.abandon, list[str]()
+
+    async def slow(request_id: str) -> Any:
+        await anyio.sleep(4)
+        return await request(request_id)
+
+    async def hangs_once(request_id: str, epoch: int) -> bool:
+        if not hung:
+            hung.append(request_id)
+            await anyio.sleep_forever()
+        return await abandon(request_id, epoch)
+
+    journal.request, journal.abandon = slow, hangs_once
+    result, _ = await run(store, Lab(), "stop")
+    assert (result.outcome, hung) == ("failed", [result.request_id])
+    record = await request(result.request_id)
+    assert (record.ending, record.owner) == ("abandoned", "")
+
+
+async def test_of_what_is_owed_that_which_never_works_keeps_nothing_else_from_the_store() -> None:
+    owed, told = Owed(), list[str]()
+
+    async def never() -> None:
+        raise StoreUnavailable("it is too large to be sent in time")
+
+    async def works() -> None:
+        told.append("this")
+
+    owed.owe("a", never)
+    owed.owe("b", works)
+    for _ in range(2):
+        await owed.flush()
+    assert (told, "a" in owed, "b" in owed) == (["this"], True, False)
 
 
 @pytest.mark.guarantee("G11")

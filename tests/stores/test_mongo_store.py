@@ -205,6 +205,22 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
             assert (caught.value.request_id, caught.value.seq) == (request_id, seq)
 
 
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_request_whose_record_is_damaged_is_listed_with_the_others_and_never_held(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        for request_id in "ab":
+            await store.append(entry(request_id, 0, "zero", lease_seconds=0))
+        with direct(mongo_database) as database:
+            database["toolbus_requests"].update_one({"_id": "a"}, {"$set": {"agreed": "{"}})
+        for _ in range(2):
+            assert [each.request_id for each in await store.unfinished()] == ["a", "b"]
+            with pytest.raises(StoreDamaged, match="what was agreed for it cannot be read"):
+                await store.take("a", "me", 60)
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_damage_to_what_is_kept_of_a_conversation_is_named(
     mongo_database: tuple[str, str], anyio_backend: str

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from support.store_entries import closing, entry, text_of, turn, write_whole
+from toolbus import Runtime
 from toolbus.errors import StoreDamaged
 from toolbus.stores.archive import verify
 from toolbus.stores.sqlite import SqliteStore
+from toolbus.testing import ScriptedProvider, hang, text
 
 pytestmark = [pytest.mark.guarantee("G22"), pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -98,6 +100,33 @@ async def test_a_request_whose_journal_was_cut_back_to_what_is_whole_goes_on(
         await store.append(entry("r", 2, "two again"))
         assert [text_of(each.fact) for each in await store.facts("r")] == ["zero", "one", "two again"]
         assert (await verify(store)).problems == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE agreements SET data = x'7b' WHERE request_id = ?", "UPDATE requests SET epoch = 'x' WHERE request_id = ?"],
+)
+async def test_a_request_whose_record_is_damaged_keeps_no_other_from_going_on(
+    tmp_path: Path, statement: str, anyio_backend: str
+) -> None:
+    store = SqliteStore(tmp_path / "store.db", durability="process")
+    hangs = Runtime(ScriptedProvider([hang()] * 3), store=store, drain_seconds=0)
+    async with hangs:
+        left = [hangs.start("go").request_id for _ in range(3)]
+        for each in left:
+            session = hangs.session(each)
+            assert session is not None
+            await session.accepted()
+    with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+        assert database.execute(statement, (left[1],)).rowcount == 1
+    async with Runtime(ScriptedProvider([text("done")] * 2), store=store) as runtime:
+        for goes_on in ({left[0], left[2]}, set[str]()):  # the second time, too, it is told and not held
+            resumption = await runtime.resume()
+            assert {each.request_id for each in resumption} == goes_on
+            [problem] = resumption.problems
+            assert (problem.request.request_id, resumption.held) == (left[1], 0)
+            assert isinstance(problem.error, StoreDamaged)
+            assert [(await each.result()).outcome for each in resumption] == ["completed"] * len(goes_on)
 
 
 async def test_a_conversation_that_was_changed_is_not_given(tmp_path: Path, anyio_backend: str) -> None:

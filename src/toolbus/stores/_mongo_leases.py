@@ -51,7 +51,15 @@ def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord
     with database.in_time():
         condition = {"ending": "", "lease_until": {"$lte": database.now()}}
         found = database.requests.find(condition).sort([("begun_at", 1), ("_id", 1)]).limit(limit)
-        return [_record(database, each) for each in found] if limit > 0 else []
+        return [_listed(database, each) for each in found] if limit > 0 else []
+
+
+def _listed(database: ServerConnection, state: Document) -> RequestRecord:
+    """A request's record. Of a damaged one the ids alone: who takes it is told, and the others can go on."""
+    try:
+        return _record(database, state)
+    except (StoreDamaged, KeyError):
+        return RequestRecord(request_id=state["_id"], conversation_id=state.get("conversation_id", ""))
 
 
 def take(database: ServerConnection, request_id: str, owner: str, seconds: float, token: str) -> RequestRecord | None:
@@ -65,7 +73,12 @@ def take(database: ServerConnection, request_id: str, owner: str, seconds: float
         )
         if state is None:
             state = database.requests.find_one({"_id": request_id, "lease": token, "ending": ""})
-        return None if state is None else _record(database, state)
+        try:
+            return None if state is None else _record(database, state)
+        except (StoreDamaged, KeyError):  # nobody can go on with it, so nobody is to hold it
+            free = {"$set": {"owner": "", "lease_until": 0.0}}
+            database.requests.update_one({"_id": request_id, "lease": token, "ending": ""}, free)
+            raise
 
 
 def renew(database: ServerConnection, owner: str, seconds: float) -> int:

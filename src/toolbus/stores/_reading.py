@@ -233,7 +233,16 @@ def request(database: Database, request_id: str) -> RequestRecord | None:
 def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.unfinished`."""
     where = "WHERE r.ending IS NULL AND r.lease_until <= {now} ORDER BY r.begun_at, r.request_id LIMIT ?"
-    return [record_of(database, row) for row in database.rows(f"{_RECORD} {where}", (limit,))]
+    return [_listed(database, row) for row in database.rows(f"{_RECORD} {where}", (limit,))]
+
+
+def _listed(database: Database, row: Row) -> RequestRecord:
+    """A request's record. Of a damaged one the ids alone: who takes it is told, and the others can go on."""
+    try:
+        return record_of(database, row)
+    except StoreDamaged:
+        request_id, conversation_id = (each if isinstance(each, str) else "" for each in row[:2])
+        return RequestRecord(request_id=request_id, conversation_id=conversation_id)
 
 
 # ------------------------------------------------------------------------------------------ conversations

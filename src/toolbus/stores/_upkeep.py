@@ -37,6 +37,7 @@ _UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob
 def take(database: Database, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
     """See `JournalStore.take`."""
     with database.transaction():
+        request(database, request_id)  # raises where it is damaged: to what is no number, one can be added all the same
         if not database.run(_TAKE, (owner, seconds, request_id)):
             return None
         return request(database, request_id)
