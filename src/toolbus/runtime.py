@@ -129,6 +129,7 @@ class Runtime:
         self._drain_seconds = drain_seconds
         self._thread = 0
         self._sessions: dict[str, RequestSession] = {}
+        self._unbegun: dict[str, Ticket] = {}  # of requests whose own task has not begun yet
         self._group: anyio.abc.TaskGroup | None = None
         self._closing = False
 
@@ -173,12 +174,19 @@ class Runtime:
             if self._keeping is not None:
                 self._keeping.cancel()
             try:
-                await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
+                await self._leave(group)
             finally:
                 self._group = None
                 await self._parts.aclose()
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._close_parts()
+
+    async def _leave(self, group: anyio.abc.TaskGroup) -> None:
+        try:
+            await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
+        finally:  # asyncio may have cancelled tasks before they began; their requests were asked to end
+            for request_id, ticket in list(self._unbegun.items()):
+                await self._carry_out(self._sessions[request_id], ticket)
 
     def _cancel_now(self, group: anyio.abc.TaskGroup, reason: str) -> None:
         self._closing = True
@@ -334,9 +342,7 @@ class Runtime:
         and `ResumeMismatch`.
         """
         self._check_usable({})
-        if self._keeper is None:
-            return None
-        return await self._unfinished(self._keeper, options).recall(request_id)
+        return None if self._keeper is None else await self._unfinished(self._keeper, options).recall(request_id)
 
     # ------------------------------------------------------------------------------------------------- internals
 
@@ -361,6 +367,7 @@ class Runtime:
         """Carry a request out in a task of its own, which nobody can cancel but who takes all of the runtime down."""
         assert self._group is not None
         session.when_cancelled = "" if self._keeper is None else _CANCELLED
+        self._unbegun[session.request_id] = ticket
         self._group.start_soon(self._carry_out, session, ticket)
 
     def _check_usable(self, options: RequestOptions) -> None:
@@ -432,6 +439,7 @@ class Runtime:
         return earlier
 
     async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
+        self._unbegun.pop(session.request_id, None)
         try:
             return await session.run()
         finally:

@@ -23,6 +23,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import ToolMessage
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -285,3 +286,28 @@ def test_a_loop_that_cancels_all_tasks_one_by_one_leaves_what_the_runtime_carrie
     assert ends == []
     tools.is_down = False
     assert asyncio.run(go_on()) == ["done"] * REQUESTS
+
+
+@pytest.mark.guarantee("G10", "G18")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # of the tasks that never began
+@pytest.mark.parametrize("journal", [False, True])
+def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_place(journal: bool) -> None:
+    runtime = Runtime(ScriptedProvider(lambda _: text("Hello.")), store=MemoryStore(journal=journal), max_sessions=1)
+    started: list[Any] = []
+
+    async def hold() -> None:
+        async with runtime:
+            started.extend(runtime.start("go") for _ in range(3))
+            for each in asyncio.all_tasks():
+                each.cancel()
+            await anyio.sleep_forever()
+
+    async def again() -> str:
+        with anyio.fail_after(5):
+            async with runtime:
+                return (await runtime.run("go")).text
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(hold())
+    assert [each.ended for each in started] == [True] * 3
+    assert asyncio.run(again()) == "Hello."
