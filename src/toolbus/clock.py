@@ -7,6 +7,7 @@ fires nor delays anything (G27), and virtual time in tests moves it too. Moments
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Generator
 
@@ -54,12 +55,17 @@ class SessionClock:
 def _loop_clock() -> Callable[[], float]:
     """The running loop's clock, without asking which loop runs at each reading (0.5 us) where that can be told.
 
-    asyncio's own loops read `time.monotonic`: then the loop's time lies between two readings of it. Trio's has an
-    offset and a virtual one stands still, so these are asked through anyio.
+    asyncio's own loops read `time.monotonic`: then the loop's time lies between two readings of it. In a task of
+    trio's it is trio's, which has an offset, or stands still in tests. Any other loop's is asked through anyio.
     """
     before = time.monotonic()
     now = anyio.current_time()
-    return time.monotonic if before <= now <= time.monotonic() else anyio.current_time
+    if before <= now <= time.monotonic():
+        return time.monotonic
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        return trio.current_time
+    return anyio.current_time
 
 
 def loop_runs(token: anyio.lowlevel.EventLoopToken) -> bool:
