@@ -93,8 +93,8 @@ class RequestResult(Generic[OutputT]):
     `affected` gathers what tools reported to have changed, in call order, each once. `usage` and `cost` (by the price
     table; 0 without one) are those of the request and its sub-requests. Times are seconds. `resumable` is whether the
     request was left unfinished in its store, for `Runtime.resume` to go on with: here, or in another process.
-    `journaled` is whether the journal has it whole, with its ending; false where there is none. Where an answer was valid
-    and is no more when it is loaded, in another process say, `output` is None, and `error` of a completed request says why.
+    `journaled` is whether the journal has it whole, with its ending; false where there is none. Where an answer was
+    valid and is no more when it is loaded, in another process say, `output` is None, and `error` says why.
     """
 
     outcome: RequestOutcome
