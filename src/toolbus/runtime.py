@@ -175,18 +175,20 @@ class Runtime:
                 self._keeping.cancel()
             try:
                 await self._leave(group)
-            finally:
-                self._group = None
-                await self._parts.aclose()
+            finally:  # also when it is cancelled while handlers take their time to end
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._close_parts()
 
     async def _leave(self, group: anyio.abc.TaskGroup) -> None:
         try:
             await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
-        finally:  # asyncio may have cancelled tasks before they began; their requests were asked to end
-            for request_id, ticket in list(self._unbegun.items()):
-                await self._carry_out(self._sessions[request_id], ticket)
+        finally:
+            try:  # asyncio may have cancelled tasks before they began; their requests were asked to end
+                for request_id, ticket in list(self._unbegun.items()):
+                    await self._carry_out(self._sessions[request_id], ticket)
+            finally:
+                self._group = None
+                await self._parts.aclose()
 
     def _cancel_now(self, group: anyio.abc.TaskGroup, reason: str) -> None:
         self._closing = True
@@ -202,15 +204,13 @@ class Runtime:
             self._cancel_now(self._group, _CANCELLED)
 
     async def _close_parts(self) -> None:
-        for provider in self._made.values():
-            close = getattr(provider, "aclose", None)
-            if close is not None:
-                await close()
-        try:
+        async with AsyncExitStack() as last:  # from its end on, each whatever the others do
+            for provider in self._made.values():
+                if (close := getattr(provider, "aclose", None)) is not None:
+                    last.push_async_callback(close)
+            last.push_async_callback(self.store.aclose)
             if self._keeper is not None:
                 await self._keeper.flush()
-        finally:
-            await self.store.aclose()
 
     async def drain(self, *, grace_seconds: float | None = None) -> int:
         """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were.

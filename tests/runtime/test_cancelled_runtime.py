@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -288,6 +289,45 @@ def test_a_loop_that_cancels_all_tasks_one_by_one_leaves_what_the_runtime_carrie
     assert asyncio.run(go_on()) == ["done"] * REQUESTS
 
 
+@pytest.mark.guarantee("G18")
+@pytest.mark.parametrize("journal", [False, True])
+async def test_the_store_is_closed_though_a_handler_takes_its_time_to_end_and_a_provider_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch, journal: bool
+) -> None:
+    closed: list[str] = []
+
+    class Store(MemoryStore):
+        async def aclose(self) -> None:
+            await anyio.lowlevel.checkpoint()
+            closed.append("store")
+
+    class Provider(ScriptedProvider):
+        async def aclose(self) -> None:
+            closed.append("provider")
+            raise OSError("the line went dead")
+
+    async def tidies_up() -> str:
+        """Run, and tidy up."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(2)
+        return "done"
+
+    def resolve(_name: str) -> Provider:
+        return Provider([calls(("tidies_up", NOTHING))])
+
+    monkeypatch.setattr("toolbus.runtime.resolve", resolve)
+    with pytest.raises(OSError, match="went dead"), anyio.CancelScope() as host:
+        async with Runtime("made:here", tools=[tidies_up], store=Store(journal=journal)) as runtime:
+            runtime.start("go")
+            await advance(1)
+            host.cancel()
+            await anyio.sleep_forever()
+    assert closed == ["store", "provider"]
+
+
 @pytest.mark.guarantee("G10", "G18")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # of the tasks that never began
 @pytest.mark.parametrize("journal", [False, True])
@@ -309,5 +349,6 @@ def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_pl
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(hold())
+    gc.collect()  # so that the warning comes here
     assert [each.ended for each in started] == [True] * 3
     assert asyncio.run(again()) == "Hello."
