@@ -1,7 +1,7 @@
 """A small MCP server over stdio, of the older protocol, without the SDK: it starts in no time.
 
 Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (leaves at once). With `--fail` it complains
-and leaves before it has said anything.
+and leaves before it has said anything; with `--chatty` it says where the answers go, and in Latin-1, that it is there.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def answer(method: str, params: dict[str, Any]) -> Any:
 def main() -> None:
     if "--fail" in sys.argv:
         sys.exit("the key is wrong\nget another one")
+    if "--chatty" in sys.argv:
+        os.write(1, "Le café est ouvert\n".encode("latin-1"))
     for line in sys.stdin:
         message = json.loads(line)
         if "id" not in message or message.get("params", {}).get("name") == "hang":

@@ -95,6 +95,12 @@ async def test_a_program_that_is_stopped_is_given_up_and_another_one_is_started(
         assert await said(call, "small__pid") != first
 
 
+async def test_what_a_program_prints_between_its_answers_is_passed_over_in_any_encoding():
+    async with McpTools([small("--chatty")], connect_seconds=10) as mcp:
+        assert mcp.status()[0].connected, mcp.status()[0].why
+        assert (await said(Caller(mcp.registry), "small__arguments"))[1:] == ["--chatty"]
+
+
 async def test_the_last_words_of_a_program_are_told(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, "toolbus.mcp")
     servers = [small("--fail"), McpServer("none", command="no-such-program")]

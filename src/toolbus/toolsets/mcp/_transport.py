@@ -96,7 +96,11 @@ async def _stdio(server: McpServer, words: LastWords) -> AsyncGenerator[Any]:
     from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415 -- an extra
 
     parameters = StdioServerParameters(
-        command=server.command or "", args=list(server.args), env=environment_of(server), cwd=server.cwd
+        command=server.command or "",
+        args=list(server.args),
+        env=environment_of(server),
+        cwd=server.cwd,
+        encoding_error_handler="replace",  # what some print beside their answers; else a byte of it ends the connection
     )
     async with _ears(words) as errlog:
         with contextlib.ExitStack() as ours:  # our end, which has to be closed for the other to see the end
