@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 
 from support.openai_server import OpenAIServer, Reply, chunk
@@ -19,6 +20,7 @@ from toolbus.messages import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    from_anthropic,
     from_openai,
     to_anthropic,
 )
@@ -87,13 +89,34 @@ def test_signs_of_life_without_data_and_a_mark_of_the_byte_order_are_no_part_of_
     assert read(noise + HI).message.text == "hi"
 
 
-async def test_a_body_with_a_byte_order_mark_and_half_a_character_is_read() -> None:
-    body = "\ufeff" + json.dumps({"choices": [{"message": {"content": "hi \ud83d"}, "finish_reason": "stop"}]})
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\ndata: [DONE]\n\n"])
+def test_an_object_in_the_place_of_a_stream_is_read(end: bytes) -> None:
+    problem = b'{"error": {"message": "no quota left", "code": "insufficient_quota"}}'
+    with pytest.raises(ProviderRejected, match="no quota left"):
+        read(problem + end)
+    with pytest.raises(ProviderRejected, match="no quota left"):
+        read(HI[: HI.index(b"\n\n") + 2] + problem + end)
+    reply = read(b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}' + end)
+    assert reply.message.text == "hi"
+
+
+async def answered(body: str) -> ModelReply:
+    """The reply in a body that calls itself JSON."""
     with OpenAIServer([Reply(body=body, headers={"Content-Type": "application/json"})]) as server:
         provider = OpenAIProvider("m", base_url=server.base_url)
         reply = await provider.respond(ModelRequest(messages=(UserMessage(content="hi"),)), lambda _: None)
         await provider.aclose()
-    assert reply.message.text == "hi \N{REPLACEMENT CHARACTER}"
+    return reply
+
+
+async def test_a_body_with_a_byte_order_mark_and_half_a_character_is_read() -> None:
+    body = "\ufeff" + json.dumps({"choices": [{"message": {"content": "hi \ud83d"}, "finish_reason": "stop"}]})
+    assert (await answered(body)).message.text == "hi \N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("begin", ["", "\n\n", ": comment\n\n", "event: message\n"])
+async def test_a_stream_that_calls_itself_json_is_read(begin: str) -> None:
+    assert (await answered(begin + HI.decode() + "data: [DONE]\n\n")).message.text == "hi"
 
 
 # ------------------------------------------------------------------------------------- chat completions
@@ -382,6 +405,22 @@ def test_a_part_that_points_nowhere_is_refused_with_its_index(part: dict[str, An
     with pytest.raises(InvalidHistory) as caught:
         from_openai([{"role": "user", "content": [part]}])
     assert caught.value.index == 0
+
+
+def test_a_text_that_is_none_is_refused_in_a_reply_as_well() -> None:
+    for role in ("assistant", "system", "user"):
+        with pytest.raises(InvalidHistory, match="a block's text must be text, not list"):
+            from_anthropic([{"role": role, "content": [{"type": "text", "text": ["hi"]}]}])
+
+
+def test_a_history_with_a_large_integer_in_a_call_after_a_thought_can_be_stored_and_goes_back() -> None:
+    wire: list[Any] = [
+        {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {"n": HUGE}},
+    ]
+    (back,) = from_anthropic([{"role": "assistant", "content": wire}])
+    assert json.loads(orjson.dumps(back))["vendor_data"]
+    assert to_anthropic([back])["messages"][0]["content"] == wire
 
 
 def test_half_a_character_in_a_call_as_text_can_be_written() -> None:

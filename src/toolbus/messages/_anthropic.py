@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+import orjson
+
 from ..errors import InvalidHistory
 from ._model import (
     AssistantMessage,
@@ -25,6 +27,7 @@ from ._model import (
     UserMessage,
 )
 from ._wire import (
+    MALFORMED,
     IncomingIds,
     OutgoingIds,
     arguments_object,
@@ -261,6 +264,8 @@ def _block_at(index: int, value: object) -> _Block:
     block = mapping_at(index, value, "a block")
     if not isinstance(block.get("type"), str):
         raise InvalidHistory(index, f"a block has the type {word(block.get('type'))!r}, which is none")
+    if block["type"] == "text":
+        text_at(index, block.get("text"), "a block's text")
     return {name: each for name, each in block.items() if name != "cache_control"}
 
 
@@ -292,8 +297,18 @@ def _assistant_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: Incomi
         text=_text_of(blocks),
         tool_calls=tuple(calls),
         reasoning="\n\n".join(each for each in thoughts if each),
-        vendor_data=None if plain else {_VENDOR: {"content": list(blocks)}},
+        vendor_data=None if plain else {_VENDOR: {"content": [_kept(index, block) for block in blocks]}},
     )
+
+
+def _kept(index: int, block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A block as every store can write it: a call has its arguments as text, from which they go back as they were."""
+    if block.get("type") == "tool_use":
+        try:
+            orjson.dumps(block)
+        except TypeError:
+            return {**block, "input": {MALFORMED: arguments_text(index, block.get("input") or {})}}
+    return block
 
 
 def _user_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: IncomingIds) -> list[Message]:

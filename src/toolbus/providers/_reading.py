@@ -18,6 +18,7 @@ __all__ = ["Building", "Lines", "Response", "leave", "read_reply"]
 
 _DRAIN_SECONDS = 0.5  # the end of the body comes with the reply's, as a rule; without it the connection is lost
 _CLOSE_SECONDS = 2.0
+_FIELDS = (b"data:", b"event:", b":")  # with which events begin: some gateways stream under the name of JSON
 
 
 class Response(Protocol):
@@ -59,10 +60,11 @@ async def read_reply(
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/html":
             raise errors.no_such_service(content_type)
-        if content_type == "application/json":
-            reply.whole(await _whole_body(pieces, limit_bytes, errors))
+        begun = await _beginning(pieces) if content_type == "application/json" else b""
+        if content_type == "application/json" and not begun.startswith(_FIELDS):
+            reply.whole(await _whole_body(begun, pieces, limit_bytes, errors))
         else:
-            await _events(pieces, reply, lines)
+            await _events(begun, pieces, reply, lines)
     finally:
         await leave(response, pieces)
 
@@ -78,29 +80,44 @@ async def leave(response: Response, pieces: AsyncIterator[bytes]) -> None:
                 pass
 
 
-async def _events(pieces: AsyncIterator[bytes], reply: Building, lines: Lines) -> None:
+async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
+    """The body's first bytes that are not blank."""
     async for piece in pieces:
-        for event, data in lines.feed(piece):
-            reply.feed(event, data)
-        if reply.done:
-            break
-    else:
-        for event, data in lines.finish():
-            reply.feed(event, data)
-        return
+        if begun := piece.lstrip():
+            return begun
+    return b""
+
+
+async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: Building, lines: Lines) -> None:
+    for event, data in lines.feed(begun):
+        reply.feed(event, data)
+    if not reply.done:
+        async for piece in pieces:
+            for event, data in lines.feed(piece):
+                reply.feed(event, data)
+            if reply.done:
+                break
+        else:
+            for event, data in lines.finish():
+                reply.feed(event, data)
+            return
     # The reply is whole: what comes after it only decides whether the connection can be used again.
     with contextlib.suppress(Exception), anyio.move_on_after(_DRAIN_SECONDS):
         async for _ in pieces:
             pass
 
 
-async def _whole_body(pieces: AsyncIterator[bytes], limit_bytes: int, errors: ErrorTranslator) -> Mapping[str, Any]:
+async def _whole_body(
+    begun: bytes, pieces: AsyncIterator[bytes], limit_bytes: int, errors: ErrorTranslator
+) -> Mapping[str, Any]:
     """The body of a server that does not stream."""
-    body = bytearray()
+    body = bytearray(begun)
     async for piece in pieces:
         body += piece
         if len(body) > limit_bytes:
-            raise errors.too_large(limit_bytes)
+            break
+    if len(body) > limit_bytes:
+        raise errors.too_large(limit_bytes)
     try:
         found: Any = loads(bytes(body))
     except ValueError:

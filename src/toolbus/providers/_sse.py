@@ -58,7 +58,8 @@ class _Lines:
 class EventLines(_Lines):
     """Server-sent events, but for those whose data is empty: proxies send them as signs of life.
 
-    Data under the name `error` is an event of that name: llama.cpp said its errors so until late in 2025.
+    Data under the name `error` is an event of that name: llama.cpp said its errors so until late in 2025. A line that
+    is an object is an event too: gateways send errors, and whole replies, in a stream's place.
     """
 
     __slots__ = ("_data", "_event", "_size_bytes")
@@ -75,6 +76,10 @@ class EventLines(_Lines):
             if data := b"\n".join(self._data).strip():
                 found.append((self._event.decode("utf-8", "replace"), data))
             self._data, self._event, self._size_bytes = [], b"", 0
+            return
+        if line.startswith(b"{"):
+            self._bound(len(line))
+            found.append(("", line))
             return
         name, _, value = line.partition(b":")
         if name in {b"data", b"error"}:
