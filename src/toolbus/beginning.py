@@ -106,7 +106,12 @@ class Beginning:
         if self.prepare is None:
             return
         with mailbox.unless_cancelled():
-            given = await self.prepare()
+            try:
+                given = await self.prepare()
+            except Exception:
+                if mailbox.has(CancelRequested):  # that is why it was given up, whatever was made of it
+                    return
+                raise
             if not self.is_resumed:
                 earlier = repair(given)
                 state.messages[:0] = earlier
@@ -177,6 +182,8 @@ class Beginning:
         seconds = state.limits.timeout_seconds
         with mailbox.unless_cancelled(clock.loop_time() + seconds):
             admitted = await asker.admit(prompt, view)
+            if isinstance(admitted, ToolbusError) and mailbox.has(CancelRequested):
+                return self.given_up(state, tools, asker.interceptors)  # whatever was made of that
             if isinstance(admitted, ToolbusError):
                 return self.without_guardrails(state, tools, admitted)
             self._prompt = admitted

@@ -437,25 +437,24 @@ class RequestSession(SessionHandle):
         if by_host:  # its caller has given it up, though it be left in the same moment; or the runtime goes down
             why = "" if self._state.phase is NEW else self.when_cancelled
             self.leaves = why and (self.leaves or why)
-        inputs: list[Any] = self._mailbox.drain_what_counts(goes_on=bool(self.leaves)) if self._mailbox else []
+        mailbox = self._mailbox or Mailbox(self.request_id, None)
         if self.leaves:
             try:
-                await self._last_step(inputs)
+                while inputs := mailbox.drain_what_counts(goes_on=True):  # writing takes time, in which more may come
+                    await self._last_step(inputs)
             finally:  # asyncio may cancel once more
-                settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=False)
+                settle_broken(self._bus, self._state, mailbox, self._clock(), tells=False)
                 self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
             return
+        inputs = mailbox.drain_what_counts()
         if self._state.phase is NEW:
             inputs.insert(0, self.beginning.given_up(self._state, self.tools, self.interceptors))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
         await self._last_step(inputs)
 
     async def _last_step(self, inputs: Sequence[Input]) -> None:
-        """Write the facts if they can be: what the journal says to that, the log tells. Then tell them.
-
-        Not those of a request that is left: all of them were told already.
-        """
-        facts, own = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else ([], [])
+        """Write what the inputs mean, if that can be (else the log says why), and tell it unless left."""
+        facts, own = self._advance(inputs, self._clock(), follows=not self.leaves)
         try:
             if self._journal is not None and facts:
                 await self._write(self._journal, facts)
@@ -480,7 +479,7 @@ class RequestSession(SessionHandle):
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
         self.leaves = str(exc) if lost else ""
-        if not lost:
+        if not lost and self._mailbox is not None:  # else another request has its id, and its listeners
             self.status.tell(state.ending)
             self._bus.announce(state.ending)
 

@@ -316,9 +316,7 @@ class Subscription(Generic[EventT_co]):
             self._batch = 0
             await anyio.lowlevel.checkpoint()
         if self._past is not None:
-            told = await self._past()
-            self._past, self._told = None, {event.event_id for event in told}
-            self._early.extend(cast("EventT_co", event) for event in told if type(event) in self._types)
+            await self._read_past(self._past)
         if self._early:
             return self._early.popleft()
         while True:
@@ -328,14 +326,27 @@ class Subscription(Generic[EventT_co]):
             self._raise_failure()
             if self._state != "open":
                 raise StopAsyncIteration
-            if self._wake is not None:
-                raise BusError(f"{self!r} is read by another task already; subscribe once for each")
+            self._check_alone()
             self._batch = 0
             self._wake = anyio.Event()
             try:
                 await self._wake.wait()
             finally:
                 self._wake = None
+
+    async def _read_past(self, past: Past) -> None:
+        self._check_alone()
+        self._wake = anyio.Event()  # so that nobody else reads meanwhile
+        try:
+            told = await past()
+        finally:
+            self._wake = None
+        self._past, self._told = None, {event.event_id for event in told}
+        self._early.extend(cast("EventT_co", event) for event in told if type(event) in self._types)
+
+    def _check_alone(self) -> None:
+        if self._wake is not None:
+            raise BusError(f"{self!r} is read by another task already; subscribe once for each")
 
     def _raise_failure(self) -> None:
         if self._buffer.failed_at is not None:

@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from toolbus import EventBus, Interceptor, Limits, RequestSession, Tool, ToolContext, ToolDispatcher, tool
+from toolbus.errors import BusError
 from toolbus.events import (
     ApprovalRequested,
     DeadLetter,
@@ -121,6 +122,44 @@ async def test_a_request_that_is_left_has_a_result_though_asyncio_cancels_while_
 # -------------------------------------------------------------------------------------- listeners and applications
 
 
+async def test_who_listens_to_a_request_hears_nothing_of_another_that_wanted_its_id() -> None:
+    bus = EventBus()
+    requested: list[ToolCallRequested] = []
+    bus.connect(ToolCallRequested, requested.append)
+    first = waiting(bus)
+    events = first.events()
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.run)
+        await anyio.sleep(1)
+        second = RequestSession(bus, ScriptedProvider([]), "hi", request_id=first.request_id)
+        assert (await second.run()).outcome == "failed"
+        bus.publish(requested[0].completed("done"))
+        told = [event.type async for event in events if event.is_fact]
+    assert told[-1] == "request_completed"
+
+
+async def test_a_second_reader_of_events_is_refused_also_while_the_past_is_read() -> None:
+    class Slow(Journal):
+        async def facts_of(self, request_id: str) -> Sequence[Event]:
+            await anyio.sleep(1)
+            return self.facts
+
+    session = RequestSession(EventBus(), ScriptedProvider([text("Done.")]), "hi", journal=Slow())
+    await session.run()
+    events = session.events()
+    told: list[str] = []
+
+    async def read() -> None:
+        told.extend([event.type async for event in events])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await settle()
+        with pytest.raises(BusError, match="by another task"):
+            await anext(events)
+    assert told.count("request_started") == told.count("request_completed") == 1
+
+
 @pytest.mark.guarantee("G10")
 async def test_an_ending_is_told_though_a_receiver_takes_the_program_down() -> None:
     bus = EventBus()
@@ -219,6 +258,34 @@ async def test_a_prompt_that_no_guardrail_has_let_pass_is_not_kept_when_the_host
     assert ("my secret" in repr(journal.facts)) is not guarded
 
 
+@pytest.mark.guarantee("G16")
+@pytest.mark.parametrize("what", ["prepare", "on_prompt"])
+async def test_a_request_is_cancelled_also_where_that_is_turned_into_an_error_before_it_begins(what: str) -> None:
+    async def give_up() -> None:
+        try:
+            await anyio.sleep(5)
+        except BaseException as exc:
+            raise OSError("the connection was closed") from exc
+
+    class Guard(Interceptor):
+        async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+            await give_up()
+            return prompt
+
+    async def prepare() -> Sequence[UserMessage]:
+        if what == "prepare":
+            await give_up()
+        return ()
+
+    session = RequestSession(EventBus(), ScriptedProvider([]), "hi", interceptors=[Guard()], prepare=prepare)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        session.cancel("never mind")
+        result = await session.result()
+    assert (result.outcome, result.reason) == ("cancelled", "never mind")
+
+
 # ------------------------------------------------------------------------------------------------ sub-requests
 
 
@@ -282,6 +349,26 @@ async def test_a_request_that_is_left_hears_nothing_of_sub_requests_that_waited(
 
 
 # --------------------------------------------------------------------------------------------------- left, resumed
+
+
+@pytest.mark.guarantee("G18")
+async def test_what_comes_while_the_last_facts_of_a_request_that_is_left_are_written_is_written_too() -> None:
+    bus = EventBus()
+    requested: list[ToolCallRequested] = []
+    bus.connect(ToolCallRequested, requested.append)
+    journal = Journal("steering_added", 2)
+    session = waiting(bus, journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        session.leave("for later")
+        assert session.steer("hurry")
+        await anyio.sleep(1)
+        assert bus.publish(requested[0].completed("done"))
+        assert session.cancel("never mind")
+        result = await session.result()
+    assert result.resumable
+    assert [fact.type for fact in journal.facts[-3:]] == ["steering_added", "tool_call_completed", "cancel_requested"]
 
 
 async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not_asked_again() -> None:
