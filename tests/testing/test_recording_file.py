@@ -188,6 +188,22 @@ async def test_secrets_are_masked_at_every_place_and_the_recording_replays(tmp_p
     await replay(tmp_path / "r.jsonl")
 
 
+@tool
+async def visit(url: str, tools: list[str]) -> dict[str, Any]:
+    """Visit a page."""
+    return {"url": url, "model": {"url": url}, "tools": tools}
+
+
+async def test_what_an_application_names_like_a_field_of_events_is_masked_as_well(tmp_path: Path):
+    where = "https://ann:hunter2@example.org/?token=hunter2hunter2"
+    script = [calls(("visit", {"url": where, "tools": ["Bearer hunter2hunter2hunter2"]})), text("Seen.")]
+    async with Runtime(ScriptedProvider(script), tools=[visit]) as runtime:
+        with record(tmp_path / "r.jsonl", runtime, mask=True):
+            await runtime.run("Visit it.", metadata={"url": where})
+    assert "hunter2" not in (tmp_path / "r.jsonl").read_text(encoding="utf-8")
+    await replay(tmp_path / "r.jsonl")
+
+
 async def test_a_mask_may_be_the_applications_own(tmp_path: Path):
     async with Runtime(ScriptedProvider(WEATHER), tools=[get_weather]) as runtime:
         with record(tmp_path / "r.jsonl", runtime, mask=lambda text: text.replace("Rome", "ROMA")):

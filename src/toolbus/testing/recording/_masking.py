@@ -23,32 +23,39 @@ _IDS = frozenset({
     "call_id", "provider_call_id", "message_id", "idempotency_key", "vendor", "model", "definition", "media_type",
     "finish_reason", "tools", "limits", "prices", "output_schema", "granted", "url",
 })  # fmt: skip
+_GIVEN = frozenset({"arguments", "data", "output", "metadata"})  # what is in there the application names as it likes
+_NO_IDS = frozenset[str]()
 _PARSED = 10_000_000  # characters: what is longer is looked at as text, not as JSON
 
 
 def hide(line: Mapping[str, Any], mask: Mask = masked) -> dict[str, Any]:
     """A line of a recording without its secrets. Ids, tools, limits, and images and files, stay as they are."""
-    return {name: value if name in _IDS else _hidden(value, mask) for name, value in line.items()}
+    return {name: value if name in _IDS else _hidden(value, mask, _ids_in(name, _IDS)) for name, value in line.items()}
 
 
-def _hidden(value: Any, mask: Mask) -> Any:
+def _ids_in(name: str, ids: frozenset[str]) -> frozenset[str]:
+    """The names that stand for ids below a field of this name."""
+    return _NO_IDS if name in _GIVEN else ids
+
+
+def _hidden(value: Any, mask: Mask, ids: frozenset[str]) -> Any:
     if isinstance(value, str):
         return _text(value, mask)
     if isinstance(value, Mapping):
-        return _object(cast("Mapping[str, Any]", value), mask)
+        return _object(cast("Mapping[str, Any]", value), mask, ids)
     if isinstance(value, (list, tuple)):
-        return [_hidden(each, mask) for each in cast("list[Any]", value)]
+        return [_hidden(each, mask, ids) for each in cast("list[Any]", value)]
     return value
 
 
-def _object(value: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
+def _object(value: Mapping[str, Any], mask: Mask, ids: frozenset[str]) -> dict[str, Any]:
     binary = value.get("encoding") == "base64"
     return {
         name: each
-        if name in _IDS or (binary and name == "content") or _counts(name, each)
+        if name in ids or (binary and name == "content") or _counts(name, each)
         else MASK
         if is_secret_name(name)
-        else _hidden(each, mask)
+        else _hidden(each, mask, _ids_in(name, ids))
         for name, each in value.items()
     }
 
@@ -65,6 +72,6 @@ def _text(text: str, mask: Mask) -> str:
             read: Any = orjson.loads(text)
         except orjson.JSONDecodeError:
             return mask(text)
-        hidden = _hidden(read, mask)
+        hidden = _hidden(read, mask, _NO_IDS)
         return text if hidden == read else orjson.dumps(hidden).decode()
     return mask(text)
