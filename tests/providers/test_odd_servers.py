@@ -407,6 +407,13 @@ def test_a_part_that_points_nowhere_is_refused_with_its_index(part: dict[str, An
     assert caught.value.index == 0
 
 
+def test_reasoning_among_the_parts_of_a_reply_is_read_from_a_history_as_from_a_stream() -> None:
+    content = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "hi"}]
+    message = {"role": "assistant", "content": content}
+    replies = [*from_openai([message]), whole(ReplyBuilder, {"choices": [{"message": message}]}).message]
+    assert replies == [AssistantMessage(text="hi", reasoning="hm")] * 2
+
+
 def test_a_text_that_is_none_is_refused_in_a_reply_as_well() -> None:
     for role in ("assistant", "system", "user"):
         with pytest.raises(InvalidHistory, match="a block's text must be text, not list"):

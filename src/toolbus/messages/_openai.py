@@ -289,7 +289,8 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
     return AssistantMessage(
         text=_joined(index, wire.get("content")) or text_at(index, wire.get("refusal"), "refusal"),
         tool_calls=tuple(calls),
-        reasoning=text_at(index, wire.get("reasoning_content") or wire.get("reasoning"), "reasoning"),
+        reasoning=text_at(index, wire.get("reasoning_content") or wire.get("reasoning"), "reasoning")
+        or _thoughts(index, wire.get("content")),
         vendor_data={vendor: kept} if kept else None,
     )
 
@@ -305,6 +306,14 @@ def _joined(index: int, content: object) -> str:
         return text_at(index, content, "content")
     parts = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
     return "".join(text_at(index, part.get("text") or part.get("refusal"), "a part's text") for part in parts)
+
+
+def _thoughts(index: int, content: object) -> str:
+    """The reasoning that Mistral's models have among the parts of their content."""
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return ""
+    parts = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
+    return "".join(_joined(index, part.get("thinking")) for part in parts if part.get("type") == "thinking")
 
 
 def _user_content(index: int, content: object) -> str | tuple[Part, ...]:
