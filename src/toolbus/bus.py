@@ -21,7 +21,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .buffers import EventBuffer, Overflow
-from .clock import SessionClock, loop_runs
+from .clock import SessionClock, loop_runs, refuse_elsewhere
 from .errors import BusError, ConfigurationError
 from .events import (
     ApprovalDecided,
@@ -50,6 +50,7 @@ _Key: TypeAlias = tuple[str, str]
 
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
 _ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed})
+_PAUSES = (ToolCallPaused, ToolCallResumed)
 _logger = logging.getLogger("toolbus.bus")
 
 
@@ -91,9 +92,8 @@ class EventBus:
         self._thread = 0
         self._clock: SessionClock | None = None
         self._peaks = {"mailboxes": 0, "open_calls": 0, "queued": 0}
-        self._failures = 0
+        self._failures = self._late = self._dead = 0
         self._fatal: BaseException | None = None
-        self._late = self._dead = 0
 
     # ------------------------------------------------------------------------------------------- publishing
 
@@ -114,9 +114,11 @@ class EventBus:
 
         False means: a terminal event for a call that was settled before (it goes out as `ToolCallLate`), or an event
         addressed to a call or request that nobody opened (`DeadLetter`). `cause`, the exception behind a failure,
-        reaches the session of this process and no listener. Raises `BusError` when receivers publish in circles, and
-        what a receiver raised that is the host's (KeyboardInterrupt, SystemExit), after everybody was told.
+        reaches the session of this process and no listener. Raises `BusError` when receivers publish in circles and in
+        another thread than its loop's, and what a receiver raised that is the host's, after everybody was told.
         """
+        if threading.get_ident() != self._thread and self._token is not None:
+            refuse_elsewhere(self._token, event.type)
         kind = type(event)
         if self._delivering and (self._depth >= self._max_depth or len(self._queue) >= self._max_queued):
             raise BusError(
@@ -138,9 +140,7 @@ class EventBus:
                     self._dead_letter(event, "no approval is open")  # nobody asked, or somebody has answered
                     return False
                 self._questions.remove(key)
-            elif isinstance(event, (ToolCallPaused, ToolCallResumed)) and not self.is_open(
-                event.request_id, event.call_id
-            ):
+            elif isinstance(event, _PAUSES) and not self.is_open(event.request_id, event.call_id):
                 self._dead_letter(event, "no such call is open")
                 return False
             mailbox.put(event)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Generator
 import anyio
 import anyio.lowlevel
 
-__all__ = ["SessionClock", "loop_runs", "wall_time_from"]
+from .errors import BusError
+
+__all__ = ["SessionClock", "loop_runs", "refuse_elsewhere", "wall_time_from"]
 
 _wall_times: list[Callable[[], float]] = [time.time]
 
@@ -76,3 +78,15 @@ def loop_runs(token: anyio.lowlevel.EventLoopToken) -> bool:
         is_running = getattr(token.native_token, "is_running", None)
         return is_running is not None and is_running()
     return True
+
+
+def refuse_elsewhere(token: anyio.lowlevel.EventLoopToken, what: str) -> None:
+    """Raise `BusError` while the loop of `token` runs in another thread: what is published here would not wake it.
+
+    Trio says so itself; asyncio would find the event at its next timer, which may be the call's deadline.
+    """
+    is_running = getattr(token.native_token, "is_running", None)
+    if is_running is not None and is_running():
+        raise BusError(
+            f"{what} was published in another thread than the bus's event loop; use publish_threadsafe there"
+        )

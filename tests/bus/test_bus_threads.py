@@ -113,6 +113,23 @@ def test_a_bare_callback_of_asyncio_publishes_directly():
     assert said(heard) == ["from a callback"]
 
 
+def test_publish_in_another_thread_than_the_running_loop_is_refused_and_tells_nobody():
+    bus = EventBus()
+    heard = hear(bus)
+
+    async def main() -> object:
+        bus.bind()
+        return await anyio.to_thread.run_sync(_in_thread, lambda: bus.publish(signal()))
+
+    outcome = anyio.run(main)
+    assert isinstance(outcome, BusError)
+    assert "status_changed was published in another thread than the bus's event loop; use publish_threadsafe" in str(
+        outcome
+    )
+    assert said(heard) == []
+    assert bus.publish(signal("behind it")) is True  # no loop runs any more that could miss it
+
+
 def test_before_it_has_a_loop_it_says_what_to_start():
     bus = EventBus()
     with pytest.raises(BusError, match="no event loop yet: start a Runtime"):
