@@ -21,7 +21,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import ImagePart, Message, TextPart, ToolMessage, UserMessage
+from toolbus.messages import AssistantMessage, ImagePart, Message, TextPart, ToolMessage, UserMessage
 from toolbus.protocols import ToolSpec
 from toolbus.testing import Harness, ScriptedProvider, asked, assert_idle, calls, hang, text, virtual_backends
 
@@ -343,6 +343,14 @@ async def test_a_call_that_waits_for_a_person_is_approved_or_denied():
     assert "approved=False" in h.timeline()
     assert [each.reason for each in result.tool_calls] == ["", "denied"]
     assert "too dear" in result.tool_calls[1].error
+
+
+async def test_messages_that_are_asked_come_behind_the_history():
+    said: list[Message] = [UserMessage(content="I am Ann."), AssistantMessage(text="Hello, Ann.")]
+    async with Harness([text("Ann.")]) as h:
+        result = await h.run([UserMessage(content="Who am I?")], history=said)  # pyright: ignore[reportArgumentType]
+    assert result.history_count == 2
+    assert [each.role for each in result.messages] == ["user", "assistant"] * 2
 
 
 async def test_a_conversation_goes_on_with_the_transcript_so_far():

@@ -404,7 +404,7 @@ def _tool_of(given: Any) -> Tool[..., Any] | ToolSpec:
 def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
     """What a session takes: the prompt behind the history, or a transcript that was given as the prompt."""
     if isinstance(prompt, Sequence) and any(hasattr(each, "role") for each in prompt):
-        return prompt
+        return [*read_messages(history), *prompt]
     return [*read_messages(history), read_prompt(prompt)]
 
 
