@@ -119,6 +119,15 @@ async def test_files_past_the_bounds_are_left_out_and_counted(tree: Path):
     assert (report.changed, report.left_out, report.chunks) == (0, 1, 2)
 
 
+async def test_a_file_that_changes_in_a_full_index_has_the_room_that_it_had(tree: Path):
+    index = index_of(tree, max_chunks=3)
+    assert (await index.refresh()).chunks == 3
+    write(tree / "src/mail.py", "def post(letter):\n    smtp.deliver(letter)\n", changed_ns=LONG_AGO_NS + 1)
+    report = await index.refresh()
+    assert (report.changed, report.left_out, report.chunks) == (1, 0, 3)
+    assert await ids(index, "letter") == ["src/mail.py#1:2"]
+
+
 async def test_binary_files_and_files_that_are_no_utf8_break_nothing(tree: Path):
     (tree / "src/binary.py").write_bytes(b"\0\1\2")
     (tree / "src/latin.py").write_bytes(b"def gr\xf6sse(): return 'warehouse'\r\n")

@@ -278,6 +278,8 @@ class _Update:
                 self._add(entry.path, state, None, 0)
             return
         chunks = chunk_text(entry.path, data.decode("utf-8", "replace").replace("\r\n", "\n"))
+        if known is not None:  # what it had makes room for what it has
+            self._chunks -= self._storage.count_of(entry.path)
         if self._chunks + len(chunks) > self._index.max_chunks:
             state = FileState(state.modified_ns, state.size_bytes, digest, left_out=True)
             chunks = []

@@ -122,6 +122,10 @@ class Storage:
         """How many chunks there are."""
         return self._connection.execute("SELECT count(*) FROM chunks").fetchone()[0]
 
+    def count_of(self, path: str) -> int:
+        """How many of them are a file's."""
+        return self._connection.execute("SELECT count(*) FROM chunks WHERE path = ?", (path,)).fetchone()[0]
+
     def replace(self, path: str, state: FileState, chunks: Iterable[Chunk]) -> None:
         """Put a file's chunks in the place of those that it had; of those that stay as they were, vectors stay."""
         vectors = self._drop_chunks(path)
