@@ -26,7 +26,7 @@ from toolbus.core.approval import needs_approval
 from toolbus.core.state import Phase
 from toolbus.crash import told_all_the_same
 from toolbus.dispatcher import ToolDispatcher
-from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from toolbus.events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.keeping import Keeper
 from toolbus.mailbox import Mailbox
 from toolbus.messages import ToolMessage
@@ -306,13 +306,20 @@ def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
 @bug("G19")
 def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on tells all its results from the beginning."""
-    go_on_from = Beginning.go_on_from
+    go_on_from, publish = RequestSession.go_on_from, RequestSession._publish
+    committed: dict[str, list[Event]] = {}
 
-    def talkative(self: Beginning, facts: Sequence[Event], *others: Any) -> None:
+    def remembering(self: RequestSession, facts: Sequence[Event], *others: Any) -> None:
         go_on_from(self, facts, *others)
-        self.asked = [each for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+        committed[self.request_id] = [each for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
 
-    patch.setattr(Beginning, "go_on_from", talkative)
+    def talkative(self: RequestSession, facts: Sequence[Event], own: Sequence[Event]) -> None:
+        publish(self, facts, own)
+        if self._state.ending is None and isinstance(facts[0], RequestResumed):
+            self._bus.announce_all(committed[self.request_id])
+
+    patch.setattr(RequestSession, "go_on_from", remembering)
+    patch.setattr(RequestSession, "_publish", talkative)
 
 
 @bug("G26")
@@ -349,10 +356,12 @@ def a_lost_lease_is_a_failure(patch: pytest.MonkeyPatch) -> None:
 def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """What the host's cancellation means is told, and never written."""
 
-    async def hasty(self: Any, inputs: Sequence[Any]) -> tuple[list[Event], list[Event]]:
-        return self._advance(inputs, self._clock())
+    async def hasty(self: Any, inputs: Sequence[Any]) -> None:
+        facts, own = self._advance(inputs, self._clock())
+        if facts and not self.leaves:
+            self._publish(facts, own)
 
-    patch.setattr(RequestSession, "_written", hasty)
+    patch.setattr(RequestSession, "_last_step", hasty)
 
 
 @bug("G01", "G11", "G19")
