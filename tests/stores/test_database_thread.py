@@ -1,5 +1,7 @@
 """The thread that owns a connection: what is cancelled, who is woken, and what becomes of a connection that breaks."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -7,6 +9,7 @@ import gc
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from time import monotonic, sleep
 from typing import Any, cast
 
 import anyio
@@ -164,6 +167,42 @@ async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_on
         gate.opens.set()
     async with running() as thread:
         assert await thread.append(2) == 20
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("in_doubt", [False, True])
+async def test_who_has_waited_for_longest_takes_nobody_along_when_his_time_is_over(*, in_doubt: bool) -> None:
+    """Unless all may be written all the same: then nobody knows what another attempt would do."""
+    gate, groups, outcomes = Gate(), list[list[int]](), dict[int, str]()
+
+    def slow(database: Fake, entries: Sequence[int]) -> Sequence[int]:
+        groups.append([*entries])
+        if len(groups) == 1:
+            while monotonic() < database.deadline:
+                sleep(0.001)
+            database.in_doubt = in_doubt
+            raise StoreUnavailable("somebody else holds the lock")
+        return write(database, entries)
+
+    async def append(thread: Thread, number: int) -> None:
+        try:
+            outcomes[number] = str(await thread.append(number))
+        except StoreUnavailable:
+            outcomes[number] = "unavailable"
+
+    thread = Thread("fake", lambda _deadline: Fake(), slow, answer_seconds=0.2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(thread.run, gate)
+        await gate.reached()
+        tasks.start_soon(append, thread, 1)
+        await anyio.wait_all_tasks_blocked()
+        thread._answer_seconds = 5
+        tasks.start_soon(append, thread, 2)
+        await anyio.wait_all_tasks_blocked()
+        gate.opens.set()
+    await thread.aclose()
+    assert outcomes == {1: "unavailable", 2: "unavailable" if in_doubt else "20"}
+    assert groups == ([[1, 2]] if in_doubt else [[1, 2], [2]])
 
 
 async def test_a_connection_that_broke_is_made_again_for_the_same_job_unless_in_a_commit() -> None:

@@ -266,6 +266,7 @@ class _Worker(Generic[_D, _A]):
         self._append = append
         self._owner = owner
         self._database: _D | None = None
+        self._in_doubt = False  # whether what failed last may be written all the same
 
     def serve(self) -> None:
         """Do what is queued, until the end stands in the queue."""
@@ -296,14 +297,22 @@ class _Worker(Generic[_D, _A]):
         _wake([job])
 
     def _write(self, jobs: list[_Job]) -> None:
-        if not jobs:
-            return
+        while jobs:
+            jobs = self._write_group(jobs)
+
+    def _write_group(self, jobs: list[_Job]) -> list[_Job]:
+        """Write a group, in the time of who has waited for longest. When that was too little, those with time left."""
         append = self._append
         assert append is not None
         entries = [job.item for job in jobs]
+        left: list[_Job] = []
         try:
             outcomes = self._attempt(lambda database: append(database, entries), jobs[0])
         except BaseException as exc:
+            now = monotonic()
+            if isinstance(exc, StoreUnavailable) and now >= jobs[0].until and not self._in_doubt:
+                left = [job for job in jobs if now < job.until]
+                jobs = [job for job in jobs if now >= job.until]
             _fail_all(jobs, exc)
         else:
             done = 0
@@ -315,6 +324,7 @@ class _Worker(Generic[_D, _A]):
                     done += 1
             self._count(done, len(jobs))
         _wake(jobs)
+        return left
 
     def _count(self, done: int, waited: int) -> None:
         owner = self._owner()
@@ -325,6 +335,7 @@ class _Worker(Generic[_D, _A]):
 
     def _attempt(self, function: Callable[[_D], _T], job: _Job) -> _T:
         """What `function` returns, in what is left of the job's time."""
+        self._in_doubt = False
         for is_second in (False, True):
             if monotonic() >= job.until:
                 raise StoreUnavailable("the database did not answer in time: others' calls were before this one")
@@ -346,6 +357,7 @@ class _Worker(Generic[_D, _A]):
         database = self._database
         if database is None:
             return exc, False  # it could not be opened, and says why
+        self._in_doubt = getattr(database, "in_doubt", False)  # where there is none, all may be written twice
         error, may_try_again = database.translated(exc), database.may_try_again(exc)
         if database.is_broken(exc):
             self._close()
