@@ -345,7 +345,7 @@ class EventBus:
         """What an event about `event` takes over: its ids, and the present moment; without a loop, that of `event`."""
         try:
             now = event.at if self._clock is None else self._clock()
-        except anyio.NoEventLoopError:
+        except RuntimeError:  # anyio's NoEventLoopError, or what trio's own clock says
             now = event.at
         return {
             "request_id": event.request_id,
