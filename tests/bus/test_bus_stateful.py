@@ -224,7 +224,7 @@ class AnyBus(RuleBasedStateMachine):
         self.position = 0
         self.requests: dict[str, list[Event]] = {}
         self.lates: dict[str, LateResults] = {}
-        self.parents: dict[str, str] = {}
+        self.above: dict[str, list[str]] = {}  # of those that run: as it was when they began, nearest first
         self.open: dict[Key, str] = {}
         self.settled: dict[Key, LateResults] = {}
         self.questions: set[Key] = set()
@@ -287,10 +287,8 @@ class AnyBus(RuleBasedStateMachine):
         is_open = [each for each in self.listeners if each.is_open]
         found = [each for each in is_open if each.request_id is None and isinstance(event, each.kinds)]
         found += [each for each in is_open if each.request_id == event.request_id]
-        above = self.parents.get(event.request_id)
-        while above is not None:
+        for above in self.above.get(event.request_id, []):
             found += [each for each in is_open if each.family and each.request_id == above]
-            above = self.parents.get(above)
         return found
 
     def fail(self, event: Event) -> None:
@@ -454,9 +452,7 @@ class AnyBus(RuleBasedStateMachine):
         parent=st.sampled_from(["", *REQUESTS]),
     )
     def begin_request(self, request_id: str, late: LateResults, parent: str) -> None:
-        above = [parent]
-        while above[-1] in self.parents:
-            above.append(self.parents[above[-1]])
+        above = [parent, *self.above.get(parent, [])]
         parent = "" if request_id in above else parent
         if request_id in self.requests:
             with pytest.raises(BusError):
@@ -468,7 +464,7 @@ class AnyBus(RuleBasedStateMachine):
         self.requests[request_id] = []
         self.lates[request_id] = late
         if parent:
-            self.parents[request_id] = parent
+            self.above[request_id] = above
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -484,7 +480,7 @@ class AnyBus(RuleBasedStateMachine):
         for key in [key for key, owner in self.open.items() if owner == request_id]:
             self.settle(key)
         del self.requests[request_id]
-        self.parents.pop(request_id, None)
+        self.above.pop(request_id, None)
 
     @rule(request_id=st.sampled_from(REQUESTS))
     def read_mailbox(self, request_id: str) -> None:
