@@ -1,6 +1,7 @@
 """A small MCP server over stdio, of the older protocol, without the SDK: it starts in no time.
 
-Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (leaves at once). With `--fail` it complains
+Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (leaves at once); `half`, `nothing` and `deep`
+answer with what the SDK cannot read: half of a surrogate pair, a result that is null, lists in 300 lists. With `--fail` it complains
 and leaves before it has said anything; with `--chatty` it says where the answers go, and in Latin-1, that it is there.
 """
 
@@ -12,7 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TOOLS = ("pid", "environment", "arguments", "hang", "die")
+UNREADABLE: dict[str, Any] = {
+    "half": {"content": [{"type": "text", "text": "\ud83d"}]},
+    "nothing": None,
+    "deep": {"content": [], "structuredContent": {"lists": json.loads("[" * 300 + "]" * 300)}},
+}
+TOOLS = ("pid", "environment", "arguments", "hang", "die", *UNREADABLE)
 
 
 def answer(method: str, params: dict[str, Any]) -> Any:
@@ -43,10 +49,17 @@ def main() -> None:
         message = json.loads(line)
         if "id" not in message or message.get("params", {}).get("name") == "hang":
             continue
+        if message.get("params", {}).get("name") in UNREADABLE:
+            tell(message, {"result": UNREADABLE[message["params"]["name"]]})
+            continue
         result = answer(message["method"], message.get("params", {}))
         told = {"error": {"code": -32601, "message": "what?"}} if result is None else {"result": result}
-        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}) + "\n")
-        sys.stdout.flush()
+        tell(message, told)
+
+
+def tell(message: dict[str, Any], told: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}) + "\n")
+    sys.stdout.flush()
 
 
 main()

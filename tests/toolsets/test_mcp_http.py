@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -192,6 +193,34 @@ async def test_a_tool_that_changes_nothing_may_be_called_again_where_http_refuse
         failed = await Caller(mcp.registry).failed("web__look")
     assert (failed.retryable, failed.outcome_unknown) == (True, False)
     assert failed.error.endswith("Server returned an error response; it changes nothing, so try again.")
+
+
+async def test_definitions_that_are_none_cost_a_server_those_tools_alone(caplog: pytest.LogCaptureFixture):
+    tools: list[Any] = [
+        {"name": "bare"},
+        {"name": "text", "inputSchema": {"type": "string"}},
+        {"name": "good", "inputSchema": {"type": "object"}},
+        {"name": "flag", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": "perhaps"}},
+        "tool",
+        {"inputSchema": {"type": "object"}},
+        {"name": "fine", "inputSchema": {"type": "object"}, "description": None},
+    ]
+
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked)
+        if "id" not in request:
+            return response("202 Accepted")
+        result = {"tools": tools} if request["method"] == "tools/list" else RESULTS[request["method"]]
+        return response("200 OK", json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        assert mcp.status()[0].connected, mcp.status()[0].why
+        assert [tool.name for tool in mcp.registry] == ["web__good", "web__fine"]
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [each.partition(" is left out: ")[0] for each in told] == [
+        f"tool {name} of MCP server 'web'" for name in ("'bare'", "'text'", "'flag'", "'number 5'", "'number 6'")
+    ]
+    assert told[0].endswith("its definition breaks the protocol: inputSchema: Field required")
 
 
 async def test_a_server_that_wants_no_visitors_is_told_with_its_status():

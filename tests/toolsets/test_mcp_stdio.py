@@ -101,6 +101,19 @@ async def test_what_a_program_prints_between_its_answers_is_passed_over_in_any_e
         assert (await said(Caller(mcp.registry), "small__arguments"))[1:] == ["--chatty"]
 
 
+@pytest.mark.guarantee("G30")
+async def test_an_answer_that_cannot_be_read_ends_its_call_at_once():
+    async with McpTools([small()]) as mcp:
+        call = Caller(mcp.registry)
+        with anyio.fail_after(10):
+            for tool in ("half", "nothing", "deep"):
+                failed = await call.failed(f"small__{tool}", seconds=60)
+                assert (failed.reason, failed.outcome_unknown, failed.retryable) == ("error", True, False)
+                assert failed.error.startswith("The MCP server 'small' gave no answer that can be used: ")
+        await call.completed("small__pid")
+        assert mcp.status()[0].connected
+
+
 async def test_the_last_words_of_a_program_are_told(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, "toolbus.mcp")
     servers = [small("--fail"), McpServer("none", command="no-such-program")]

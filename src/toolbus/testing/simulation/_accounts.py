@@ -37,6 +37,10 @@ class Durable(Protocol):
         """Whether an append by this process for this request has failed."""
         ...
 
+    def is_unheard(self, request_id: str) -> bool:
+        """Whether an append by this process has failed without a word on whose the request is."""
+        ...
+
     def has_given_up(self, request_id: str) -> bool:
         """Whether any process has gone on with the request without its journal."""
         ...

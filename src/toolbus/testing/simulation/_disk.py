@@ -129,6 +129,7 @@ class Handle:
         self._inner: JournalStore | None = disk.memory.journal
         self._is_dead = False
         self._failed: set[str] = set()  # requests of which an append by this process has failed
+        self._unheard: set[str] = set()  # those of them to which the store has not said that they are another's
         self._stopped: set[str] = set()  # those of them that it has not taken over anew
         self.given_up: set[str] = set()  # those that go on in this process without their journal
         self.asked_at: dict[str, float] = {}  # when the newest append of a request was begun
@@ -199,6 +200,10 @@ class Handle:
         """Whether an append by this process for this request has failed."""
         return request_id in self._failed
 
+    def is_unheard(self, request_id: str) -> bool:
+        """Whether an append by this process has failed without a word on whose the request is."""
+        return request_id in self._unheard
+
     def has_given_up(self, request_id: str) -> bool:
         """Whether any process has gone on with the request without its journal."""
         return request_id in self._disk.given_up
@@ -244,6 +249,8 @@ class Handle:
         except BaseException as exc:
             if not self._is_dead:
                 self._failed.add(request_id)
+                if not isinstance(exc, LeaseLost):
+                    self._unheard.add(request_id)
                 self._stopped.add(request_id)
                 self._disk.broken.add(request_id)
                 if self._keeps and not isinstance(exc, LeaseLost):

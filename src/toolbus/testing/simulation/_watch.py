@@ -377,7 +377,7 @@ class Watch:
             return  # another process may go on with it; this one could not ask
         if not journal.has_failed(request_id):
             self.check("G11", self._is_durable(event), f"{request_id} ends before that is durable")
-        if not journal.has_given_up(request_id):
+        if not (journal.has_given_up(request_id) or journal.is_unheard(request_id)):  # as above
             is_ours = journal.is_ours(request_id) or journal.is_durable(event)
             self.check("G20", is_ours, f"{request_id} ends in two processes")
 
