@@ -210,7 +210,7 @@ async def test_definitions_that_are_none_cost_a_server_those_tools_alone(caplog:
         request = json.loads(asked)
         if "id" not in request:
             return response("202 Accepted")
-        result = {"tools": tools} if request["method"] == "tools/list" else RESULTS[request["method"]]
+        result = {**RESULTS[request["method"]], "tools": tools}  # and where nobody asks for them
         return response("200 OK", json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
 
     async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:

@@ -38,12 +38,16 @@ _MOST_TOOLS = 1_000
 
 
 class Connection:
-    """Of one server. `listed` is told of its tools, on the loop, each time that they were read: it does not await."""
+    """Of one server. `listed` is told of its tools, on the loop, each time that they were read: it does not await.
+
+    Of each definition that breaks the protocol `left_out` is told before: its name, and why.
+    """
 
     def __init__(
         self,
         server: McpServer,
         listed: Callable[[list[types.Tool]], None],
+        left_out: Callable[[str, str], None],
         *,
         connect_seconds: float,
         ping_seconds: float,
@@ -53,6 +57,7 @@ class Connection:
         self.why = "it is not connected yet"
         self.protocol = ""
         self._listed = listed
+        self._left_out = left_out
         self._connect_seconds = connect_seconds
         self._ping_seconds = ping_seconds
         self._live: _Live | None = None
@@ -106,7 +111,7 @@ class Connection:
     async def _hold(self, words: LastWords) -> None:
         """Be connected until the connection is lost (raises) or `close` is called."""
         self._changed = self._ended = self._suspect = False
-        client = client_for(self.server, words, self._on_message, self._on_end)
+        client = client_for(self.server, words, self._on_message, self._on_end, self._left_out)
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
             async with client:
                 try:

@@ -108,6 +108,7 @@ class McpTools:
             self._connections[prefix] = Connection(
                 server,
                 functools.partial(self._take, prefix),
+                functools.partial(self._tell, prefix),
                 connect_seconds=self._connect_seconds,
                 ping_seconds=self._ping_seconds,
             )

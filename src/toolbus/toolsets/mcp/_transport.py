@@ -1,7 +1,7 @@
 """From a server's description to one client of the SDK's, ready to be entered: once, in the task that will leave it.
 
-Adds to the SDK's transports what they do not have: a program's last words, bounds on HTTP responses, and word of a
-connection that has ended.
+Adds to the SDK's transports what they do not have: a program's last words, bounds on HTTP responses, word of a
+connection that has ended, and mending of what the SDK would refuse.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import anyio.lowlevel
 
 from ...errors import MissingExtra
 from ...network import check_allowed
+from ._mending import mended
 from ._servers import McpServer, environment_of
 
 if TYPE_CHECKING:
@@ -64,11 +65,15 @@ class LastWords:
 
 
 def client_for(
-    server: McpServer, words: LastWords, on_message: Callable[[Any], None], on_end: Callable[[], None]
+    server: McpServer,
+    words: LastWords,
+    on_message: Callable[[Any], None],
+    on_end: Callable[[], None],
+    left_out: Callable[[str, str], None],
 ) -> mcp.Client:
     """A client that is not entered yet. `on_message` is told of each message that no call waits for.
 
-    `on_end` is called when the server ends the connection.
+    `on_end` is called when the server ends the connection, `left_out(tool, why)` for each definition that is none.
     """
     import mcp  # noqa: PLC0415 -- an extra
 
@@ -76,16 +81,20 @@ def client_for(
         on_message(message)
         await anyio.lowlevel.checkpoint()
 
+    def mend(item: Any) -> Any:
+        return mended(item, lambda: client.protocol_version, left_out)
+
     if server.connect is not None:
         target = server.connect()
         if hasattr(target, "__aenter__"):
-            target = _watched(target, on_end)
+            target = _watched(target, on_end, mend)
     elif server.url is not None:
-        target = _watched(_http(server, server.url, words), on_end)
+        target = _watched(_http(server, server.url, words), on_end, mend)
     else:
-        target = _watched(_stdio(server, words), on_end)
+        target = _watched(_stdio(server, words), on_end, mend)
     # No cache of the SDK's: what is listed is kept here, and every list is asked for because it may have changed.
-    return mcp.Client(target, mode=server.protocol, message_handler=hear, cache=None)
+    client = mcp.Client(target, mode=server.protocol, message_handler=hear, cache=None)
+    return client
 
 
 # ------------------------------------------------------------------------------------------------------ programs
@@ -206,17 +215,20 @@ def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
 
 
 @asynccontextmanager
-async def _watched(transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None]) -> AsyncGenerator[Any]:
+async def _watched(
+    transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None], mend: Callable[[Any], Any]
+) -> AsyncGenerator[Any]:
     async with transport as (reading, writing):
-        yield _Watched(reading, on_end), writing
+        yield _Watched(reading, on_end, mend), writing
 
 
 class _Watched:
-    """The stream that the client reads, which tells when it has come to its end."""
+    """The stream that the client reads, which tells when it has come to its end, and mends what comes."""
 
-    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+    def __init__(self, stream: Any, on_end: Callable[[], None], mend: Callable[[Any], Any]) -> None:
         self._stream = stream
         self._on_end = on_end
+        self._mend = mend
 
     @property
     def last_context(self) -> Any:
@@ -224,7 +236,7 @@ class _Watched:
 
     async def receive(self) -> Any:
         with self._telling():
-            return await self._stream.receive()
+            return self._mend(await self._stream.receive())
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -234,7 +246,7 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         with self._telling():
-            return await self._stream.__anext__()
+            return self._mend(await self._stream.__anext__())
 
     async def __aenter__(self) -> _Watched:
         await self._stream.__aenter__()
