@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import BaseModel, Field
 from support.mcp_server import Caller, FakeMcp, definition, said
 from toolbus import Runtime
 from toolbus.core.secrets import REFERENCE
-from toolbus.events import Event, ToolCallCompleted
+from toolbus.events import Event, ToolCallCompleted, ToolCallFailed
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
@@ -148,3 +149,14 @@ async def test_an_error_does_not_tell_what_the_output_schema_marks_and_asterisks
     hidden = said("", structured_content={"session": "**********"})  # what pydantic sends of a SecretStr
     async with McpTools([answering(LOGIN, hidden)]) as mcp:
         assert (await Caller(mcp.registry).completed("s__do")).data == {"session": "**********"}
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+async def test_integers_that_json_has_no_room_for_are_texts(is_error: bool):
+    big = {"ids": [10**30, -(10**30), 2**64 - 1], "fine": {"n": 7}}
+    server = answering({"type": "object"}, types.CallToolResult(content=[], structured_content=big, is_error=is_error))
+    async with McpTools([server]) as mcp:
+        ended = await Caller(mcp.registry)("s__do")
+    read = {"ids": [str(10**30), str(-(10**30)), 2**64 - 1], "fine": {"n": 7}}
+    assert json.loads(ended.error if isinstance(ended, ToolCallFailed) else ended.content) == read
+    assert isinstance(ended, ToolCallFailed) is is_error

@@ -73,7 +73,7 @@ def result_of(answer: CallToolResult, form: Form) -> Any:
     """
     contents = _Contents(answer.content)
     text = "\n".join(contents.texts)
-    data = answer.structured_content
+    data = _written(answer.structured_content)
     if answer.is_error:
         raise ToolError(_error(text, data, form)[:_MOST_ERROR_CHARS])
     if data is not None and _repeats(contents.texts, data):
@@ -99,6 +99,23 @@ def _error(text: str, data: Any, form: Form) -> str:
         replaced(data, form.secrets, lambda value: mask.add(str(value), MASK))
         told = mask.mask(told)
     return told or "The tool failed, and its server does not say why."
+
+
+def _written(data: Any) -> Any:
+    """Structured content with the digits, as a text, of each integer that is beyond 64 bits."""
+    try:
+        orjson.dumps(data)
+    except TypeError:
+        return _with_digits(data)
+    return data
+
+
+def _with_digits(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _with_digits(each) for name, each in cast("dict[str, Any]", data).items()}
+    if isinstance(data, list):
+        return [_with_digits(each) for each in cast("list[Any]", data)]
+    return str(data) if type(data) is int and not -(2**63) <= data < 2**64 else data
 
 
 def _value(data: Any, form: Form) -> Any:
