@@ -130,7 +130,7 @@ class Handle:
         self._is_dead = False
         self._failed: set[str] = set()  # requests of which an append by this process has failed
         self._unheard: set[str] = set()  # those of them to which the store has not said that they are another's
-        self._stopped: set[str] = set()  # those of them that it has not taken over anew
+        self._stopped: dict[str, set[str]] = {}  # those of them that it has not taken over anew: which facts failed
         self.given_up: set[str] = set()  # those that go on in this process without their journal
         self.asked_at: dict[str, float] = {}  # when the newest append of a request was begun
         self._keeps = process.on_store_failure == "warn"
@@ -226,7 +226,9 @@ class Handle:
     async def append(self, entry: Entry) -> int:
         """See `JournalStore`."""
         request_id, watch = entry.request_id, self._process.watch
-        goes_on = self._keeps or request_id not in self._stopped
+        failed = self._stopped.get(request_id)
+        told = {each.event_id for each in entry.facts}
+        goes_on = self._keeps or failed is None or told <= failed  # a request that is left tries once more
         watch.note("G11", goes_on, f"{request_id} goes on after its journal failed")
         self.asked_at[request_id] = anyio.current_time()
 
@@ -251,7 +253,7 @@ class Handle:
                 self._failed.add(request_id)
                 if not isinstance(exc, LeaseLost):
                     self._unheard.add(request_id)
-                self._stopped.add(request_id)
+                self._stopped[request_id] = told
                 self._disk.broken.add(request_id)
                 if self._keeps and not isinstance(exc, LeaseLost):
                     self._disk.given_up.add(request_id)
@@ -278,7 +280,7 @@ class Handle:
         async def take() -> RequestRecord | None:
             taken = await self._journal.take(request_id, owner, seconds)
             if taken is not None:
-                self._stopped.discard(request_id)
+                self._stopped.pop(request_id, None)
                 self._disk.holders[request_id] = self._process
                 self._disk.faults["taken over"] += 1
             return taken
