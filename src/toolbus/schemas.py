@@ -19,14 +19,16 @@ from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from .errors import ConfigurationError, InvalidArguments, MissingExtra
 
 __all__ = [
     "ArgumentBinder",
     "binder_for",
+    "checkable",
     "context_parameter",
     "describe",
     "explain",
@@ -212,7 +214,7 @@ def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text
     name = parameter.name
     if name not in hints:
         raise ConfigurationError(f"tool {where}: parameter {name!r} needs a type annotation")
-    annotation = _checkable(hints[name])
+    annotation = checkable(hints[name])
     default = parameter.default
     if isinstance(default, FieldInfo):  # `x: int = Field(5, gt=0)`
         annotation, default = Annotated[annotation, default], inspect.Parameter.empty
@@ -227,20 +229,23 @@ def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text
     return (name, annotation, field(default_factory=lambda: default))  # itself: it may be a sentinel
 
 
-def _checkable(annotation: Any) -> Any:
-    """`annotation`, with other words for two kinds of types, at any depth, that pydantic does not check as they mean.
+def checkable(annotation: Any) -> Any:
+    """`annotation`, with other words for three kinds of types, at any depth, that pydantic does not check as they mean.
 
-    It checks the items of an `Iterable` when they are read, which is in the handler: that gets a list. And it takes no
-    JSON for an enum's member in a `Literal`: its value is taken.
+    It checks the items of an `Iterable` when they are read, which is in the handler: that gets a list. It takes no
+    JSON for an enum's member in a `Literal`: its value is taken. Nor for a member whose value is no plain JSON, such as
+    a tuple or a date: what the schema shows of it is taken.
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Iterable or origin is Iterable:
-        return list[tuple(map(_checkable, arguments)) or Any]  # type: ignore[misc]
+        return list[tuple(map(checkable, arguments)) or Any]  # type: ignore[misc]
     if origin is typing.Literal:
         return _literal(annotation, arguments)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return _enum(cast("type[enum.Enum]", annotation))
     if origin is Annotated:
-        return Annotated[(_checkable(arguments[0]), *arguments[1:])]
-    inner = tuple(map(_checkable, arguments))
+        return Annotated[(checkable(arguments[0]), *arguments[1:])]
+    inner = tuple(map(checkable, arguments))
     if inner == arguments:
         return annotation
     if origin in (typing.Union, types.UnionType):
@@ -256,6 +261,19 @@ def _literal(annotation: Any, given: tuple[Any, ...]) -> Any:
     plain = tuple([each.value if isinstance(each, enum.Enum) else each for each in given])
     take = AfterValidator(lambda value: known.get((type(value), value), value))
     return Annotated[typing.Literal[plain], take] if members else annotation
+
+
+def _enum(annotation: type[enum.Enum]) -> Any:
+    known: dict[bytes, enum.Enum] = {}
+    for member in annotation:
+        try:
+            shown = to_jsonable_python(member.value)
+        except ValueError:  # of no JSON; pydantic says so in a moment
+            return annotation
+        if shown != member.value and not isinstance(shown, float):
+            known.setdefault(orjson.dumps(shown), member)
+    take = BeforeValidator(lambda value: known.get(orjson.dumps(value), value))
+    return Annotated[annotation, take] if known else annotation
 
 
 def _is_json(default: Any) -> bool:

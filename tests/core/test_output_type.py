@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Optional
@@ -51,6 +51,15 @@ class Colour(enum.Enum):
     RED = "red"
 
 
+class Paper(enum.Enum):
+    A4 = (210, 297)
+    A5 = (148, 210)
+
+
+class Holiday(enum.Enum):
+    MAY_DAY = datetime(2026, 5, 1, tzinfo=UTC).date()
+
+
 WANTED: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "model": (City, {"name": "Rome"}, City(name="Rome")),
     "dataclass": (Point, {"x": 3}, Point(3)),
@@ -70,6 +79,10 @@ WANTED: dict[str, tuple[Any, dict[str, Any], Any]] = {
         Meeting(at=datetime(2026, 3, 1, 12, tzinfo=UTC), rooms=(1,)),
     ),
     "enum": (Colour, {"value": "red"}, Colour.RED),
+    "enum of tuples": (Paper, {"value": [148, 210]}, Paper.A5),
+    "enum of dates": (list[Holiday], {"value": ["2026-05-01"]}, [Holiday.MAY_DAY]),
+    "literal of members": (Literal[Colour.RED], {"value": "red"}, Colour.RED),
+    "iterable": (Iterable[int], {"value": [1, 2]}, [1, 2]),
     "recursive": (Node, {"value": {"name": "a", "inside": [{"name": "b"}]}}, Node(name="a", inside=[Node(name="b")])),
 }
 
@@ -183,7 +196,11 @@ class Plain:
     pass
 
 
-@pytest.mark.parametrize("wanted", [Plain, 5, Callable[[], int], "Nowhere"])
+class Opaque(enum.Enum):
+    ONE = Plain()
+
+
+@pytest.mark.parametrize("wanted", [Plain, Opaque, 5, Callable[[], int], "Nowhere"])
 def test_a_type_without_a_schema_is_refused_by_name(wanted: Any) -> None:
     with pytest.raises(ConfigurationError, match="has no JSON schema"):
         OutputType[Any](wanted)

@@ -168,6 +168,26 @@ def test_the_items_of_an_iterable_are_checked_before_the_handler_runs(sent: Any)
             add.prepare(arguments, None)
 
 
+def test_a_member_whose_value_is_no_json_is_what_the_schema_shows_of_it():
+    class Paper(enum.Enum):
+        A4 = (210, 297)
+        PLAIN = "plain"
+        DATED = dt.date(2026, 5, 1)
+        PRICED = decimal.Decimal("1.50")
+        RAW = b"raw"
+
+    @tool
+    def put(paper: Paper = Paper.A4, others: dict[str, list[Paper]] | None = None) -> Any:
+        return paper, others
+
+    shown: list[Any] = [[210, 297], "plain", "2026-05-01", "1.50", "raw"]
+    assert put.parameters["$defs"]["Paper"]["enum"] == shown
+    assert [put.prepare({"paper": each}, None)()[0] for each in shown] == list(Paper)
+    assert put.prepare({"others": {"a": shown}}, None)() == (Paper.A4, {"a": list(Paper)})
+    with pytest.raises(InvalidArguments, match=r"^\$\.paper: "):
+        put.prepare({"paper": [297, 210]}, None)
+
+
 def test_a_literal_of_an_enums_members_takes_their_values():
     @tool
     def turn(unit: Literal[Unit.CELSIUS], others: list[Literal[Unit.FAHRENHEIT, "k", 1]] | None = None) -> Any:

@@ -19,11 +19,11 @@ from pydantic import (
     ValidationError,
     create_model,
 )
-from pydantic_core import SchemaError
+from pydantic_core import PydanticSerializationError, SchemaError
 
 from ..errors import ConfigurationError, InvalidArguments
 from ..protocols import ToolSpec
-from ..schemas import explain, tidy
+from ..schemas import checkable, explain, tidy
 from .arguments import parse_arguments
 
 __all__ = ["FINAL_ANSWER", "OutputType", "json_in"]
@@ -42,13 +42,14 @@ class OutputType(Generic[T]):
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None  # puts secrets in, where marked
         self._checked: tuple[bytes, T] | None = None  # the newest answer that was found to be valid, and its value
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+            form = checkable(wanted)
+            self._adapter: TypeAdapter[Any] = TypeAdapter(form)
             schema = self._adapter.json_schema()
             self._wrapped = schema.get("type") != "object"
             if self._wrapped:
-                self._adapter = TypeAdapter(create_model("Answer", value=(wanted, ...)))
+                self._adapter = TypeAdapter(create_model("Answer", value=(form, ...)))
                 schema = self._adapter.json_schema()
-        except (PydanticSchemaGenerationError, PydanticUserError, SchemaError) as exc:
+        except (PydanticSchemaGenerationError, PydanticSerializationError, PydanticUserError, SchemaError) as exc:
             raise ConfigurationError(f"output={wanted!r} has no JSON schema: {exc}") from exc
         self.spec = ToolSpec(
             name=FINAL_ANSWER,
