@@ -66,6 +66,22 @@ class TestTools:
     def test_an_object_that_can_be_called_is_taken_when_it_has_a_name(self):
         assert names("scenes:callable_object")[-1] == "callable_object"
 
+    @pytest.mark.parametrize(
+        ("source", "why"),
+        [
+            ("code_that_breaks:anything", "LookupError: no anything"),
+            ("code_that_breaks_when_listed:tools", "ZeroDivisionError"),
+        ],
+    )
+    def test_code_that_breaks_while_it_is_looked_at_is_told_with_its_place(self, folder: Path, source: str, why: str):
+        (folder / "code_that_breaks.py").write_text(
+            "def __getattr__(name): raise LookupError(f'no {name}')\n", encoding="utf-8"
+        )
+        (folder / "code_that_breaks_when_listed.py").write_text("tools = (1 / 0 for _ in 'x')\n", encoding="utf-8")
+        told = refused(source)
+        assert told.startswith(f"--tools {source}: {why}")
+        assert f"{source.partition(':')[0]}.py:1)" in told
+
     @pytest.mark.parametrize("source", ["scenes", "scenes:", ":add", ""])
     def test_what_is_no_reference_is_refused_with_the_form(self, source: str):
         assert "write MODULE:NAME" in refused(source)
@@ -149,6 +165,36 @@ class TestProviders:
         with pytest.raises(ConfigurationError) as caught:
             load_provider(name)
         assert said in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("code", "error"), [("1/0", "ZeroDivisionError"), ("raise SystemExit(3)", "SystemExit"), ("(", "SyntaxError")]
+    )
+    def test_a_package_that_fails_is_refused_whatever_it_raises(self, folder: Path, code: str, error: str):
+        name = f"package_that_fails_with_{error.lower()}"
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(code, encoding="utf-8")
+        with pytest.raises(ConfigurationError, match=f"importing '{name}.models' failed: {error}"):
+            load_provider(f"{name}.models:mine")
+
+    def test_one_that_exits_when_it_is_made_is_refused(self, folder: Path):
+        (folder / "leaves.py").write_text("def model(): raise SystemExit(0)\n", encoding="utf-8")
+        with pytest.raises(ConfigurationError, match="could not be made: SystemExit: 0"):
+            load_provider("leaves:model")
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "said"),
+        [
+            ("SSL_CERT_FILE", "/not/there", "SSL_CERT_FILE is '/not/there', and there is no such file"),
+            ("ALL_PROXY", "bogus://localhost", "it reads HTTP_PROXY, HTTPS_PROXY, ALL_PROXY"),
+        ],
+    )
+    def test_an_environment_that_no_client_can_be_made_in_is_refused(
+        self, variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(ConfigurationError, match=said):
+            load_provider("openai:some-model")
 
     def test_a_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(__import__("sys").modules, "openai", None)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from ..core.limits import Limits
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, ToolbusError
 from ..protocols import Provider
 from ..providers import choose_from_environment, resolve
 from ..providers._resolve import NAMED
@@ -61,7 +61,7 @@ def is_vendor(name: str) -> bool:
 def _provider(name: str) -> Provider:
     module = name.partition(":")[0]
     if module in _VENDORS:
-        return resolve(name)
+        return _resolved(name)
     if ":" not in name or not _is_module(module):
         models = ", ".join(f"{each}:MODEL" for each in NAMED)
         raise ConfigurationError(
@@ -78,10 +78,23 @@ def _provider(name: str) -> Provider:
     return found
 
 
+def _resolved(name: str) -> Provider:
+    certificates = os.environ.get("SSL_CERT_FILE", "")
+    if certificates and not os.path.isfile(certificates):  # noqa: PTH113
+        raise ConfigurationError(f"SSL_CERT_FILE is {certificates!r}, and there is no such file")
+    try:
+        return resolve(name)
+    except ToolbusError:
+        raise
+    except Exception as exc:  # the vendor's client, which reads the environment by itself
+        variables = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+        raise ConfigurationError(f"--provider {name} could not be made: {_said(exc)}; it reads {variables}") from exc
+
+
 def _called(name: str, make: Callable[[], object]) -> object:
     try:
         return make()
-    except Exception as exc:  # the user's code
+    except (Exception, SystemExit) as exc:  # the user's code
         raise ConfigurationError(f"--provider {name} could not be made: {_said(exc)}") from exc
 
 
@@ -91,6 +104,10 @@ def _is_module(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError, AttributeError):
         return False
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of the package that it is in; importing it tells of it
+        return True
 
 
 # ------------------------------------------------------------------------------------------------ tools
@@ -121,7 +138,10 @@ def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., An
     if isinstance(found, Tool) or inspect.isroutine(found):
         return [cast("Callable[..., Any]", found)]
     if isinstance(found, ToolRegistry) or (isinstance(found, Iterable) and not isinstance(found, (str, bytes))):
-        each_of = list(cast("Iterable[Any]", found))
+        try:
+            each_of = list(cast("Iterable[Any]", found))
+        except Exception as exc:  # the user's code
+            raise ConfigurationError(f"--tools {source}: {_said(exc)}") from exc
         if all(isinstance(each, Tool) or (callable(each) and not inspect.isclass(each)) for each in each_of):
             return each_of
     elif callable(found) and not inspect.isclass(found):
@@ -150,6 +170,8 @@ def load_object(reference: str, option: str) -> Any:
             hint = f"; is it {near[0]!r}?" if near else ""
             where = f"module {module_name!r}" if step == 0 else repr(path.rsplit(".", 1)[0])
             raise ConfigurationError(f"{option} {reference}: {where} has no {name!r}{hint}") from exc
+        except Exception as exc:  # the user's code
+            raise ConfigurationError(f"{option} {reference}: {_said(exc)}") from exc
     return found
 
 
