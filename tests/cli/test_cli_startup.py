@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -27,6 +29,38 @@ def test_the_version_is_told_with_the_standard_library_alone():
     assert {each.partition(".")[0] for each in added} - {"toolbus"} <= set(sys.stdlib_module_names)
     assert "importlib.metadata" not in added
     assert not added & {"argparse", "sqlite3"}
+
+
+class Failing(io.StringIO):
+    """A stdout that cannot be written."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__()
+        self._error = error
+
+    def flush(self) -> None:
+        raise OSError(self._error, os.strerror(self._error))
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["store", "list", "--help"]])
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (errno.EPIPE, 141, ""),
+        (errno.ENOSPC, 1, "toolbus: the output could not be written: No space left on device\n"),
+    ],
+)
+def test_what_is_told_of_the_command_itself_may_be_unwritable_too(
+    arguments: list[str],
+    error: int,
+    status: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("sys.stdout", Failing(error))
+    assert cli.main(arguments) == status
+    assert capsys.readouterr().err == told
 
 
 def test_help_imports_argparse_and_none_of_the_library():

@@ -31,15 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments in (["--version"], ["-V"]):
-        print(f"toolbus {_version()}")
-        return 0
     try:
+        if arguments in (["--version"], ["-V"]):
+            return _printed(f"toolbus {_version()}")
         from ._commands import run  # noqa: PLC0415 -- see the module's docstring
 
         return run(arguments)
     except KeyboardInterrupt:  # before a request runs: while modules are imported, or at a prompt
         return 130
+
+
+def _printed(line: str) -> int:
+    try:
+        print(line, flush=True)
+    except OSError as exc:
+        from ._commands import not_written  # noqa: PLC0415 -- see the module's docstring
+
+        return not_written(exc)
+    return 0
 
 
 def _version() -> str:

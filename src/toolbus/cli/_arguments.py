@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 __all__ = ["parse"]
 
@@ -139,6 +139,10 @@ _MCP = "also offer the tools of the MCP servers in this mcpServers file; may be 
 
 class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, and where help is."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Raises `OSError`, which argparse passes over."""
+        print(self.format_help(), end="", file=file, flush=True)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"toolbus: {message} (see {self.prog} --help)\n")

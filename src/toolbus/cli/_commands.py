@@ -10,7 +10,7 @@ from ._arguments import parse
 from ._screen import Screen, open_screen
 from ._text import one_line
 
-__all__ = ["run"]
+__all__ = ["not_written", "run"]
 
 FAILED = 1
 USAGE = 2
@@ -22,6 +22,8 @@ def run(arguments: list[str]) -> int:
         options = parse(arguments)
     except SystemExit as exc:
         return exc.code if isinstance(exc.code, int) else USAGE
+    except OSError as exc:  # help that cannot be written
+        return not_written(exc)
     if options.version:
         from . import main  # noqa: PLC0415 -- the package imports this module
 
@@ -96,12 +98,15 @@ def _told(exc: Exception, screen: Screen, status: int, *, debug: bool, say: bool
 def _ended(status: int, screen: Screen) -> int:
     """The status, unless stdout failed; then a pipe that was closed is passed over in silence."""
     failure = screen.failure
-    if failure is None:
-        return status
+    return status if failure is None else not_written(failure)
+
+
+def not_written(failure: OSError) -> int:
+    """The status where stdout failed. Says why, but for a pipe that nobody reads any more."""
     _forget_stdout()
     if isinstance(failure, BrokenPipeError):
         return 141
-    screen.tell(f"toolbus: the output could not be written: {failure.strerror or failure}")
+    Screen(None, sys.stderr).tell(f"toolbus: the output could not be written: {failure.strerror or failure}")
     return FAILED
 
 
