@@ -48,11 +48,13 @@ def _empty_stage() -> Iterator[None]:
 
 @pytest.fixture
 def toolbus(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """Runs the command. `stdin` is text from a pipe."""
+    """Runs the command. `stdin` is text from a pipe; a surrogate in it is a byte that is no UTF-8."""
     before = (logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
     def run(*arguments: str, stdin: str = "") -> Ended:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        monkeypatch.setattr(
+            "sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8", "surrogateescape")), encoding="utf-8")
+        )
         status = main(arguments)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err or "--debug" in arguments or "TOOLBUS_DEBUG" in os.environ

@@ -5,6 +5,7 @@ import io
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,30 @@ class TestFromAPipe:
         assert (ended.status, ended.out) == (0, "")
         assert "/quit" in ended.err
         assert "There is no command /frob; /help lists them.\n" in ended.err
+
+    def test_a_line_that_is_no_utf_8_is_asked_all_the_same(self, toolbus: Command):
+        scenes.play(text("Coffee."), text("Tea."))
+        ended = toolbus(*PLAYED, stdin="caf\udce9\ntea\n")
+        assert (ended.status, ended.out, ended.err) == (0, "Coffee.\n\nTea.\n", "")
+        assert [asked(each)[-1] for each in scenes.seen] == ["caf\ufffd", "tea"]
+
+    @pytest.mark.parametrize("command", ["ask", "chat"])
+    def test_a_stdin_that_cannot_be_read_is_told(
+        self, command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        with (folder / "write-only").open("w", encoding="utf-8") as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert main([command, "-q"]) == 2
+        told = capsys.readouterr().err
+        assert "read" in told
+        assert "stdin" in told
+        assert "internal" not in told
+
+    @pytest.mark.usefixtures("folder")
+    def test_without_stdin_nothing_is_asked(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("sys.stdin", None)
+        assert main(["chat", "-q"]) == 0
+        assert capsys.readouterr() == ("", "")
 
     def test_a_path_is_no_command(self, toolbus: Command):
         scenes.play(text("Users."))

@@ -48,7 +48,10 @@ def read_question(given: str | None, stdin: TextIO | None) -> str:
     if given is None or given == "-":
         if stdin is None or (given is None and is_terminal(stdin)):
             raise ConfigurationError('there is no question: toolbus ask "QUESTION" (see toolbus ask --help)')
-        given = _read(stdin)
+        try:
+            given = _read(stdin)
+        except OSError as exc:
+            raise ConfigurationError(f"the question cannot be read from stdin: {exc.strerror or exc}") from exc
     question = given.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
     if not question:
         raise ConfigurationError('the question is empty: toolbus ask "QUESTION" (see toolbus ask --help)')

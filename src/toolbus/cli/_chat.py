@@ -7,6 +7,7 @@ import re
 import sys
 from typing import TextIO
 
+from ..errors import ConfigurationError
 from ..events import new_id
 from ._host import Host, Terminated
 from ._narrator import Narrator
@@ -110,9 +111,11 @@ def _read_line(host: Host, screen: Screen, stdout: TextIO, *, by_hand: bool) -> 
     """
     try:
         with host.prompting():
-            line = _prompt(screen, stdout) if by_hand else sys.stdin.readline()
+            line = _prompt(screen, stdout) if by_hand else _next_line()
     except EOFError:
         line = ""
+    except OSError as exc:
+        raise ConfigurationError(f"stdin cannot be read: {exc.strerror or exc}") from exc
     except KeyboardInterrupt:
         if not by_hand:
             raise
@@ -123,6 +126,11 @@ def _read_line(host: Host, screen: Screen, stdout: TextIO, *, by_hand: bool) -> 
             screen.tell("")  # the shell's prompt begins on a line of its own
         return None
     return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
+
+
+def _next_line() -> str:
+    stdin: TextIO | None = sys.stdin
+    return "" if stdin is None else stdin.readline()  # a process may be started without one
 
 
 def _prompt(screen: Screen, stdout: TextIO) -> str:

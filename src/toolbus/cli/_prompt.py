@@ -11,7 +11,14 @@ from typing import TextIO
 
 from ._screen import Screen, can_write, is_terminal
 
-__all__ = ["Questions", "read_line"]
+__all__ = ["Questions", "read_line", "take_any_bytes"]
+
+
+def take_any_bytes(stdin: TextIO | None) -> None:
+    """From here on, have reading not raise for bytes that are not in stdin's encoding: most locales let it."""
+    with contextlib.suppress(OSError, ValueError):  # it is closed, or was read from
+        if isinstance(stdin, io.TextIOWrapper):
+            stdin.reconfigure(errors="surrogateescape")
 
 
 def read_line(screen: Screen, stdout: TextIO, prompt: str) -> str:

@@ -22,6 +22,7 @@ from ._host import Host
 from ._load import load_limits, load_provider, load_tools
 from ._mcp import mcp_tools, warnings_told
 from ._place import LEASE_SECONDS, place_of
+from ._prompt import take_any_bytes
 from ._screen import Screen
 from ._text import clean, one_line
 
@@ -99,6 +100,7 @@ def opened(
 def told_apart(options: argparse.Namespace, screen: Screen) -> Generator[TextIO]:
     """Inside, what is printed and logged goes to stderr. Gives stdout."""
     stdout = sys.stdout
+    take_any_bytes(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr), _logging(options.log_level, screen):
         yield stdout
 
