@@ -139,7 +139,7 @@ class TestUpkeep:
         for name in ("requests", "conversations", "size_bytes"):
             assert would[name] == did[name] > 0
 
-    @pytest.mark.parametrize("when", ["soon", "30", "d", "2026-13-01", "999999-01-01"])
+    @pytest.mark.parametrize("when", ["soon", "30", "d", "2026-13-01", "999999-01-01", "999999w", f"{10**20}w"])
     def test_a_moment_that_is_none_is_refused(self, toolbus: Command, kept: Path, when: str):
         ended = toolbus("store", "prune", "--before", when)
         assert (ended.status, ended.err) == (
@@ -208,6 +208,8 @@ class TestErrors:
             (("list", "--store", "limits.py"), 1, "is no SQLite database"),
             (("show", "nope"), 2, "there is no conversation or request 'nope'"),
             (("import", "limits.py", "--store", "new.db"), 1, "limits.py is no archive"),
+            (("list", "--store", "a" * 300), 2, f"{'a' * 300} cannot be looked for: File name too long"),
+            (("import", "limits.py", "--store", "a" * 300), 1, f"{'a' * 300} cannot be opened: File name too long"),
         ],
     )
     def test_each_is_one_line(self, toolbus: Command, kept: Path, arguments: tuple[str, ...], status: int, said: str):
@@ -221,6 +223,8 @@ class TestErrors:
             2,
             "toolbus: there is no conversation or request 'nope'; toolbus store list shows those\n",
         )
+        ended = toolbus("store", "show", "\udcff")  # a byte that is no text
+        assert (ended.status, ended.err.count("there is no conversation or request")) == (2, 1)
 
     def test_where_nothing_was_kept_yet_that_is_said(self, toolbus: Command, kept: Path):
         for arguments, told in (

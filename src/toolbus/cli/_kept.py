@@ -75,6 +75,7 @@ class KeptStore(SqliteStore):
         return None if found is None else await self.request(found)
 
     async def _named(self, kind: Literal["conversation", "request"], given: str) -> str | None:
+        given = given.encode("utf-8", "replace").decode()  # what no id has, the database would not even look for
         found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given, 2))
         if len(found) > 1:
             raise ConfigurationError(f"several {kind}s begin with {given!r}: give more of the id")
@@ -141,11 +142,19 @@ def existing(options: argparse.Namespace) -> tuple[KeptStore, Place] | None:
     place = place_of(options, os.environ)
     if place is None:
         raise ConfigurationError("TOOLBUS_STORE is none, so nothing is kept; --store PATH names a store")
-    if place.path is None or not place.path.exists():
+    if place.path is None or not _is_there(place.path):
         if place.asked_by:
             raise ConfigurationError(f"{place.asked_by}: there is no store {place.path}")
         return None
     return KeptStore(place.path), place
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is something. Raises `ConfigurationError` where that cannot be looked up."""
+    try:
+        return path.exists()
+    except OSError as exc:
+        raise ConfigurationError(f"{path} cannot be looked for: {exc.strerror or exc}") from exc
 
 
 def _made(place: Place) -> Path:

@@ -47,7 +47,11 @@ def replay_files(options: argparse.Namespace, screen: Screen) -> int:
     """Replay each file and say what came of it; the exit status. Raises `ConfigurationError` for a missing file."""
     paths = [Path(each) for each in options.files]
     for path in paths:
-        if not path.is_file():
+        try:
+            is_there = path.is_file()
+        except OSError as exc:
+            raise ConfigurationError(f"{path} cannot be looked for: {exc.strerror or exc}") from exc
+        if not is_there:
             raise ConfigurationError(f"there is no file {path}")
     status = 0
     for path in paths:

@@ -52,7 +52,10 @@ def look_into_store(options: argparse.Namespace, screen: Screen) -> int:
 
 async def _done(store: KeptStore, command: _Command, options: argparse.Namespace, screen: Screen) -> int:
     async with closing(store):
-        await store.open()
+        try:
+            await store.open()
+        except OSError as exc:  # of a path that no file can have, say
+            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
         return await command(store, options, screen)
 
 
@@ -201,10 +204,12 @@ async def _prune(store: KeptStore, options: argparse.Namespace, screen: Screen) 
 def _moment(given: str) -> float:
     """The moment that `--before` means, an age or a date, in seconds since the epoch. Raises `ConfigurationError`."""
     age = _AGE.fullmatch(given.strip().lower())
-    if age is not None:
-        return time.time() - float(age[1]) * _SECONDS[age[2]]
     try:
-        moment = datetime.fromisoformat(given.strip()).timestamp()
+        if age is None:
+            moment = datetime.fromisoformat(given.strip()).timestamp()
+        else:
+            moment = time.time() - float(age[1]) * _SECONDS[age[2]]
+        _when(moment)  # raises for one before the first year, which cannot be told
     except (ValueError, OverflowError, OSError):
         moment = math.nan
     if math.isnan(moment):
