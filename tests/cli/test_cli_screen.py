@@ -59,6 +59,14 @@ def test_every_line_fits(width: int, mark: str, monkeypatch: pytest.MonkeyPatch)
     assert width < 20 or "12 ms" in err.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("columns", "width"), [("40", 40), ("0", 120), ("-3", 120), ("\u00b2", 120), ("9" * 5000, 120)]
+)
+def test_a_log_is_as_wide_as_columns_says_where_that_can_be(columns: str, width: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert Screen(io.StringIO(), io.StringIO()).width == width
+
+
 def test_a_note_begins_on_its_own_line_when_both_streams_are_one_terminal(terminal: Terminal):
     screen = Screen(terminal, terminal)
     screen.say("half a line")

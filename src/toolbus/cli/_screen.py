@@ -188,7 +188,7 @@ class Screen:
     def width(self) -> int:
         """Columns that a line on stderr may take."""
         if not is_terminal(self._err):
-            return int(os.environ.get("COLUMNS") or 0) if os.environ.get("COLUMNS", "").isdigit() else _LOG_COLUMNS
+            return _columns_asked_for() or _LOG_COLUMNS
         return _columns_of(self._err)
 
     @property
@@ -248,6 +248,14 @@ def write(stream: TextIO | None, text: str) -> None:
         stream.flush()
     except ValueError as exc:  # it is closed
         raise BrokenPipeError(str(exc)) from exc
+
+
+def _columns_asked_for() -> int:
+    """What COLUMNS says; 0 where it says nothing that a line can be cut to."""
+    try:
+        return max(int(os.environ.get("COLUMNS", "")), 0)
+    except ValueError:
+        return 0
 
 
 def _columns_of(terminal: TextIO | None) -> int:
