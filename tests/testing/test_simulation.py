@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -14,7 +15,7 @@ from toolbus.cli import main
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event
 from toolbus.mailbox import Mailbox
-from toolbus.testing.simulation import SimulationFailed, run_seed, simulate
+from toolbus.testing.simulation import SimulationFailed, _parallel, run_seed, simulate
 
 SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 19, 20, 26, 28)]
 """The guarantees that a world can show to be broken."""
@@ -73,6 +74,19 @@ def test_many_seeds_are_counted_together_on_one_process_or_several() -> None:
     assert (together.seeds, together.events, together.checks) == (alone.seeds, alone.events, alone.checks)
     assert (together.outcomes, together.faults, together.requests) == (alone.outcomes, alone.faults, alone.requests)
     assert alone.seeds_per_second > 0
+
+
+def takes_interrupts(_seeds: list[int]) -> list[bool]:
+    return [signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())]
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals of this kind are a Unix thing")
+def test_ctrl_c_is_for_the_process_that_was_started_and_not_for_those_that_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_parallel, "_run_share", takes_interrupts)
+    assert list(_parallel.run_in_processes([1], 1, None)) == [False]
+    assert takes_interrupts([]) == [True]
 
 
 def test_time_that_is_up_begins_no_more_seeds() -> None:

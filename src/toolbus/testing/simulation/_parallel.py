@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 
@@ -32,10 +34,15 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
         while True:
             in_time = seconds is None or time.monotonic() - began < seconds
             while in_time and not failures and len(running) < 2 * jobs and (share := list(islice(left, _SHARE))):
-                running.add(pool.submit(_run_share, share))
+                with _without_interrupts():  # it may start a process
+                    running.add(pool.submit(_run_share, share))
             if not running:
                 break
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+            try:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+            except BaseException:  # Ctrl-C
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             for each in done:
                 found = each.result()
                 if isinstance(found, tuple):
@@ -44,6 +51,19 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
                     yield from found
     if failures:
         raise SimulationFailed(*min(failures))
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Generator[None]:
+    """Inside, Ctrl-C waits; a process that is started inside never gets one, and would only print where it was."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run_share(seeds: list[int]) -> list[SeedReport] | _Failure:
