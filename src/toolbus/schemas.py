@@ -241,8 +241,8 @@ def checkable(annotation: Any) -> Any:
         return list[tuple(map(checkable, arguments)) or Any]  # type: ignore[misc]
     if origin is typing.Literal:
         return _literal(annotation, arguments)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return _enum(cast("type[enum.Enum]", annotation))
+    if isinstance(annotation, enum.EnumMeta):
+        return _enum(annotation)
     if origin is Annotated:
         return Annotated[(checkable(arguments[0]), *arguments[1:])]
     inner = tuple(map(checkable, arguments))
@@ -263,9 +263,9 @@ def _literal(annotation: Any, given: tuple[Any, ...]) -> Any:
     return Annotated[typing.Literal[plain], take] if members else annotation
 
 
-def _enum(annotation: type[enum.Enum]) -> Any:
+def _enum(annotation: Any) -> Any:
     known: dict[bytes, enum.Enum] = {}
-    for member in annotation:
+    for member in cast("Iterable[enum.Enum]", annotation):
         try:
             shown = to_jsonable_python(member.value)
         except ValueError:  # of no JSON; pydantic says so in a moment
