@@ -178,6 +178,54 @@ async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew(told: 
         await call.completed("web__big")
 
 
+@pytest.mark.parametrize("code", [-32600, -32001])  # of the SDKs for Python and for TypeScript
+async def test_a_session_that_was_not_found_is_begun_anew_and_its_call_was_not_carried_out(code: int):
+    knows, connections = True, 0
+
+    def answer(asked: str) -> bytes:
+        nonlocal knows, connections
+        request = json.loads(asked or '{"method": ""}')
+        if request["method"] == "initialize":
+            knows, connections = True, connections + 1
+        if not knows:
+            body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "Session not found"}}
+            return response("404 Not Found", json.dumps(body).encode())
+        if "id" not in request:
+            return response("202 Accepted")
+        body = {"jsonrpc": "2.0", "id": request["id"], "result": RESULTS[request["method"]]}
+        return response("200 OK", json.dumps(body).encode(), mcp_session_id=f"of-{connections}")
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        call = Caller(mcp.registry)
+        await call.completed("web__big")
+        knows = False
+        failed = await call.failed("web__big")
+        assert (failed.retryable, failed.outcome_unknown) == (True, False)
+        assert "Session not found. The call was not carried out" in failed.error
+        await until(lambda: connections == 2 and mcp.status()[0].connected)
+        await call.completed("web__big")
+
+
+@pytest.mark.guarantee("G30")
+@pytest.mark.parametrize("told", [b"202 Accepted", b"200 OK", b"204 No Content"])
+async def test_a_success_without_a_result_says_nothing_of_what_was_done(told: bytes):
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked)
+        if request["method"] == "tools/call":
+            return (
+                b"HTTP/1.1 " + told + b"\r\ncontent-type: text/html\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+        if "id" not in request:
+            return response("202 Accepted")
+        body = {"jsonrpc": "2.0", "id": request["id"], "result": RESULTS[request["method"]]}
+        return response("200 OK", json.dumps(body).encode())
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        failed = await Caller(mcp.registry).failed("web__big")
+        assert (failed.retryable, failed.outcome_unknown) == (False, True)
+        assert failed.error.startswith("The MCP server 'web' gave no answer that can be used: ")
+
+
 async def test_a_tool_that_changes_nothing_may_be_called_again_where_http_refused_it():
     def answer(asked: str) -> bytes:
         request = json.loads(asked)

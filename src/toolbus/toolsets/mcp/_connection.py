@@ -306,10 +306,10 @@ class Connection:
             if exc.code == -32000 or self._live is not live:  # the SDK's own: no answer came
                 self._suspect_it()  # so also speak servers that have been restarted, to whom they knew before
                 raise self._lost(read_only=read_only, why=exc.message) from exc
-            if exc.code == -32600 and exc.message in _SESSION_GONE:
+            if exc.code in _NOT_FOUND and exc.message in _SESSION_GONE:
                 self._on_end()  # it was restarted, and knows nothing of this connection
                 raise ReportedFailure(Failure("error", self._away(exc.message), retryable=True), exc.message) from exc
-            if exc.code in _NOT_SAID:
+            if exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT)):
                 again = read_only and exc.message == _REFUSED
                 if exc.message == _REFUSED:  # and so do others
                     self._suspect_it()
@@ -343,6 +343,8 @@ class Connection:
 
 _NOT_SAID = (-32700, -32603)  # an answer that cannot be read, also for its size, and an internal error
 _REFUSED = "Server returned an error response"  # the SDK's words for all other statuses of HTTP from 400 on
+_NO_RESULT = ("server answered a request with 202", "Unexpected content type")  # the SDK's words, of HTTP's successes
+_NOT_FOUND = (-32600, -32001)  # of a session: the SDK's, and that of servers in TypeScript
 _SESSION_GONE = ("Session terminated", "Session not found")  # the SDK's words for HTTP's 404, and its servers'
 
 
