@@ -243,7 +243,7 @@ async def test_a_tool_that_changes_nothing_may_be_called_again_where_http_refuse
     assert failed.error.endswith("Server returned an error response; it changes nothing, so try again.")
 
 
-async def test_definitions_that_are_none_cost_a_server_those_tools_alone(caplog: pytest.LogCaptureFixture):
+async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those_tools_alone(caplog: pytest.LogCaptureFixture):
     tools: list[Any] = [
         {"name": "bare"},
         {"name": "text", "inputSchema": {"type": "string"}},
@@ -258,7 +258,7 @@ async def test_definitions_that_are_none_cost_a_server_those_tools_alone(caplog:
         request = json.loads(asked)
         if "id" not in request:
             return response("202 Accepted")
-        result = {**RESULTS[request["method"]], "tools": tools}  # and where nobody asks for them
+        result = {**RESULTS[request["method"]], "tools": tools, "nextCursor": ""}  # and where nobody asks for them
         return response("200 OK", json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
 
     async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:

@@ -373,7 +373,7 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
         page = await client.list_tools(cursor=cursor)
         found += page.tools
         cursor = page.next_cursor
-        if cursor is None:
+        if not cursor:  # some servers send an empty text where there is no next page
             return found
         if len(found) > _MOST_TOOLS:
             break
