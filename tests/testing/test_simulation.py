@@ -76,17 +76,15 @@ def test_many_seeds_are_counted_together_on_one_process_or_several() -> None:
     assert alone.seeds_per_second > 0
 
 
-def takes_interrupts(_seeds: list[int]) -> list[bool]:
-    return [signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())]
+def at_interrupts(_seeds: list[int]) -> list[Any]:
+    return [signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())]
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals of this kind are a Unix thing")
-def test_ctrl_c_is_for_the_process_that_was_started_and_not_for_those_that_it_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_parallel, "_run_share", takes_interrupts)
-    assert list(_parallel.run_in_processes([1], 1, None)) == [False]
-    assert takes_interrupts([]) == [True]
+def test_ctrl_c_ends_the_processes_that_run_seeds_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_parallel, "_run_share", at_interrupts)
+    assert list(_parallel.run_in_processes([1], 1, None)) == [signal.SIG_DFL, set()]
+    assert at_interrupts([])[1] == set()
 
 
 def test_time_that_is_up_begins_no_more_seeds() -> None:

@@ -29,7 +29,9 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
     left = iter(seeds)
     failures: list[_Failure] = []
     # Not forked: a process that has threads or loops of its own would take half of them along.
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_at_interrupts
+    ) as pool:
         running: set[Future[list[SeedReport] | _Failure]] = set()
         while True:
             in_time = seconds is None or time.monotonic() - began < seconds
@@ -38,11 +40,7 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
                     running.add(pool.submit(_run_share, share))
             if not running:
                 break
-            try:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-            except BaseException:  # Ctrl-C
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            done, running = wait(running, return_when=FIRST_COMPLETED)
             for each in done:
                 found = each.result()
                 if isinstance(found, tuple):
@@ -55,7 +53,7 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
 
 @contextlib.contextmanager
 def _without_interrupts() -> Generator[None]:
-    """Inside, Ctrl-C waits; a process that is started inside never gets one, and would only print where it was."""
+    """Inside, Ctrl-C waits; in a process that is started inside, until `_end_at_interrupts`."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -64,6 +62,13 @@ def _without_interrupts() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_at_interrupts() -> None:
+    """Have Ctrl-C end this process without a word: with Python's own handler it would tell where it was."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _run_share(seeds: list[int]) -> list[SeedReport] | _Failure:
