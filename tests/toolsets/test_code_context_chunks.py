@@ -64,6 +64,16 @@ def test_python_that_does_not_parse_is_cut_all_the_same(broken: str):
     assert [chunk.text for chunk in chunk_text("a.py", broken)] == ([broken.strip("\n")] if "def" in broken else [])
 
 
+@pytest.mark.parametrize("end", ["\r\r\n", "\r", "\n"])
+def test_carriage_returns_within_python_end_no_line(end: str):
+    source = f'def first():{end}    return 1{end}{end}NAME = """a{end}b"""\n\ndef second():\n    return 2\n'
+    lines = source.split("\n")
+    found = chunk_text("a.py", source)
+    assert found[-1].text.endswith("def second():\n    return 2")
+    for chunk in found:
+        assert chunk.text == "\n".join(lines[chunk.start - 1 : chunk.end])
+
+
 def test_odd_escapes_in_sources_warn_nobody():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
