@@ -2,7 +2,8 @@
 
 Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (leaves at once); `half`, `nothing` and `deep`
 answer with what the SDK cannot read: half of a surrogate pair, a result that is null, lists in 300 lists. With `--fail` it complains
-and leaves before it has said anything; with `--chatty` it says where the answers go, and in Latin-1, that it is there.
+and leaves before it has said anything; with `--chatty` it says where the answers go, and in Latin-1, that it is there,
+and before each answer writes a line of a log, which looks like one.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def main() -> None:
 
 
 def tell(message: dict[str, Any], told: dict[str, Any]) -> None:
+    if "--chatty" in sys.argv:
+        sys.stdout.write(json.dumps({"level": 50, "id": message["id"], "error": "none"}) + "\n")
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}) + "\n")
     sys.stdout.flush()
 

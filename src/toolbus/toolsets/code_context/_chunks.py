@@ -79,9 +79,8 @@ def _python(lines: Sequence[str]) -> list[_Span] | None:
     warnings.filterwarnings("ignore", module=_PARSED_AS)
     spans: list[_Span] = []
     for first, last in _pieces(lines):
-        source = "\n".join(lines[first - 1 : last]).replace(
-            "\r", " "
-        )  # to the parser it would end a line, and not here
+        # To the parser a carriage return ends a line too, and its numbers would be others.
+        source = "\n".join(lines[first - 1 : last]).replace("\r", " ")
         try:
             module = ast.parse(source, _PARSED_AS) if len(source) <= 2 * _PARSED_CHARS else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last is what too many brackets raise

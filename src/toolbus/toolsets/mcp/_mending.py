@@ -86,6 +86,8 @@ def _unreadable(error: ValidationError) -> Any:
         if not isinstance(sent, dict) or "method" in sent or not sent.keys() & {"result", "error"}:
             continue
         answered: Any = cast("dict[str, Any]", sent).get("id")
+        if cast("dict[str, Any]", sent).get("jsonrpc") != "2.0":  # such as a line of a log
+            continue
         if isinstance(answered, (int, str)):
             told = ErrorData(code=_PARSE_ERROR, message=f"Failed to parse it: {problem['msg']}")
             return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=told))
