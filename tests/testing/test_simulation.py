@@ -87,6 +87,17 @@ def test_ctrl_c_ends_the_processes_that_run_seeds_without_a_word(monkeypatch: py
     assert at_interrupts([])[1] == set()
 
 
+def test_processes_that_run_seeds_end_when_the_one_that_started_them_is_gone() -> None:
+    program = (
+        "import os; from toolbus.testing.simulation._parallel import run_in_processes\n"
+        "if __name__ == '__main__':\n for _ in run_in_processes(range(51), 1, None): os._exit(7)"
+    )
+    done = subprocess.run(  # it returns when nobody has its pipes any more
+        [sys.executable, "-c", program], env=without_coverage(), capture_output=True, timeout=30, check=False
+    )
+    assert done.returncode == 7
+
+
 def test_time_that_is_up_begins_no_more_seeds() -> None:
     assert simulate(10_000, seconds=1e-9).seeds == 1
 

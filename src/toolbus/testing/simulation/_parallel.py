@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
+from typing import Any
 
 from ._findings import SeedReport, SimulationFailed
 from ._run import run_seed
@@ -30,7 +33,7 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
     failures: list[_Failure] = []
     # Not forked: a process that has threads or loops of its own would take half of them along.
     with ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_at_interrupts
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_the_others
     ) as pool:
         running: set[Future[list[SeedReport] | _Failure]] = set()
         while True:
@@ -53,7 +56,7 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
 
 @contextlib.contextmanager
 def _without_interrupts() -> Generator[None]:
-    """Inside, Ctrl-C waits; in a process that is started inside, until `_end_at_interrupts`."""
+    """Inside, Ctrl-C waits; in a process that is started inside, until `_end_with_the_others`."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -64,11 +67,20 @@ def _without_interrupts() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_at_interrupts() -> None:
-    """Have Ctrl-C end this process without a word: with Python's own handler it would tell where it was."""
+def _end_with_the_others() -> None:
+    """Have Ctrl-C end this process without a word, which Python's own handler would not; and the end of its parent.
+
+    Of a parent that is killed, processes of a pool do not learn: they would wait for work for ever.
+    """
+    threading.Thread(target=_end_after, args=(multiprocessing.parent_process(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _run_share(seeds: list[int]) -> list[SeedReport] | _Failure:
