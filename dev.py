@@ -44,6 +44,7 @@ import urllib.request
 import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -109,30 +110,39 @@ class SetupError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments say; the exit status."""
+    try:
+        status = _done(arguments)
+        sys.stdout.flush()
+    except SetupError as failure:
+        print(f"dev.py: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status
+
+
+def _done(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "test"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     command, *rest = arguments
     if command == "example" and (not rest or rest[0] not in examples()):
         return list_examples(rest)
-    try:
-        prepare("ask" if command in TOOLBUS_COMMANDS else command)
-        if command in TOOLBUS_COMMANDS:
-            become([str(BIN / "toolbus"), *arguments])
-        if command == "example":
-            os.environ["PYTHONPATH"] = str(ROOT)  # and not its folder: paths that the user gives are the shell's
-            become([str(PYTHON), "-m", f"examples.{rest[0]}", *rest[1:]])
-        if command == "bench":
-            os.environ.update(registry_settings(), UV=str(find_uv()))  # for the runtimes that it compares with
-            become([str(PYTHON), "-m", "benchmarks", *rest], folder=ROOT)
-        if rest:
-            become([str(PYTHON), "-m", "pytest", *rest], folder=ROOT)
-        return check_everything()
-    except SetupError as failure:
-        print(f"dev.py: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    prepare("ask" if command in TOOLBUS_COMMANDS else command)
+    if command in TOOLBUS_COMMANDS:
+        become([str(BIN / "toolbus"), *arguments])
+    if command == "example":
+        os.environ["PYTHONPATH"] = str(ROOT)  # and not its folder: paths that the user gives are the shell's
+        become([str(PYTHON), "-m", f"examples.{rest[0]}", *rest[1:]])
+    if command == "bench":
+        os.environ.update(registry_settings(), UV=str(find_uv()))  # for the runtimes that it compares with
+        become([str(PYTHON), "-m", "benchmarks", *rest], folder=ROOT)
+    if rest:
+        become([str(PYTHON), "-m", "pytest", *rest], folder=ROOT)
+    return check_everything()
 
 
 def become(command: list[str], *, folder: Path | None = None) -> NoReturn:
@@ -143,7 +153,10 @@ def become(command: list[str], *, folder: Path | None = None) -> NoReturn:
     if os.name == "nt":  # there, exec returns to the shell at once
         sys.exit(subprocess.run(command, check=False, env=environment).returncode)
     sys.stdout.flush()
-    os.execve(command[0], command, environment)
+    try:
+        os.execve(command[0], command, environment)
+    except OSError as error:
+        raise SetupError(f"{command[0]} cannot be run: {error.strerror}. Delete {VENV} and run it again.") from error
 
 
 def examples() -> dict[str, str]:
@@ -192,11 +205,11 @@ def activated() -> dict[str, str]:
 
 def prepare(needed: str) -> None:
     """Make the environment hold what `needed`, a name in GROUPS, needs. Costs milliseconds when it does already."""
-    key = fingerprint()
-    if _is_ready(needed, key):
-        return
     began = time.monotonic()
     try:
+        key = fingerprint()
+        if _is_ready(needed, key):
+            return
         STATE.mkdir(exist_ok=True)
         (STATE / ".gitignore").write_text("*\n", encoding="utf-8")
         with only_one():
@@ -204,7 +217,7 @@ def prepare(needed: str) -> None:
                 return
             say(f"setting up {VENV.name} for `{needed}`; the next run needs none of this")
             make_environment(needed, key)
-    except OSError as error:
+    except (OSError, HTTPException, zipfile.BadZipFile) as error:  # HTTPException: a download that was cut short
         raise SetupError(advise(str(error))) from error
     say(f"ready after {time.monotonic() - began:.1f} s")
 
@@ -317,7 +330,10 @@ def find_uv() -> Path:
 
 def locked_package(name: str) -> dict[str, Any]:
     """What the lock file says of one package."""
-    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    try:
+        lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SetupError(f"{ROOT / 'uv.lock'}: {error}. Get the file anew.") from error
     return next(package for package in lock["package"] if package["name"] == name)
 
 

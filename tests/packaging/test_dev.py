@@ -149,6 +149,35 @@ def test_a_set_up_that_fails_is_not_taken_for_done(dev: Any, monkeypatch: pytest
     assert "key" not in json.loads(dev.STAMP.read_text())
 
 
+def test_a_lock_file_that_is_gone_or_damaged_is_told(dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    with pytest.raises(dev.SetupError, match=r"pyproject\.toml"):
+        dev.prepare("ask")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "uv.lock").write_text("<<<<<<< ours", encoding="utf-8")  # a merge that is not finished, say
+    monkeypatch.setattr(dev, "find_uv", lambda: dev.locked_package("uv"))
+    with pytest.raises(dev.SetupError, match=r"uv\.lock: Invalid statement"):
+        dev.prepare("ask")
+
+
+def test_a_command_that_is_gone_from_the_environment_is_told(
+    dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(dev, "BIN", tmp_path)
+    assert dev.main(["ask", "q"]) == 1
+    told = f"dev.py: {tmp_path / 'toolbus'} cannot be run: No such file or directory. Delete {dev.VENV}"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["example"], ["example", "nope"]])
+def test_output_that_nobody_reads_is_passed_over(dev: Any, arguments: list[str], monkeypatch: pytest.MonkeyPatch):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w", encoding="utf-8") as nobody:
+        monkeypatch.setattr("sys.stdout", nobody)
+        assert dev.main(arguments) == (2 if arguments[1:] else 141)
+
+
 def test_what_the_cache_does_not_have_is_asked_of_the_registry(dev: Any, monkeypatch: pytest.MonkeyPatch):
     recorded = dev.run
 
