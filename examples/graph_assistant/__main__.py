@@ -32,8 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="replace")  # a model may write what this terminal cannot show
+    if reconfigure := getattr(sys.stdin, "reconfigure", None):
+        reconfigure(errors="replace")  # what is typed may be in another encoding
     try:
-        return 0 if all(each.ok for each in _answers(options)) else 1
+        status = 0 if all(each.ok for each in _answers(options)) else 1
+        sys.stdout.flush()
+        return status
     except ConfigurationError as wrong:
         print(f"graph_assistant: {wrong}", file=sys.stderr)
         return 2
@@ -43,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as wrong:  # a full disk
+        print(f"graph_assistant: {wrong}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
 
 
 def _answers(options: argparse.Namespace) -> list[RequestResult[None]]:

@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = sys.stdout
     if reconfigure := getattr(out, "reconfigure", None):
         reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
+    if reconfigure := getattr(sys.stdin, "reconfigure", None):
+        reconfigure(errors="replace")  # what is typed may be in another encoding
     if given.debug:
         logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
         logging.getLogger("toolbus").setLevel(logging.DEBUG)
@@ -68,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             if given.provider is None:
                 stack.enter_context(stub_ollama(_WORD_SECONDS * given.pace))
-            return _Program(given, open_screen(out)).run()
+            status = _Program(given, open_screen(out)).run()
+        sys.stdout.flush()
+        return status
     except ConfigurationError as exc:
         print(f"status_chat: {exc}", file=sys.stderr)
         return 2
@@ -78,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return 141
+    except OSError as exc:  # a full disk
+        print(f"status_chat: {exc}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        return 2
 
 
 class _Program:

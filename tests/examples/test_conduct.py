@@ -60,7 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize(("meets", "status"), [(BrokenPipeError, 141), (KeyboardInterrupt, 130)])
+@pytest.mark.parametrize(("meets", "status"), [(BrokenPipeError, 141), (KeyboardInterrupt, 130), (OSError, 2)])
 def test_an_exit_status_means_the_same_in_each(name: str, meets: type[BaseException], status: int, run: Any) -> None:
     assert run(name, ASKED[name], meets)[0] == status
 
@@ -102,6 +102,14 @@ def test_a_terminal_that_knows_ascii_alone_shows_question_marks(run: Any) -> Non
     status, said = run("code_assistant", ASKED["code_assistant"])
     assert status == 0
     assert "? request_code_context token_budget=2000: there is no retriever" in said
+
+
+@pytest.mark.parametrize("name", ["graph_assistant", "status_chat"])
+def test_a_question_that_is_no_utf_8_is_asked_all_the_same(
+    name: str, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
+    assert run(name, ["--chat"])[0] == 0
 
 
 @pytest.mark.parametrize("example", [game_client.__main__, ticket_assistant.chat])
