@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing as closed
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -397,6 +398,18 @@ async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_i
             other.execute("ROLLBACK")
         await store.append(entry("r", 1))
         assert len(await store.facts("r")) == 2
+
+
+@pytest.mark.guarantee("G21")
+def test_a_lock_is_waited_for_until_the_deadline_also_where_the_job_before_had_a_little_less_time(path: Path) -> None:
+    """Who gives up before it is not the one whose time is over: all that were to be written with him would fail."""
+    database = sqlite._Sqlite(path, "process", monotonic() + 0.15, reads=False)
+    with closed(sqlite3.connect(path, isolation_level=None)) as other, closed(database):
+        other.execute("BEGIN IMMEDIATE")
+        database.deadline = monotonic() + 0.23
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            database.begin()
+        assert monotonic() >= database.deadline
 
 
 @pytest.mark.guarantee("G21")

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Literal, TypeAlias
@@ -230,9 +231,12 @@ class _Sqlite(Database):
         return monotonic() > self.deadline
 
     def _wait_for_locks(self) -> None:
-        """Have SQLite wait for locks as long as there is time."""
-        wait = int(min(self.seconds_left, ANSWER_SECONDS) * 1_000)
-        if abs(wait - self._waits) > 100:
+        """Have SQLite wait for locks as long as there is time, or up to a tenth of a second longer.
+
+        Not less: who gives up before the deadline of the oldest append takes along those that have time left.
+        """
+        wait = ceil(min(self.seconds_left, ANSWER_SECONDS) * 1_000)
+        if not wait <= self._waits <= wait + 100:
             self._connection.execute(f"PRAGMA busy_timeout = {wait}")
             self._waits = wait
 
