@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -10,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.store_entries import entry, fact
-from toolbus.errors import StoreError, StoreFormat
+from toolbus.errors import InvalidHistory, StoreError, StoreFormat
 from toolbus.events import Artifact, ToolCallCompleted
-from toolbus.messages import ToolMessage, UserMessage
+from toolbus.messages import Message, ToolMessage, UserMessage, from_anthropic, from_openai, from_openai_responses
 from toolbus.stores import _encoding
 from toolbus.stores._encoding import LARGE_BYTES, digests_in, fact_from, split, turn_of, whole, written
 
@@ -81,6 +82,29 @@ def test_what_no_json_can_carry_is_refused_as_the_stores_error() -> None:
         deep = [deep]
     with pytest.raises(StoreError, match="a turn of conversation 'c' cannot be written"):
         turn_of("c", [UserMessage(content=deep)])
+
+
+CALL: dict[str, Any] = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+IMPORTS: dict[str, Callable[[int], list[Message]]] = {
+    "openai": lambda odd: from_openai([{"role": "assistant", "tool_calls": [{**CALL, "extra": odd}]}]),
+    "anthropic": lambda odd: from_anthropic(
+        [{"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s", "extra": [odd]}]}]
+    ),
+    "responses": lambda odd: from_openai_responses([{"type": "reasoning", "id": "r", "summary": [], "extra": odd}]),
+}
+
+
+@pytest.mark.parametrize("imported", IMPORTS.values(), ids=IMPORTS)
+def test_integers_over_64_bits_that_were_imported_for_a_vendor_are_stored_as_floats_or_refused_at_once(
+    imported: Callable[[int], list[Message]],
+) -> None:
+    for odd, kept in ((10**30, 1e30), (-(2**64), -(2.0**64)), (2**64 - 1, 2**64 - 1)):
+        messages = imported(odd)
+        [(data, _, _)] = turn_of("c", messages).messages
+        assert orjson.dumps(kept) in data
+        assert [_encoding.message_from(data, NO_BLOBS.__getitem__, "it")] == messages
+    with pytest.raises(InvalidHistory, match="an integer has more than 308 digits"):
+        imported(10**400)
 
 
 def test_a_fact_of_a_newer_toolbus_is_refused_by_name() -> None:

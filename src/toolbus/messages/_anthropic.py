@@ -36,6 +36,7 @@ from ._wire import (
     decoded_text,
     list_at,
     mapping_at,
+    of_vendor,
     split_data_url,
     text_at,
     word,
@@ -307,8 +308,8 @@ def _kept(index: int, block: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             orjson.dumps(block)
         except TypeError:
-            return {**block, "input": {MALFORMED: arguments_text(index, block.get("input") or {})}}
-    return block
+            block = {**block, "input": {MALFORMED: arguments_text(index, block.get("input") or {})}}
+    return of_vendor(index, block)
 
 
 def _user_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: IncomingIds) -> list[Message]:

@@ -36,6 +36,7 @@ from ._wire import (
     legal_name,
     list_at,
     mapping_at,
+    of_vendor,
     split_data_url,
     text_at,
     word,
@@ -180,7 +181,7 @@ def from_openai(messages: Sequence[Mapping[str, Any]], *, vendor: str = "openai"
     suffix that makes it unique, and results are paired by position. `developer` counts as `system`. A tool message
     takes its name from its call, and `is_error` from content that is toolbus's own `{"ok":false,...}`. Its `parts` are
     the images and files in its content, and those that `to_openai` put behind the round. Fields of an assistant message
-    that have no place in toolbus are kept in `vendor_data[vendor]` for `to_openai`.
+    that have no place in toolbus are kept in `vendor_data[vendor]` for `to_openai`, integers over 64 bits as floats.
 
     Raises `InvalidHistory` with the index of a message that has an unknown role or a wrongly typed field. Orphans
     and missing results are not looked for (see `toolbus.core.transcript`).
@@ -291,7 +292,7 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
         tool_calls=tuple(calls),
         reasoning=text_at(index, wire.get("reasoning_content") or wire.get("reasoning"), "reasoning")
         or _thoughts(index, wire.get("content")),
-        vendor_data={vendor: kept} if kept else None,
+        vendor_data={vendor: of_vendor(index, kept)} if kept else None,
     )
 
 

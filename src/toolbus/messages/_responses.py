@@ -24,7 +24,7 @@ from ._model import (
 )
 from ._openai import FAILURE, parsable
 from ._response_items import Item, is_reply_item, items_again, read_reply
-from ._wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, split_data_url, text_at, word
+from ._wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, of_vendor, split_data_url, text_at, word
 
 __all__ = ["from_openai_responses", "to_openai_responses"]
 
@@ -183,7 +183,7 @@ def _reply_back(index: int, items: Sequence[Mapping[str, Any]], ids: IncomingIds
         text=reply.text,
         tool_calls=calls,
         reasoning=reply.reasoning,
-        vendor_data={vendor: {_KEY: reply.kept}} if reply.kept else None,
+        vendor_data={vendor: {_KEY: of_vendor(index, reply.kept)}} if reply.kept else None,
     )
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "legal_name",
     "list_at",
     "mapping_at",
+    "of_vendor",
     "split_data_url",
     "text_at",
     "word",
@@ -160,6 +161,32 @@ def arguments_text(index: int, value: Mapping[str, Any]) -> str:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidHistory(index, f"a tool call's arguments are no JSON: {exc}") from exc
+
+
+def of_vendor(index: int, value: Any) -> Any:
+    """What a message keeps for its vendor, as every store can write it: itself, but for integers over 64 bits.
+
+    Each is the nearest float, as most readers of JSON have it (RFC 8259, 6.), and as of a reply that has just come.
+    Raises `InvalidHistory` for one that no float is near to.
+    """
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return _with_floats(index, value)
+    return value
+
+
+def _with_floats(index: int, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_floats(index, each) for key, each in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_floats(index, each) for each in cast("Sequence[Any]", value)]
+    if type(value) is not int or -(2**63) <= value < 2**64:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidHistory(index, "an integer has more than 308 digits, which no number of JSON's has") from None
 
 
 def data_url(media_type: str, data: str) -> str:
