@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -546,3 +548,28 @@ def test_the_tools_describe_themselves_to_a_model(tmp_path: Path) -> None:
         assert not tool.is_async
         for name, schema in tool.parameters["properties"].items():
             assert schema.get("description"), name
+
+
+def test_a_database_in_use_is_never_opened_since_its_process_would_lose_its_locks(
+    tree: Path, opening: str, monkeypatch: pytest.MonkeyPatch
+):
+    opened: list[str] = []
+    really = os.open
+
+    def noted(name: Any, *arguments: Any, **options: Any) -> int:
+        opened.append(Path(name).name)
+        return really(name, *arguments, **options)
+
+    with contextlib.closing(sqlite3.connect(tree / "z.db")) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("CREATE TABLE limits (x)")
+        connection.commit()
+        assert (tree / "z.db-wal").exists()
+        monkeypatch.setattr(os, "open", noted)
+        workspace = Workspace(tree)
+        assert workspace.found("limit")
+        for name in ("z.db", "z.db-wal", "z.db-shm"):
+            with pytest.raises(ToolError, match=f"'{name}' belongs to an SQLite database that is in use"):
+                workspace.lines(name)
+    assert [name for name in opened if name.startswith("z.db")] == []
+    assert "app.py" in opened

@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,8 @@ class Tree:
     def walk(self) -> Iterator[FileEntry]:
         """Every regular file that is not ignored, by name within each directory. Symbolic links are passed over.
 
-        Directories that cannot be listed are passed over as well. Raises `ToolError` when the root is gone.
+        So are directories that cannot be listed, and SQLite databases in use, which must not be opened (`_is_in_use`).
+        Raises `ToolError` when the root is gone.
         """
         try:
             with _directory(self.root, None) as descriptor:
@@ -103,7 +104,7 @@ class Tree:
                     if depth < _MAX_DEPTH:
                         with _directory(*_child(directory, entry.name)) as descriptor:
                             yield from self._walk(descriptor, f"{path}/", rules, depth + 1)
-                elif entry.is_file(follow_symlinks=False):
+                elif entry.is_file(follow_symlinks=False) and not _is_in_use(entry.name, by_name.__contains__):
                     status = entry.stat(follow_symlinks=False)
                     name, parent = _child(directory, entry.name)
                     yield FileEntry(path, status.st_size, name, parent, status.st_mtime_ns)
@@ -147,6 +148,7 @@ class Tree:
                     directory = stack.enter_context(_directory(*_child(directory, part)))
                 if not parts:
                     raise IsADirectoryError
+                _refuse_database(*_child(directory, parts[-1]))
                 handle = stack.enter_context(_opened(*_child(directory, parts[-1])))
             except (OSError, ValueError) as exc:
                 raise self._explain(path, exc) from exc
@@ -193,6 +195,8 @@ class Tree:
     def _explain(self, path: str, exc: Exception) -> ToolError:
         if isinstance(exc, IsADirectoryError):
             return ToolError(f"{path!r} is a directory; call list_files with glob={path.rstrip('/') + '/**'!r}")
+        if isinstance(exc, _InUse):
+            return ToolError(f"{path!r} belongs to an SQLite database that is in use, and is not read")
         if isinstance(exc, (FileNotFoundError, NotADirectoryError)):
             return ToolError(f"no such file: {path!r}{self._suggest(path)}")
         if isinstance(exc, _NotAFile):
@@ -212,6 +216,36 @@ class Tree:
 
 class _NotAFile(OSError):
     """A FIFO, a socket or a device."""
+
+
+class _InUse(OSError):
+    """An SQLite database that somebody has open."""
+
+
+_BESIDE = ("-wal", "-shm")  # what stands beside an SQLite database while it is open
+
+
+def _is_in_use(name: str, is_there: Callable[[str], bool]) -> bool:
+    """Whether a file belongs to an SQLite database that is open, as the store of this process may be.
+
+    A process that opens and closes such a file loses its locks on it, and the database may be damaged then
+    (sqlite.org/howtocorrupt.html, 2.2). So it is told by the names beside it, and not by what is in it.
+    """
+    return any(
+        is_there(name + ending) or (name.endswith(ending) and is_there(name.removesuffix(ending))) for ending in _BESIDE
+    )
+
+
+def _refuse_database(name: str, parent: int | None) -> None:
+    def is_there(each: str) -> bool:
+        try:
+            os.stat(each, dir_fd=parent, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    if _is_in_use(name, is_there):
+        raise _InUse(name)
 
 
 def _is_utf8(name: str) -> bool:
