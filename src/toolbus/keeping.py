@@ -82,6 +82,7 @@ class Keeper:
         self._on_failure = on_failure
         self._kept: dict[str, _Kept] = {}
         self._owed = Owed()
+        self._leaving: set[str] = set()  # requests that do not run any more, of which the store is being told
 
     def keeps(self, request_id: str) -> bool:
         """Whether the request runs here."""
@@ -89,7 +90,7 @@ class Keeper:
 
     def owes(self, request_id: str) -> bool:
         """Whether the store has still to be told how the request was left here, or has ended."""
-        return request_id in self._owed
+        return request_id in self._owed or request_id in self._leaving
 
     def keep(self, session: RequestSession, *, given: int = 0, resumed: RequestRecord | None = None) -> None:
         """Take a request on, before it runs. `given` are how many messages `history=` gave.
@@ -214,6 +215,14 @@ class Keeper:
         kept = self._kept.pop(session.request_id, None)
         if kept is None:
             return False
+        self._leaving.add(session.request_id)
+        try:
+            return await self._let_go(kept, remember)
+        finally:
+            self._leaving.discard(session.request_id)
+
+    async def _let_go(self, kept: _Kept, remember: Callable[[], Awaitable[object]]) -> bool:
+        session = kept.session
         session.note_journaled(whole=kept.has_ended)
         if kept.has_ended or not (kept.written or kept.unwritten):
             return kept.has_ended

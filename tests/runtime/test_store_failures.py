@@ -191,6 +191,32 @@ async def test_an_ending_whose_telling_takes_longer_than_a_result_may_is_told_al
     assert (record.ending, record.owner) == ("abandoned", "")
 
 
+@pytest.mark.guarantee("G06")
+async def test_a_request_that_has_failed_is_not_resumed_here_while_the_store_is_told_so(wall: Wall) -> None:
+    store = Faulty("fails", 6)  # the ending
+    journal: Any = store.journal
+    abandon, asked = journal.abandon, list[str]()
+
+    async def slow(request_id: str, epoch: int) -> bool:
+        asked.append(request_id)
+        await anyio.sleep(3)
+        return await abandon(request_id, epoch)
+
+    journal.abandon = slow
+    async with WORK.runtime(store, Lab()) as runtime:
+        heard = listen(runtime.bus)
+        session = runtime.start(PROMPT)
+        while not asked:
+            await advance(0.1)
+        assert [each.type for each in heard if isinstance(each, ENDINGS)] == ["request_failed"]
+        wall.put_to(wall() + 3_600)  # its lease is over
+        assert await runtime.resume() == []
+        await advance(5)
+        assert (await session.result()).outcome == "failed"
+        record = await journal.request(session.request_id)
+    assert (record.ending, record.epoch) == ("abandoned", 1)
+
+
 async def test_of_what_is_owed_that_which_never_works_keeps_nothing_else_from_the_store() -> None:
     owed, told = Owed(), list[str]()
 
