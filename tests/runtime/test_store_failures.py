@@ -210,7 +210,8 @@ async def test_a_request_that_has_failed_is_not_resumed_here_while_the_store_is_
             await advance(0.1)
         assert [each.type for each in heard if isinstance(each, ENDINGS)] == ["request_failed"]
         wall.put_to(wall() + 3_600)  # its lease is over
-        assert await runtime.resume() == []
+        resumed = await runtime.resume()
+        assert (list(resumed), resumed.held) == ([], 1)
         await advance(5)
         assert (await session.result()).outcome == "failed"
         record = await journal.request(session.request_id)
