@@ -24,6 +24,7 @@ from toolbus.core.secrets import (
     revealed,
 )
 from toolbus.errors import InvalidArguments
+from toolbus.vault import Vault
 
 MARKED = {"type": "string", "writeOnly": True}
 PLAIN = {"type": "string"}
@@ -235,6 +236,15 @@ def test_the_longest_value_counts_and_references_stay_as_they_are() -> None:
     assert mask.mask("abcdef") == "secret:0000000000000000ef"
     assert forms_of("abc") == frozenset()
     assert not mask_of("abc")
+
+
+def test_a_value_stays_hidden_when_another_one_that_is_written_alike_is_forgotten() -> None:
+    vault = Vault(["1234567890"])
+    named = vault.shown("pin 1234567890")
+    vault.hide(1234567890)  # a number, which has a reference of its own
+    for number in range(1_000):
+        vault.hide(f"value {number}")
+    assert vault.shown("pin 1234567890") == named != "pin 1234567890"
 
 
 def test_json_stays_json_and_is_read_for_escapes() -> None:

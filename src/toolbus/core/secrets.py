@@ -260,10 +260,11 @@ class TextMask:
     stay as they are. Costs O(length of the text * forms), without a copy where nothing is found.
     """
 
-    __slots__ = ("_first", "_forms", "has_numbers", "longest")
+    __slots__ = ("_first", "_forms", "_of", "has_numbers", "longest")
 
     def __init__(self) -> None:
         self._forms: dict[str, str] = {}
+        self._of: dict[str, frozenset[str]] = {}  # by reference: values that look alike, as 12345678 and "12345678"
         self._first: set[str] = set()
         self.longest = 0
         self.has_numbers = False  # whether a value could be (part of) a number
@@ -277,11 +278,16 @@ class TextMask:
         if forms:
             self._forms.update(dict.fromkeys(forms, reference))
             self._forms[reference] = reference  # so that no other value is found inside of it
+            self._of[reference] = forms
             self._look()
 
     def discard(self, reference: str) -> None:
         """Look for the value behind `reference` no more."""
+        gone = self._of.pop(reference, frozenset())
         self._forms = {form: each for form, each in self._forms.items() if each != reference}
+        for each, forms in self._of.items():
+            if not gone.isdisjoint(forms):
+                self._forms.update(dict.fromkeys(forms, each))
         self._look()
 
     def _look(self) -> None:
