@@ -157,6 +157,15 @@ def test_pictures_of_older_queries_are_not_sent_any_more() -> None:
     assert len(result.parts) == 1
 
 
+def test_of_an_older_action_that_has_shown_something_it_is_said_that_it_is_left_out() -> None:
+    messages = conversation(turn(0, ("move", "{}", "moved, see here")), turn(1))
+    result = messages[2]
+    assert isinstance(result, ToolMessage)
+    result.parts = (ImagePart(url="data:image/png;base64,AAAA"),)
+    sent = results(checked(history_of(messages, Compression(keep_turns=1)).view()))
+    assert sent == ["moved, see here\n[What was shown with this is left out to save room.]"]
+
+
 # ----------------------------------------------------------------------------------------------------------- by size
 
 

@@ -25,6 +25,7 @@ from .tokens import Tokenizer
 
 __all__ = ["Compression", "CutOldActions", "Edit", "Fold", "Policy", "Seen", "StubOldQueries"]
 
+NOT_SHOWN = "[What was shown with this is left out to save room.]"
 _LEAST_WINDOW = 256  # tokens; less than that holds no instructions and no question
 
 Edit: TypeAlias = tuple[int, str]
@@ -145,7 +146,9 @@ class _Actions(_Ageing):
         self._max_chars = max_chars
 
     def _text(self, aged: Seen) -> str:
-        return shorten(cast("ToolMessage", aged.message).content, self._max_chars)
+        message = cast("ToolMessage", aged.message)
+        text = shorten(message.content, self._max_chars)
+        return f"{text}\n{NOT_SHOWN}".lstrip() if message.parts else text
 
 
 def query_of(seen: Seen) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from typing import cast
 from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall, ToolMessage, UserMessage, user_text
 from ..protocols import ToolSpec
 from .arguments import encodable
-from .compression import Compression, Edit, Fold, Seen, failed_policy, left_out
+from .compression import NOT_SHOWN, Compression, Edit, Fold, Seen, failed_policy, left_out
 from .result_size import most_chars, spec_of
 from .shorten import MIN_CHARS, shorten
 from .state import DEFAULT_RESULT_CHARS, Messages
@@ -36,7 +36,6 @@ _SUMMARY_SHARE = 0.25  # of the window: more of a summary is not sent, or it wou
 _SAID = re.compile(r"(.+)_[so]\d+")  # the ids of what is said to a request while it runs
 _REPLY = re.compile(r"(.+)_r\d+")
 _FAILURES = re.compile(r".+_\d+_n")  # the ids of notes on a round's failures
-_NOT_SHOWN = "[What was shown with this is left out to save room.]"
 _KEPT = "[This result is kept as it is.]"
 _ALIKE_CHARS = 200  # by which a message without an id is known again
 
@@ -434,7 +433,7 @@ class History:
         for index in newest:
             message = cast("ToolMessage", self._entries[index].message)
             if self._tokens > limit and message.parts:
-                self._put(index, f"{message.content}\n{_NOT_SHOWN}".lstrip())
+                self._put(index, f"{message.content}\n{NOT_SHOWN}".lstrip())
 
 
 def _is_note(message: Message) -> bool:
