@@ -207,6 +207,11 @@ def test_the_steps_it_takes_do_not_grow_with_what_there_is(item: Any, monkeypatc
     assert steps[1] <= steps[0] * 1.1 < 30 * 4_000
 
 
+def test_the_bound_holds_for_call_ids_that_are_just_short_enough_to_be_named():
+    for size in range(40, 80):
+        assert len(shorten("x" * 1_000_000, MIN_CHARS, "i" * size)) <= MIN_CHARS
+
+
 def test_a_call_id_that_would_fill_the_bound_is_left_out():
     assert "read_result" not in shorten("x" * 1_000, MIN_CHARS, "i" * 90)
     assert "read_result" in shorten("x" * 1_001, 1_000, "i" * 90)

@@ -49,8 +49,9 @@ def shorten(content: str, max_chars: int, call_id: str = "") -> str:
         if isinstance(value, (list, dict)):
             return _shortened(cast("_Container", value), max_chars, len(content), _hint(call_id, 0, max_chars))
     total = len(content)
-    kept = max_chars - len(_text_mark(total, total, _hint(call_id, total, max_chars)))
-    mark = _text_mark(total - kept, total, _hint(call_id, kept, max_chars))
+    longest = _hint(call_id, total, max_chars)
+    kept = max_chars - len(_text_mark(total, total, longest))
+    mark = _text_mark(total - kept, total, longest and _hint(call_id, kept, max_chars))
     return clean(content[:kept]) + mark
 
 
