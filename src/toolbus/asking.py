@@ -141,6 +141,7 @@ class Asker:
             secrecy.is_lenient = not hasattr(tools, "marked")  # specs alone: see `marked_in`
             secrecy.open_output()
         self._secrecy = keeper.secrecy
+        self.sending.shown = None if self._secrecy is None else self._secrecy.vault.shown
 
     def _masked(self, exc: ToolbusError) -> ToolbusError:
         return exc if self._secrecy is None else self._secrecy.words(exc)

@@ -7,7 +7,7 @@ window, a policy of the application's, a long result, or one of a tool that says
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,7 @@ class Sending:
         "calibration",
         "has_shortened",
         "memo",
+        "shown",
     )
 
     def __init__(self, state: TurnState, options: SessionOptions) -> None:
@@ -75,6 +76,7 @@ class Sending:
         self.has_shortened = False  # whether there is something that the model could read whole (`read_result`)
         self.memo: Memo | None = None
         self.calibration: Calibration | None = None
+        self.shown: Callable[[str], str] | None = None  # takes the secrets out of a summary, where there are any
 
     # ------------------------------------------------------------------------------------------- what is new
 
@@ -182,6 +184,7 @@ class Sending:
             if not isinstance(summary, Summary):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 raise TypeError(f"the summarizer gave a {type(summary).__name__}, not a Summary")  # noqa: TRY301
             text = encodable(summary.text).strip()
+            text = text if self.shown is None else self.shown(text)
         except Exception:
             logger.exception("the history was not summed up", extra={"request_id": self._state.request_id})
             return

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from support.journaled import JournaledStore
 from support.secret_scene import entry_bytes
-from toolbus import Runtime, tool
+from toolbus import Compression, Runtime, Summarizer, tool
 from toolbus.core.secrets import REFERENCE
 from toolbus.errors import ConfigurationError
 from toolbus.messages import ToolMessage
@@ -117,6 +117,22 @@ async def test_instructions_that_a_request_was_given_are_given_again_by_options(
         again = await runtime.resume(options=lambda _request: {"instructions": instructions, "secrets": [VALUE]})
         assert [(await each.result()).text for each in again] == ["ok"]
     assert USED == [VALUE]
+
+
+# ------------------------------------------------------------------------------------------------ in summaries
+
+
+@pytest.mark.guarantee("G19")
+async def test_a_secret_in_a_summary_of_what_has_left_is_hidden_from_the_model() -> None:
+    provider = ScriptedProvider(lambda _request: text("answer " * 100))
+    summarizer = Summarizer(ScriptedProvider(lambda _request: text(f"The password is {VALUE}.")))
+    compression = Compression(max_context_tokens=1000, summarizer=summarizer)
+    async with Runtime(provider, compression=compression, secrets=[("mail", VALUE)]) as runtime:
+        for number in range(6):
+            assert (await runtime.run(f"question {number} " * 20, conversation_id="c")).ok
+    sent = repr([list(each.messages) for each in provider.requests])
+    assert "The password is secret:" in sent
+    assert VALUE not in sent
 
 
 # ------------------------------------------------------------------------------------------------ with a name
