@@ -161,7 +161,8 @@ class Watch:
         limits = options.get("limits") or _DEFAULT_LIMITS
         request = self.requests[event.request_id] = Request(event.request_id, limits)
         request.is_trusted = options.get("approval") is False
-        written = () if self.journal is None else self.journal.written(event.request_id)
+        # One that fails for its store before anything is told here knows nothing of what others have done meanwhile.
+        written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
         if before:
             self._recalls = True
