@@ -249,7 +249,18 @@ class Keeper:
             if kept.has_ended:
                 return True
         # Until the store says that it is ended, it may go on in another process, with its turn.
-        return not await self._settle(kept) or (kept.written > 0 and not kept.is_abandoned)
+        if not await self._settle(kept):
+            return True
+        if kept.is_abandoned:
+            return False
+        return kept.written > 0 or (kept.is_unsure and await self._may_be_there(kept))
+
+    async def _may_be_there(self, kept: _Kept) -> bool:
+        """Whether the store has a request after all, or does not say."""
+        try:
+            return await answered(self.store.request(kept.session.request_id)) is not None
+        except StoreError:
+            return True
 
     async def take(self, request_id: str) -> RequestRecord | None:
         """See `JournalStore.take`. Where nobody knows whether the lease was taken, it is given back in time."""

@@ -218,6 +218,29 @@ async def test_a_request_that_has_failed_is_not_resumed_here_while_the_store_is_
     assert (record.ending, record.epoch) == ("abandoned", 1)
 
 
+@pytest.mark.guarantee("G19")
+async def test_a_turn_is_kept_once_though_its_beginning_failed_here_and_went_on_elsewhere(wall: Wall) -> None:
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    append = journal.append
+    async with WORK.runtime(store, Lab()) as fresh:
+
+        async def breaks(entry: Entry) -> int:
+            journal.append = append
+            await append(entry)
+            wall.put_to(wall() + 3_600)  # so long did it take, and another process has gone on
+            for session in await fresh.resume():
+                await session.result()
+            raise OSError("the connection was lost")
+
+        journal.append = breaks
+        async with WORK.runtime(store, Lab()) as stale:
+            result = await stale.run(PROMPT, conversation_id="c")
+        assert result.outcome == "failed"
+    kept = await store.history("c")
+    assert [each.message_id for each in kept if each.role == "user"] == [f"{result.request_id}_u"]
+
+
 async def test_of_what_is_owed_that_which_never_works_keeps_nothing_else_from_the_store() -> None:
     owed, told = Owed(), list[str]()
 
