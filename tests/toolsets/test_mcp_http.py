@@ -243,7 +243,9 @@ async def test_a_tool_that_changes_nothing_may_be_called_again_where_http_refuse
     assert failed.error.endswith("Server returned an error response; it changes nothing, so try again.")
 
 
-async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those_tools_alone(caplog: pytest.LogCaptureFixture):
+async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those_tools_alone(
+    caplog: pytest.LogCaptureFixture,
+):
     tools: list[Any] = [
         {"name": "bare"},
         {"name": "text", "inputSchema": {"type": "string"}},
