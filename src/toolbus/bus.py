@@ -164,36 +164,38 @@ class EventBus:
             pass
         raise BusError(f"the event loop of this bus has ended; {event.type} was not published")
 
-    def announce(self, event: Event) -> None:
-        """`announce_all`, for one event."""
-        kind = type(event)
-        if kind in self._receivers or kind in self._by_type or self._by_request or self._delivering:
-            self.announce_all((event,))
-        else:
-            self._position += 1  # nobody to tell
-
     def announce_all(self, events: Sequence[Event]) -> None:
-        """Broadcast without arbitration: for sessions, which have claimed what they say. Use `publish`.
-
-        What receivers answer to one comes before the next. All are told; what is the host's is raised behind the last.
-        """
-        if self._delivering:
-            self._queue += [(event, self._depth + 1) for event in events]
-            self._peaks["queued"] = max(self._peaks["queued"], len(self._queue))
-            return
-        if not self._by_request:
+        """`announce`, event by event, and all of them whatever it raises."""
+        if not (self._by_request or self._delivering):
             kinds = {*map(type, events)}
             if kinds.isdisjoint(self._receivers) and kinds.isdisjoint(self._by_type):
                 self._position += len(events)  # nobody to tell
                 return
-        self._delivering = True
+        told = 0
         try:
             for event in events:
+                told += 1
+                self.announce(event)
+        except BaseException:  # the host's: nobody else would tell the others
+            self.announce_all(events[told:])
+            raise
+
+    def announce(self, event: Event) -> None:
+        """Broadcast without arbitration: for sessions, which have claimed what they say. Use `publish`."""
+        if self._delivering:
+            self._queue.append((event, self._depth + 1))
+            self._peaks["queued"] = max(self._peaks["queued"], len(self._queue))
+            return
+        kind = type(event)
+        if kind not in self._receivers and kind not in self._by_type and not self._by_request:
+            self._position += 1  # nobody to tell
+            return
+        self._delivering = True
+        try:
+            self._deliver(event)
+            while self._queue:
+                event, self._depth = self._queue.popleft()
                 self._deliver(event)
-                while self._queue:
-                    answer, self._depth = self._queue.popleft()
-                    self._deliver(answer)
-                self._depth = 0
         finally:
             self._delivering = False
             self._depth = 0
