@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 
+from support.slow_journal import SlowJournal
 from toolbus import EventBus, Limits, RequestSession, Tool
 from toolbus.events import ApprovalRequested, Event, ToolCallFailed, ToolCallRequested
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 
 anyio_backend = virtual_backends()
-
-
-class SlowJournal:
-    """Takes `seconds` for each append that has a fact of `kind` in it, and then raises what it was told to."""
-
-    def __init__(self, kind: str, seconds: float, failure: Exception | None = None) -> None:
-        self.kind, self.seconds, self.failure = kind, seconds, failure
-        self.written: list[str] = []
-
-    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
-        if any(fact.type == self.kind for fact in facts):
-            await anyio.sleep(self.seconds)
-            if self.failure is not None:
-                raise self.failure
-        self.written += [fact.type for fact in facts]
 
 
 class SlowModel:

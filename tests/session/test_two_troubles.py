@@ -13,6 +13,7 @@ import anyio
 import pytest
 from pydantic import BaseModel, field_validator
 
+from support.slow_journal import SlowJournal
 from toolbus import EventBus, Interceptor, Limits, RequestSession, Tool, ToolContext, ToolDispatcher, tool
 from toolbus.errors import BusError
 from toolbus.events import (
@@ -35,21 +36,10 @@ anyio_backend = virtual_backends()
 USED = Usage(output_tokens=7)
 
 
-class Journal:
-    """Takes `seconds` for each append that has a fact of `kind` in it, and then raises what it was told to."""
+class Journal(SlowJournal):
+    """That of requests and of those that their tools make."""
 
     with_sub_requests = True
-
-    def __init__(self, kind: str = "", seconds: float = 0, failure: Exception | None = None) -> None:
-        self.kind, self.seconds, self.failure = kind, seconds, failure
-        self.facts: list[Event] = []
-
-    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
-        if any(fact.type == self.kind for fact in facts):
-            await anyio.sleep(self.seconds)
-            if self.failure is not None:
-                raise self.failure
-        self.facts += facts
 
 
 def external(**options: Any) -> Tool[..., Any]:

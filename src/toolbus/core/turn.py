@@ -17,6 +17,7 @@ every round's start and at every ending (G08).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 import orjson
@@ -118,23 +119,18 @@ def advance(
     facts = facts_of(state, now)
     made = facts.made
     applied = 0
-    for happened in inputs:
-        if state.phase is ENDED:
-            break
-        _ON_INPUT[type(happened)](state, happened, facts, now)
+    for happened in chain(inputs, repeat(None)) if follows else inputs:
+        if happened is None:
+            _follow(state, facts, now)
+        elif state.phase is not ENDED:
+            _ON_INPUT[type(happened)](state, happened, facts, now)
         if len(made) > applied:
             if shown is not None:
                 made[applied:] = shown(made[applied:], happened)
             apply_all(state, made[applied:])
             applied = facts.applied = len(made)
-    while follows:
-        _follow(state, facts, now)
-        if len(made) == applied:
+        elif happened is None:
             break
-        if shown is not None:
-            made[applied:] = shown(made[applied:], None)
-        apply_all(state, made[applied:])
-        applied = facts.applied = len(made)
     return made, facts.own()
 
 

@@ -1,0 +1,33 @@
+"""A journal that is slow, or fails, where a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from toolbus.events import Event
+
+__all__ = ["SlowJournal"]
+
+
+class SlowJournal:
+    """Takes `seconds` for each append that has a fact of `kind` in it, and then raises what it was told to."""
+
+    with_sub_requests = False
+
+    def __init__(self, kind: str = "", seconds: float = 0, failure: Exception | None = None) -> None:
+        self.kind, self.seconds, self.failure = kind, seconds, failure
+        self.facts: list[Event] = []
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+        if any(fact.type == self.kind for fact in facts):
+            await anyio.sleep(self.seconds)
+            if self.failure is not None:
+                raise self.failure
+        self.facts += facts
+
+    @property
+    def written(self) -> list[str]:
+        """The types of what it has, in order."""
+        return [fact.type for fact in self.facts]
