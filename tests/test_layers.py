@@ -53,8 +53,8 @@ def test_a_module_that_has_no_layer_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "src" / "toolbus").rglob("*.py")), ids=lambda path: path.stem)
-def test_no_module_is_longer_than_500_lines(path: Path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, "it has two jobs: name them"
+def test_no_module_is_longer_than_600_lines(path: Path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, "it has two jobs: name them"
 
 
 def copy_with(folder: Path, module: str, line: str) -> Path:

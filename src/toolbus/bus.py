@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import anyio
 import anyio.from_thread
@@ -52,6 +52,11 @@ _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
 _ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed})
 _PAUSES = (ToolCallPaused, ToolCallResumed)
 _logger = logging.getLogger("toolbus.bus")
+
+
+def _ids(request_id: str, call_id: str) -> dict[str, str]:
+    """The extra fields of a log record about a call."""
+    return {"request_id": request_id, "call_id": call_id}
 
 
 class EventBus:
@@ -110,12 +115,15 @@ class EventBus:
         return self._position
 
     def publish(self, event: Event, *, cause: BaseException | None = None) -> bool:
-        """Tell everybody. Returns whether the event was accepted.
+        """Arbitrate an event and broadcast it. Returns whether it was accepted.
 
-        False means: a terminal event for a call that was settled before (it goes out as `ToolCallLate`), or an event
-        addressed to a call or request that nobody opened (`DeadLetter`). `cause`, the exception behind a failure,
-        reaches the session of this process and no listener. Raises `BusError` when receivers publish in circles and in
-        another thread than its loop's, and what a receiver raised that is the host's, after everybody was told.
+        False means: a terminal event for a call that was settled before (it goes out as `ToolCallLate`), an event
+        addressed to a call or request that nobody opened, or a fact that only the session of a running request may
+        publish (`DeadLetter`). True means arbitrated, not durable: what is addressed to a request with a journal is
+        broadcast by its session, after the append (G31); `session.recorded(event)` waits for that. `cause`, the
+        exception behind a failure, reaches the session of this process and no listener. Raises `BusError` when
+        receivers publish in circles and in another thread than its loop's, and what a receiver raised that is the
+        host's, after all listeners were called.
         """
         if threading.get_ident() != self._thread and self._token is not None:
             refuse_elsewhere(self._token, event.type)
@@ -133,18 +141,21 @@ class EventBus:
                 return False
         elif kind in _ADDRESSED:
             if mailbox is None:
-                self._dead_letter(event, "no such request runs here")
-                return False
+                return self.dead_letter(event, "no such request runs here")
             if isinstance(event, ApprovalDecided):
                 if (key := (event.request_id, event.call_id)) not in self._questions:
-                    self._dead_letter(event, "no approval is open")  # nobody asked, or somebody has answered
-                    return False
+                    return self.dead_letter(event, "no approval is open")  # nobody asked, or somebody has answered
                 self._questions.remove(key)
             elif isinstance(event, _PAUSES) and not self.is_open(event.request_id, event.call_id):
-                self._dead_letter(event, "no such call is open")
-                return False
+                return self.dead_letter(event, "no such call is open")
             mailbox.put(event)
-        self.announce(event)
+        elif mailbox is not None and mailbox.publishes_facts and event.is_fact:
+            return self.dead_letter(event, "only the session of a running request publishes its facts")
+        else:
+            self.announce(event)
+            return True
+        if mailbox is None or not mailbox.publishes_inputs:
+            self.announce(event)
         return True
 
     def publish_threadsafe(self, event: Event) -> bool:
@@ -277,7 +288,7 @@ class EventBus:
         """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes `DeadLetter`."""
         self._questions.add((mailbox.request_id, question.call_id))
         if not self.wants(ApprovalRequested, mailbox.request_id):
-            ids = {"request_id": mailbox.request_id, "call_id": question.call_id}
+            ids = _ids(mailbox.request_id, question.call_id)
             _logger.warning("%s waits for approval, and nobody listens for ApprovalRequested", question.name, extra=ids)
 
     def claim(self, request_id: str, call_id: str) -> bool:
@@ -287,18 +298,21 @@ class EventBus:
         if mailbox is None:
             return False
         mailbox.open_calls -= 1
-        self._remember(key, mailbox.late)
+        self._remember(key, mailbox)
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
-        """Take a call on, and be told when somebody else settles it: how an executor learns that it may stop.
+        """Take a call on. `settled` is called when somebody else settles it, so that the executor can stop.
 
-        False when another executor has taken it on, or it is settled already: then leave it alone. `settled` is
+        False when the call is not to be run here: another executor has taken it on, it is settled already, or nobody
+        opened it on this bus, so that its request was forged or came from elsewhere (the log says so). `settled` is
         called once, inline, before the terminal event is broadcast; it must be quick and not publish. What it raises
         is logged.
         """
         key = (request_id, call_id)
-        if key in self._watched or (key in self._settled and key not in self._open):
+        if key in self._watched or key not in self._open:
+            if key not in self._watched and key not in self._settled:
+                _logger.warning("call %s was not run: no session here has opened it", call_id, extra=_ids(*key))
             return False
         self._watched[key] = settled
         return True
@@ -317,28 +331,28 @@ class EventBus:
         if mailbox is not None:
             mailbox.open_calls -= 1
             mailbox.put(event, cause)
-            self._remember(key, mailbox.late)
+            self._remember(key, mailbox)
             return True
-        late = self._settled.get(key)
-        if late is None:
-            self._dead_letter(event, "no such call is open")
-            return False
+        how = self._settled.get(key)
+        if how is None:
+            return self.dead_letter(event, "no such call is open")
         self._late += 1
-        if late == "drop":
+        if how == "drop":
             return False
         completed = isinstance(event, ToolCallCompleted)
-        self.announce(
-            ToolCallLate(
-                **self._envelope(event),
-                call_id=event.call_id,
-                name=event.name,
-                late=event.type,
-                content=event.content if completed else "",
-                parts=event.parts if completed else (),
-                error="" if completed else event.error,
-                for_next_turn=late == "next_turn",
-            )
+        late = ToolCallLate(
+            **self._envelope(event),
+            call_id=event.call_id,
+            name=event.name,
+            late=event.type,
+            content=event.content if completed else "",
+            parts=event.parts if completed else (),
+            error="" if completed else event.error,
+            for_next_turn=how == "next_turn",
         )
+        mailbox = self._mailboxes.get(event.request_id)
+        if mailbox is None or not mailbox.holds(late):
+            self.announce(late)
         return False
 
     def _envelope(self, event: Event) -> dict[str, Any]:
@@ -355,10 +369,12 @@ class EventBus:
             "metadata": event.metadata,
         }
 
-    def _remember(self, key: _Key, late: LateResults) -> None:
+    def _remember(self, key: _Key, mailbox: Mailbox) -> None:
         if self._questions:
             self._questions.discard(key)
-        self._settled[key] = late
+        if mailbox.publishes_inputs:
+            mailbox.unpublished.add(key[1])
+        self._settled[key] = mailbox.late
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
             self._settled.pop(self._settled_order.popleft(), None)
@@ -366,13 +382,14 @@ class EventBus:
             try:
                 settled()
             except Exception:  # an executor's fault must not lose the result that its call was settled with
-                _logger.exception("the watch on call %s failed", key[1], extra={"request_id": key[0]})
+                _logger.exception("the watch on call %s failed", key[1], extra=_ids(*key))
 
-    def _dead_letter(self, event: Event, reason: str) -> None:
+    def dead_letter(self, event: Event, reason: str) -> Literal[False]:
+        """Announce that `event` was not accepted, and log it. For sessions: inputs that came too late to matter."""
         self._dead += 1
         call_id: str = getattr(event, "call_id", "")
-        extra = {"request_id": event.request_id, "call_id": call_id, "event_id": event.event_id}
-        _logger.warning("%s was addressed to nobody: %s", event.type, reason, extra=extra)
+        extra = {**_ids(event.request_id, call_id), "event_id": event.event_id}
+        _logger.warning("%s was not accepted: %s", event.type, reason, extra=extra)
         self.announce(
             DeadLetter(
                 **self._envelope(event),
@@ -382,6 +399,7 @@ class EventBus:
                 reason=reason,
             )
         )
+        return False
 
     # --------------------------------------------------------------------------------------------- listening
 

@@ -5,39 +5,21 @@ Belongs to `toolbus.session`, for what must not happen: a bug of ours, or a jour
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .bus import EventBus
 from .core.facts import result_message, spent_so_far
 from .core.reducer import add_spent
 from .core.state import CallState, Phase, TurnState
 from .core.transcript import repair
-from .errors import LeaseLost
-from .events import Event, TerminalEvent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from .events import TerminalEvent, ToolCallCompleted, ToolCallFailed
 from .mailbox import Mailbox
 
-__all__ = ["settle_broken", "told_all_the_same"]
-
-_TERMINAL = (ToolCallCompleted, ToolCallFailed)
-
-
-def told_all_the_same(facts: Sequence[Event], exc: BaseException) -> list[Event]:
-    """Of facts that are applied and may not be written, those that have to be told: `exc` is why.
-
-    Of a journal that fails, how calls have ended, since nobody else will tell any more; but none where another process
-    does. When a task is cancelled by asyncio itself, which knows no shield, all but calls that were to begin.
-    """
-    if isinstance(exc, LeaseLost):
-        return []
-    if isinstance(exc, Exception):
-        return [fact for fact in facts if isinstance(fact, _TERMINAL)]
-    return [fact for fact in facts if not isinstance(fact, ToolCallRequested)]
+__all__ = ["settle_broken"]
 
 
 def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, tells: bool = True) -> None:
     """Take the results that have come, answer the calls that are open, and close the turn with a valid transcript.
 
-    `tells` is whether listeners hear of these answers: not where another process goes on with the request.
+    `tells` is whether listeners hear of these answers: not of a request with a journal, which has none of them (G31).
     """
     for event in mailbox.drain() if mailbox is not None else ():
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)) and event.call_id in state.open_calls:

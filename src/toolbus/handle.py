@@ -34,7 +34,7 @@ from .messages import Message
 from .outcome import RequestResult, result_from
 from .protocols import LateResults, RequestView
 from .secrecy import Secrecy
-from .storage import FactReader
+from .storage import FactReader, Journal
 from .subscriptions import EventT, Subscription
 from .text_stream import TextStream
 from .vault import NamedSecret, Vault
@@ -55,13 +55,17 @@ class SessionHandle:
         "_bus",
         "_done",
         "_is_accepted",
+        "_journal",
         "_late",
         "_mailbox",
         "_parent_id",
         "_past",
+        "_progress",
         "_raise",
         "_result",
         "_state",
+        "_taken",
+        "_unheard",
         "conversation_id",
         "request_id",
         "secrecy",
@@ -72,6 +76,7 @@ class SessionHandle:
         bus: EventBus,
         state: TurnState,
         *,
+        journal: Journal | None = None,
         raise_on_failure: bool,
         late_results: LateResults = "event",
         parent_id: str = "",
@@ -89,7 +94,11 @@ class SessionHandle:
         self._done: anyio.Event | None = None
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
-        self._past: FactReader | None = None
+        self._journal = journal
+        self._past = journal if journal is not None and isinstance(journal, FactReader) else None
+        self._unheard: Sequence[Event] = ()  # facts that are applied, and not known to be in the journal
+        self._taken: set[str] = set()  # the ids of inputs that are facts of a request with a journal
+        self._progress: anyio.Event | None = None  # set after each step, for those who wait for one
         self._above: SessionHandle | None = None  # the request whose vault is this one's too
         self.secrecy: Secrecy | None = None  # until there is a secret to keep
         if secrets:
@@ -189,6 +198,39 @@ class SessionHandle:
         if not self._is_accepted and self._result is not None and isinstance(self._result.error, StoreError):
             raise self._result.error
 
+    async def recorded(self, event: Event) -> bool:
+        """Wait until `event`, which was published for this request, is durable. Returns whether the request took it.
+
+            if bus.publish(decision) and await session.recorded(decision): ...  # it survives a restart
+
+        True once the journal has it, and at once for a request without a journal, which records nothing. False for one
+        that the request had no use for any more: it went out as `DeadLetter`. What is said to a request while its
+        model is asked is recorded after the reply. Cancelling the wait cancels nothing else. Raises the `StoreError`
+        for which the journal could not take it. With `on_store_failure="warn"`, True may come before the store has it.
+        """
+        if self._journal is None:
+            return True
+        while self._result is None and self._is_pending(event):
+            if self._progress is None:
+                self._progress = anyio.Event()
+            await self._progress.wait()
+        if event.event_id in self._taken and not self._is_pending(event):
+            return True
+        if self._result is not None and isinstance(self._result.error, StoreError):
+            raise self._result.error
+        return False
+
+    def _is_pending(self, event: Event) -> bool:
+        """Whether an input waits for its step, or its step for the journal."""
+        if self._mailbox is not None and event in self._mailbox:
+            return True
+        return any(each.event_id == event.event_id for each in self._unheard)
+
+    def _wake_recorded(self) -> None:
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
+
     def note_journaled(self, *, whole: bool) -> None:
         """Whether the journal has all facts of a request that has ended here. For who keeps it."""
         if self._result is not None:
@@ -201,7 +243,7 @@ class SessionHandle:
 
     def _wake(self) -> None:
         """The result is there: whoever waits for anything may go on."""
-        for waits in (self._accepted, self._done):
+        for waits in (self._accepted, self._done, self._progress):
             if waits is not None:
                 waits.set()
 
@@ -261,7 +303,7 @@ class SessionHandle:
         def is_over(event: Event) -> bool:
             return isinstance(event, _ENDINGS) and event.request_id == request_id
 
-        count, journal = self._state.facts, self._past
+        count, journal = self._state.facts - len(self._unheard), self._past
         subscription = self._bus.subscribe(
             *kinds,
             request_id=request_id,
@@ -287,5 +329,7 @@ class SessionHandle:
             view = cast("RequestView", self)  # every handle is an actor's
             self._mailbox = self._bus.open_mailbox(self.request_id, view, parent_id=self._parent_id)
             self._mailbox.late = self._late
+            self._mailbox.publishes_facts = True
+            self._mailbox.publishes_inputs = self._journal is not None
             self._mailbox.told = None if self.secrecy is None else self.secrecy.told
         return self._mailbox

@@ -359,5 +359,6 @@ class Keeper:
 
 
 def _joined(before: Entry, after: Entry) -> Entry:
-    """Two entries of one request as one."""
-    return replace(before, facts=[*before.facts, *after.facts], ending=after.ending, turn=after.turn)
+    """Two entries of one request as one. `after` may repeat the end of `before`, whose write was cut short."""
+    facts = [*before.facts[: after.seq - before.seq], *after.facts]
+    return replace(before, facts=facts, ending=after.ending, turn=after.turn)

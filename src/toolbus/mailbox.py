@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import anyio
 
-from .events import CancelRequested, Event, SteeringAdded, ToolCallCompleted, ToolCallFailed
+from .events import CancelRequested, Event, ToolCallCompleted, ToolCallFailed, ToolCallLate
 from .protocols import LateResults, RequestView
 
 __all__ = ["Mailbox"]
@@ -22,9 +22,27 @@ class Mailbox:
     each event that comes in, at once and in the publisher's stack: it must only wake its session. `open_calls` is how
     many calls wait for their terminal event; the bus counts them. `late` says what becomes of second results. `told`
     gives an event that is published for the request without its secrets; None for a request that has none.
+
+    `publishes_facts` says that the owner is a session, which alone publishes the facts of its request. With
+    `publishes_inputs` it broadcasts what is put here too, after its journal has it (G31): `unpublished` are the calls
+    that are settled and whose terminal event is not broadcast yet. A late result of one of them waits for it.
     """
 
-    __slots__ = ("_causes", "_items", "_woken", "late", "on_put", "open_calls", "request_id", "told", "view")
+    __slots__ = (
+        "_causes",
+        "_items",
+        "_late_results",
+        "_woken",
+        "late",
+        "on_put",
+        "open_calls",
+        "publishes_facts",
+        "publishes_inputs",
+        "request_id",
+        "told",
+        "unpublished",
+        "view",
+    )
 
     def __init__(self, request_id: str, view: RequestView | None) -> None:
         self.request_id = request_id
@@ -33,6 +51,10 @@ class Mailbox:
         self.late: LateResults = "event"
         self.on_put: Callable[[Event], object] | None = None
         self.told: Callable[[Event], Event] | None = None
+        self.publishes_facts = False
+        self.publishes_inputs = False
+        self.unpublished: set[str] = set()
+        self._late_results: list[ToolCallLate] = []
         self._items: list[Any] = []  # a deque takes half a kilobyte while it is empty
         self._woken: anyio.Event | None = None
         self._causes: dict[str, BaseException] | None = None  # until there is one
@@ -49,6 +71,30 @@ class Mailbox:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __contains__(self, event: Event) -> bool:
+        return any(each.event_id == event.event_id for each in self._items)
+
+    def holds(self, late: ToolCallLate) -> bool:
+        """Keep a late result until its call's terminal event is broadcast. False when it can be broadcast now."""
+        if late.call_id not in self.unpublished:
+            return False
+        self._late_results.append(late)
+        return True
+
+    def published(self, facts: Sequence[Event]) -> Sequence[ToolCallLate]:
+        """Note that the owner has broadcast `facts`. Returns the late results that waited for one of them."""
+        self.unpublished.difference_update(
+            [each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+        )
+        late, self._late_results = self._late_results, []
+        return [each for each in late if not self.holds(each)]
+
+    def close(self) -> Sequence[ToolCallLate]:
+        """The owner broadcasts nothing more. Returns the late results that still waited."""
+        self.unpublished.clear()
+        late, self._late_results = self._late_results, []
+        return late
 
     def has(self, kind: type[Event]) -> bool:
         """Whether an event of `kind` came in since the last time."""
@@ -76,14 +122,6 @@ class Mailbox:
             events.sort(key=_is_asked)
         return events
 
-    def drain_what_counts(self, *, goes_on: bool = False) -> list[Any]:
-        """`drain`, when the request is given up: what is done and why it ends; no call may begin any more.
-
-        With `goes_on`, which it will elsewhere, what was said to it as well; an answered question is asked again there.
-        """
-        kinds = (*_COUNTS, SteeringAdded) if goes_on else _COUNTS
-        return [event for event in self.drain() if isinstance(event, kinds)]
-
     def cause(self, call_id: str) -> BaseException | None:
         """The exception behind a call's failure, where it was raised in this process."""
         return None if self._causes is None else self._causes.get(call_id)
@@ -97,9 +135,6 @@ class Mailbox:
             await self._woken.wait()
         finally:
             self._woken = None
-
-
-_COUNTS = (ToolCallCompleted, ToolCallFailed, CancelRequested)
 
 
 def _is_asked(event: Event) -> bool:

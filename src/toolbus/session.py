@@ -29,7 +29,7 @@ from .core.turn import (
     advance,
     pending,
 )
-from .crash import settle_broken, told_all_the_same
+from .crash import settle_broken
 from .errors import ConfigurationError, LeaseLost, StoreUnavailable, ToolbusError
 from .events import (
     ApprovalRequested,
@@ -40,8 +40,10 @@ from .events import (
     RequestFailed,
     RequestResumed,
     StatusChanged,
+    SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallRequested,
     new_id,
 )
 from .handle import SessionHandle
@@ -57,7 +59,6 @@ from .outcome import RequestResult, result_from
 from .protocols import Journal, Provider, ToolSource
 from .sending import Sending
 from .status import StatusTeller
-from .storage import FactReader
 
 __all__ = ["RequestSession"]
 
@@ -87,7 +88,6 @@ class RequestSession(SessionHandle):
         "_call",
         "_clock",
         "_error",
-        "_journal",
         "_logs",
         "_scope",
         "_status",
@@ -130,7 +130,6 @@ class RequestSession(SessionHandle):
         self.metadata: Mapping[str, Any] | None = get("metadata")
         self.tools: ToolSource = tool_source(tools)
         self.options = options
-        self._journal = journal
         prompt = identified(prompt, request_id)
         self.beginning = Beginning(prompt, parent, prepare)
         self.providers = provider_list(provider)
@@ -141,12 +140,12 @@ class RequestSession(SessionHandle):
         super().__init__(
             bus,
             state,
+            journal=journal,
             raise_on_failure=raise_on_failure,
             late_results=get("late_results", "event"),
             parent_id=parent[0] if parent else "",
             secrets=get("secrets"),
         )
-        self._past = journal if journal is not None and isinstance(journal, FactReader) else None
         self._asker = Asker(state, self.providers, options)
         self.interceptors: Sequence[Interceptor] = self._asker.interceptors
         self.sending: Sending = self._asker.sending
@@ -247,6 +246,8 @@ class RequestSession(SessionHandle):
             try:
                 if self._state.ending is None:
                     await self._abandon(by_host=by_host)
+                elif self._unheard and self._error is None:  # asyncio has cut the write of the ending short
+                    await self._last_step([])
             except Exception as exc:  # however it broke: nobody may wait for ever
                 self._crash(exc)
             finally:
@@ -299,19 +300,28 @@ class RequestSession(SessionHandle):
     async def _step(self, inputs: Sequence[Input], now: float) -> None:
         """One step of the machine: decide and apply; claim what is ours; write; publish."""
         facts, own = self._advance(inputs, now)
-        if not facts:
-            return
         if self._journal is not None:
-            try:
-                await self._write(self._journal, facts)
-            except BaseException as exc:
-                if told := told_all_the_same(facts, exc):
-                    self._publish(told, told_all_the_same(own, exc))
-                raise
-        self._publish(facts, own)
+            await self._record(self._journal, facts)
+            self._wake_recorded()
+        elif facts:
+            self._publish(facts, own)
+
+    async def _record(self, journal: Journal, facts: Sequence[Event], *, starts_calls: bool = True) -> None:
+        """Write a step, then publish it as written, inputs included (G31).
+
+        Facts whose write was cut short are written, and published, with the next ones. `starts_calls` is whether calls
+        may still begin.
+        """
+        if facts:
+            self._unheard = [*self._unheard, *facts]
+        if not self._unheard:
+            return
+        await self._write(journal, self._unheard)
+        heard, self._unheard = self._unheard, ()
+        self._publish(heard, heard if starts_calls else [f for f in heard if not isinstance(f, ToolCallRequested)])
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
-        """Append to the journal. Shielded, since facts that are applied have to be told; bounded, since it is."""
+        """Append to the journal. Shielded, since facts that are applied have to be published; bounded, since it is."""
         state = self._state
         with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
             size_bytes = await journal.append(self.request_id, state.facts - len(facts), facts)
@@ -330,11 +340,20 @@ class RequestSession(SessionHandle):
             # A person's decision, and what was begun elsewhere, is for the tools as they are now.
             state.tools = self._asker.known(self.tools)
         facts, own = advance(state, inputs, now, follows=follows, shown=None if secrecy is None else secrecy.facts)
+        if self._journal is not None:
+            said = {each.event_id: each for each in inputs if isinstance(each, Event)}
+            self._taken.update(said.keys() & {fact.event_id for fact in facts})
+            self._refuse([each for event_id, each in said.items() if event_id not in self._taken])
         if not _ARBITRATED.isdisjoint(map(type, own)):
             for fact in own:
                 if type(fact) in _ARBITRATED:
                     self._arbitrate(fact)
         return facts, own
+
+    def _refuse(self, inputs: Sequence[Event]) -> None:
+        """Say of inputs that the request does not take that it does not."""
+        for each in inputs:
+            self._bus.dead_letter(each, "the request had no use for it any more")
 
     def _arbitrate(self, fact: Event) -> None:
         """Open a reply's calls on the bus, or a question; or claim a call that the machine has settled itself."""
@@ -363,6 +382,8 @@ class RequestSession(SessionHandle):
         finally:  # whatever a listener raises that is the host's
             if is_last:
                 self._bus.announce(own[-1])
+            if self._mailbox is not None and self._mailbox.unpublished:
+                self._bus.announce_all(self._mailbox.published(facts))
         if self.beginning.asked and isinstance(facts[0], RequestResumed):
             # By another process, and nobody has answered; also not while this was written.
             asked = [each for each in self.beginning.asked if self._bus.is_open(self.request_id, each.call_id)]
@@ -437,35 +458,58 @@ class RequestSession(SessionHandle):
         if by_host:  # its caller has given it up, though it be left in the same moment; or the runtime goes down
             why = "" if self._state.phase is NEW else self.when_cancelled
             self.leaves = why and (self.leaves or why)
-        mailbox = self._mailbox or Mailbox(self.request_id, None)
         if self.leaves:
             try:
-                while inputs := mailbox.drain_what_counts(goes_on=True):  # writing takes time, in which more may come
+                while inputs := self._drain(SteeringAdded):  # writing takes time, in which more may come
                     await self._last_step(inputs)
             finally:  # asyncio may cancel once more
-                settle_broken(self._bus, self._state, mailbox, self._clock(), tells=False)
+                self._settle_broken()
                 self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
             return
-        inputs = mailbox.drain_what_counts()
+        inputs = self._drain()
         if self._state.phase is NEW:
             inputs.insert(0, self.beginning.given_up(self._state, self.tools, self.interceptors))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
         await self._last_step(inputs)
 
+    def _drain(self, *kinds: type[Event]) -> list[Any]:
+        """What has come for a request that is given up: what is done, why it ends, and inputs of these `kinds`.
+
+        No call may begin any more, so that the rest is refused. A question that was answered is asked again elsewhere.
+        """
+        inputs = [] if self._mailbox is None else self._mailbox.drain()
+        counts = (ToolCallCompleted, ToolCallFailed, CancelRequested, *kinds)
+        if self._journal is not None:
+            self._refuse([each for each in inputs if not isinstance(each, counts)])
+        return [each for each in inputs if isinstance(each, counts)]
+
     async def _last_step(self, inputs: Sequence[Input]) -> None:
-        """Write what the inputs mean, if that can be (else the log says why), and tell it unless left."""
-        facts, own = self._advance(inputs, self._clock(), follows=not self.leaves)
+        """Write and publish what the inputs mean. The log says why that cannot be written: see `_end_unwritten`."""
+        facts, own = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else ([], [])
+        if self._journal is None:
+            self._publish(facts, own)
+            return
         try:
-            if self._journal is not None and facts:
-                await self._write(self._journal, facts)
+            await self._record(self._journal, facts, starts_calls=False)
         except LeaseLost as exc:  # another process tells how it ends
             self.leaves = str(exc)
         except Exception as exc:
             self._error = exc if isinstance(exc, ToolbusError) else None
             logger.error("the last facts were not written", exc_info=exc, extra={"request_id": self.request_id})
-        finally:  # asyncio may cancel once more, and nobody else would tell
-            if facts and not self.leaves:
-                self._publish(facts, own)
+        finally:  # asyncio may cancel once more, and nobody else would say that the request has ended
+            if self._unheard and not self.leaves:
+                self._end_unwritten()
+
+    def _end_unwritten(self) -> None:
+        """Say how a request ended here whose journal has not taken that; of what else is not in it, nothing (G31)."""
+        ending = self._state.ending
+        if ending is not None and self._mailbox is not None:  # else another request has its id, and its listeners
+            self.status.tell(ending)
+            self._bus.announce(ending)
+
+    def _settle_broken(self) -> None:
+        """Settle what is open, and have what listeners heard of it agree with the journal, if there is one."""
+        settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=self._journal is None)
 
     def _crash(self, exc: Exception) -> None:
         """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
@@ -473,18 +517,20 @@ class RequestSession(SessionHandle):
             logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
         state = self._state
         self._clock = self._bus.clock  # it may have broken before there was one
-        lost = isinstance(exc, LeaseLost)  # then another process tells how it ends
-        settle_broken(self._bus, state, self._mailbox, self._clock(), tells=not lost)
+        self._settle_broken()
         self._error = self._as_told(exc)
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
-        self.leaves = str(exc) if lost else ""
-        if not lost and self._mailbox is not None:  # else another request has its id, and its listeners
-            self.status.tell(state.ending)
-            self._bus.announce(state.ending)
+        is_lost = isinstance(exc, LeaseLost)  # then another process tells how it ends
+        self.leaves = str(exc) if is_lost else ""
+        if not is_lost:
+            self._end_unwritten()
 
     def _finish(self, mailbox: Mailbox) -> None:
         self._bus.close_mailbox(mailbox)
+        if self._journal is not None:  # else all of it was broadcast when it came
+            self._refuse(mailbox.drain())
+            self._bus.announce_all(mailbox.close())
         mailbox.view = mailbox.told = None  # else the result would keep the session alive
         error = self._error or self.beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error)

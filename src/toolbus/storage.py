@@ -36,10 +36,10 @@ class Journal(Protocol):
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
         """Write `facts`, of which the first has place `seq` in its request; durable when this returns.
 
-        Places are dense from 0. Called by one session, one append at a time, and never again after a
-        request's ending. Cancellation leaves either all or none of the facts written. Returns the bytes that the
-        request's journal takes now, where that is counted. Raises `LeaseLost` when the request is another process's
-        by now, and `StoreError`.
+        Places are dense from 0. Called by one session, one append at a time, and never again after a request's ending
+        is written. Cancellation leaves either all or none of the facts written; the next append then begins with them
+        again, at the same place. Returns the bytes that the request's journal takes now, where that is counted. Raises
+        `LeaseLost` when the request is another process's by now, and `StoreError`.
         """
         ...
 

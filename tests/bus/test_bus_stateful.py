@@ -539,7 +539,7 @@ class AnyBus(RuleBasedStateMachine):
             if raising:
                 raise ValueError("of a watch")
 
-        taken = key not in self.watched and key not in self.settled
+        taken = key not in self.watched and key in self.open
         assert self._run(lambda: self._bus.watch(*key, settled)) is taken
         if taken:
             self.watched[key] = expected

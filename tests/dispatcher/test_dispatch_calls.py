@@ -17,7 +17,6 @@ from dispatch_desk import Desk, View
 from toolbus import EventBus, RequestSession, ToolDispatcher, ToolRegistry, tool
 from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.events import (
-    DeadLetter,
     Event,
     ToolCallCompleted,
     ToolCallFailed,
@@ -370,12 +369,14 @@ async def test_two_dispatchers_with_the_same_tool_still_give_one_terminal_event(
     assert len(desk.seen(ToolCallLate)) <= 1
 
 
-async def test_a_call_that_nobody_opened_ends_as_a_dead_letter():
+@pytest.mark.guarantee("G26")
+async def test_a_request_for_a_call_that_nobody_opened_runs_nothing(caplog: pytest.LogCaptureFixture):
     desk = Desk()
-    async with ToolDispatcher(desk.bus, ToolRegistry([echo])):
+    async with ToolDispatcher(desk.bus, ToolRegistry([echo])) as dispatcher:
         desk.bus.publish(desk.request("echo", "unopened", word="hi"))
-        letters = await desk.hear(DeadLetter)
-    assert letters[0].letter_type == "tool_call_completed"
+        await anyio.wait_all_tasks_blocked()
+        assert dispatcher.statistics().running_peak == 0
+    assert "call unopened was not run: no session here has opened it" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------- life

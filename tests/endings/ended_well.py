@@ -10,6 +10,7 @@ from typing import Any, get_args
 from support.wire_oracle import check_wires
 from toolbus import EventBus, RequestResult, Runtime
 from toolbus.core.transcript import Dialect, validate
+from toolbus.errors import StoreError
 from toolbus.events import (
     CancelRequested,
     Event,
@@ -71,7 +72,11 @@ def assert_calls_answered_once(events: Sequence[Event], result: RequestResult[An
     asked = calls_in(result.new_messages)
     told = calls_in(event.message for event in events if isinstance(event, MessageAppended))
     assert set(told) <= set(asked)
-    assert Counter(event.call_id for event in events if isinstance(event, TERMINAL)) == Counter(asked)
+    heard = Counter(event.call_id for event in events if isinstance(event, TERMINAL))
+    if isinstance(result.error, StoreError):  # how a call ended that is not in the journal nobody hears (G31)
+        assert heard <= Counter(asked)
+    else:
+        assert heard == Counter(asked)
 
 
 def calls_in(messages: Iterable[Message]) -> list[str]:

@@ -19,6 +19,7 @@ from endings.ended_well import (
     assert_left_idle,
     assert_valid,
     listen,
+    of_request,
 )
 from support.journaled import JournaledStore
 from toolbus import (
@@ -495,7 +496,7 @@ SCRIPT = [calls(AT_ONCE, LOOK_UP), calls(AT_ONCE, BROKEN), text("Done.")]
 APPENDS = 7  # of such a request
 
 
-@pytest.mark.guarantee("G06", "G08", "G09", "G10")
+@pytest.mark.guarantee("G06", "G08", "G09", "G10", "G31")
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 5, 6, APPENDS])
 async def test_a_journal_that_fails_ends_the_request_and_not_the_conversation(
@@ -514,6 +515,12 @@ async def test_a_journal_that_fails_ends_the_request_and_not_the_conversation(
         reason = ("store_unavailable" if store.hangs else "store_error") if failed else ""
         case = Case("journal", "failed" if failed else "completed", reason, completed=-1)
         case.completed = sum(call.ok for call in result.tool_calls)
+        written = {fact.event_id for entry in store.entries for fact in entry.facts}
+        facts = [event for event in of_request(heard, result.request_id) if event.is_fact]
+        unwritten = [fact.type for fact in facts if fact.event_id not in written]
+        assert unwritten == (
+            ["request_failed"] if failed else []
+        )  # an ending that is reported because the store failed
         await check(runtime, result, heard, history, case)
     await assert_left_idle(runtime)
     assert not failed or "the session broke" in caplog.text

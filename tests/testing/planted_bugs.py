@@ -24,7 +24,7 @@ from toolbus.clock import SessionClock
 from toolbus.core import judging, reducer, resuming, turn
 from toolbus.core.approval import needs_approval
 from toolbus.core.state import Phase
-from toolbus.crash import told_all_the_same
+from toolbus.crash import settle_broken
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.keeping import Keeper
@@ -181,7 +181,7 @@ def results_join_out_of_order(patch: pytest.MonkeyPatch) -> None:
 @bug("G05")
 def a_dead_letter_vanishes(patch: pytest.MonkeyPatch) -> None:
     """An event that is addressed to nobody is dropped."""
-    patch.setattr(EventBus, "_dead_letter", lambda self, event, reason: None)
+    patch.setattr(EventBus, "dead_letter", lambda self, event, reason: False)
 
 
 # ------------------------------------------------------------------------------------------------ leaks and bounds
@@ -270,28 +270,40 @@ def events_overtake_each_other(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EventBus, "_deliver", eager)
 
 
-@bug("G11")
+@bug("G11", "G31")
 def an_effect_comes_before_its_fact(patch: pytest.MonkeyPatch) -> None:
     """Calls are requested while the journal still writes that they are."""
 
     async def eager(self: Any, inputs: Sequence[Any], now: float) -> None:
         facts, own = self._advance(inputs, now)
         if facts:
-            self._publish(facts, own)
+            self._publish(facts, facts if self._journal is not None else own)
             if self._journal is not None:
                 await self._write(self._journal, facts)
 
     patch.setattr(RequestSession, "_step", eager)
 
 
-@bug("G06")
-def calls_are_forgotten_when_a_journal_fails(patch: pytest.MonkeyPatch) -> None:
-    """As toolbus was before the simulation found it: what was settled in a step that could not be written was not told."""
+@bug("G31")
+def what_others_publish_is_heard_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """Results, decisions and cancels are broadcast when they are published, as they are without a journal."""
+    put = Mailbox.put
 
-    def silent(facts: Sequence[Event], exc: BaseException) -> list[Event]:
-        return [] if isinstance(exc, Exception) else told_all_the_same(facts, exc)
+    def eager(self: Mailbox, event: Event, cause: BaseException | None = None) -> None:
+        self.publishes_inputs = False
+        put(self, event, cause)
 
-    patch.setattr(session_module, "told_all_the_same", silent)
+    patch.setattr(Mailbox, "put", eager)
+
+
+@bug("G31", "G19")
+def what_the_journal_did_not_take_is_reported(patch: pytest.MonkeyPatch) -> None:
+    """A request whose journal fails reports how its calls ended all the same, and another process does so again."""
+
+    def talkative(self: Any) -> None:
+        settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=True)
+
+    patch.setattr(RequestSession, "_settle_broken", talkative)
 
 
 # ------------------------------------------------------------------------------------------------ dying and going on
@@ -352,7 +364,7 @@ def a_lost_lease_is_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session_module, "LeaseLost", ZeroDivisionError)
 
 
-@bug("G11")
+@bug("G11", "G31")
 def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """What the host's cancellation means is told, and never written."""
 

@@ -125,7 +125,7 @@ class ReceiverFailed(Event):
 
 @event
 class DeadLetter(Event):
-    """An event addressed to a call or request that the bus does not know. `letter_id` is its `event_id`."""
+    """An event that was not accepted, as nobody waits for it (any more). `letter_id` is its `event_id`."""
 
     type: Literal["dead_letter"] = "dead_letter"
     letter_type: str

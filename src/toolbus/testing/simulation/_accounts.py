@@ -53,6 +53,10 @@ class Durable(Protocol):
         """Whether no other process has taken the request over."""
         ...
 
+    def reports(self, event: ToolCallCompleted | ToolCallFailed) -> bool:
+        """A terminal event is heard: whether no process has reported another one of this call."""
+        ...
+
     def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
         """A handler begins: whether no other process has begun it, and the key that the first one had."""
         ...

@@ -120,7 +120,8 @@ class Actors:
         letters = self._process.watch.letters
         if not self._bus.publish(event):
             self._faults["answered too late, or to nobody"] += 1
-            told = self._process.watch.letters > letters or event.request_id in self._dropping
+            waits = self._process.watch.journal is not None  # for the journal to have what came first
+            told = self._process.watch.letters > letters or waits or event.request_id in self._dropping
             self._process.watch.note("G05", told, f"{event.type} of {event.call_id} vanished")
 
     # --------------------------------------------------------------------------------------------------- listeners

@@ -14,7 +14,7 @@ import anyio
 import orjson
 
 from ...errors import LeaseLost, StoreError, StoreUnavailable
-from ...events import Event, decode, encode
+from ...events import Event, TerminalEvent, decode, encode
 from ...messages import Message
 from ...storage import (
     ConversationRecord,
@@ -61,6 +61,7 @@ class Disk:
         self.broken: set[str] = set()  # requests of which an append has failed, or was not answered
         self.given_up: set[str] = set()  # those of them that went on, as `on_store_failure="warn"` has it
         self.ran: dict[tuple[str, str], tuple[Process, str]] = {}  # who has begun each call, with which key
+        self.reported: dict[tuple[str, str], str] = {}  # by call, the terminal event that was heard in any process
         self.remembered: set[str] = set()  # conversations in which a person's word was to be remembered
 
     # ------------------------------------------------------------------------------------------- what is durable
@@ -215,6 +216,10 @@ class Handle:
     def is_ours(self, request_id: str) -> bool:
         """Whether no other process has taken the request over."""
         return self._disk.holders.get(request_id, self._process) is self._process
+
+    def reports(self, event: TerminalEvent) -> bool:
+        """A terminal event is heard: whether no process has reported another one of this call."""
+        return self._disk.reported.setdefault((event.request_id, event.call_id), event.event_id) == event.event_id
 
     def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
         """A handler begins: whether no other process has begun it, and the key that the first one had."""

@@ -153,6 +153,17 @@ class Watch:
         )
         if handle is not None:
             handle(self, request, event)
+        if event.is_fact and request.started is not None:
+            self._is_written(request, event)
+
+    def _is_written(self, request: Request, fact: Event) -> None:
+        """What is heard is in the journal, but for an ending that is reported because the store failed."""
+        journal = self.journal
+        if journal is None or request.is_below or (isinstance(fact, _ENDINGS) and journal.has_failed(fact.request_id)):
+            return
+        if isinstance(fact, ApprovalRequested) and request.resumed_at is not None:
+            return  # it was written elsewhere, and is asked again
+        self.check("G31", self._is_durable(fact), f"{fact.type} of {fact.request_id} is heard before it is durable")
 
     def _new_request(self, event: Event) -> Request:
         """One that is heard of for the first time here; of what others have done of it, the journal tells."""
@@ -265,6 +276,9 @@ class Watch:
             asked = event.call_id not in request.unasked or self._now() <= request.resumed_at + _EPSILON
             self.check("G26", asked, f"nobody was asked again about {event.call_id}")
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
+        if self._is_journaled(request) and self.journal is not None:
+            is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
+            self.check("G31", is_first, f"{event.call_id} has another terminal event than in an earlier process")
         call.terminal = event
         call.settled_at = request.settled_at = self._now()
         if call.requested is None:
@@ -291,7 +305,9 @@ class Watch:
         if event.approved and event.remember:
             self._remembered.add(request.conversation)
 
-    def _on_cancel(self, request: Request, _event: CancelRequested) -> None:
+    def _on_cancel(self, request: Request, event: CancelRequested) -> None:
+        if event.reason == "the host cancelled the request":
+            return  # nobody has asked for it
         request.cancelled_at = min(request.cancelled_at, self._now())
 
     def _prompt(self, guarantee: str, since: float, what: str) -> None:
@@ -355,7 +371,8 @@ class Watch:
         if self.journal is not None and not request.is_below:
             self._ends_durably(self.journal, event)
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
-        self.check("G06", not open_calls, f"{event.request_id} ends while {open_calls} are open")
+        if self.journal is None or not self.journal.has_failed(event.request_id):  # else nobody hears how they ended
+            self.check("G06", not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
         if request.cancelled_at < float("inf"):
             self._prompt("G16", request.cancelled_at, f"{event.request_id} ends")
