@@ -8,8 +8,8 @@ the n-th time that a named point is passed (`["after append settled", 1]`), or a
 (`0.3`). The last life is not killed. Then the lane compares what three ledgers say, and writes a line of JSON: what was wrong, and how
 many lives there were.
 
-The ledgers are files that each life appends to, a line by one `write`: what tools ran, with their keys; what was heard
-of terminal events, endings and requested calls; and what the journal had when a life began. They outlive a killed
+The ledgers are files that each life appends to, a line by one `write`: what tools ran, with their keys; what facts
+were heard; and what the journal had when a life began. They outlive a killed
 process, since the operating system has them.
 
 Nothing in the library knows of this: the points are passed by wrapping methods of the objects that are used.
@@ -59,6 +59,7 @@ from toolbus.testing import ScriptedProvider, calls, text
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 TERMINAL = (ToolCallCompleted, ToolCallFailed)
+ENDS = ("request_completed", "request_failed", "request_cancelled")
 LEASE_SECONDS = 0.06
 PATIENCE_SECONDS = 30.0  # of a life, and of a case: far over what a loaded machine needs
 IDEMPOTENT = ("look", "sure_step")
@@ -228,7 +229,7 @@ class Life:
     # ------------------------------------------------------------------------------------------ who listens
 
     def hear(self, event: Event) -> None:
-        if isinstance(event, (*ENDINGS, *TERMINAL, ToolCallRequested)):
+        if event.is_fact:
             call_id = getattr(event, "call_id", "")
             self.heard.write(self.number, event.type, event.request_id, call_id, event.event_id)
         self.fate.passes(f"told {event.type}")
@@ -571,14 +572,15 @@ def _reports(facts: dict[str, list[Any]], heard: Sequence[Any]) -> list[str]:
         if kind == "committed" or rest[0] not in facts:  # sub-requests are in no journal
             continue
         request_id, call_id, event_id = rest
+        if event_id not in written:
+            found.append(f"{kind} of {request_id} was heard in life {life}, and is not written")
+        if kind == "approval_requested":
+            continue  # each life asks again, by the same event
         counts[event_id] += 1
-        if kind.startswith("request_") or kind == "tool_call_requested":
-            if event_id not in written:
-                found.append(f"{kind} of {request_id} was told in life {life}, and is not written")
-            if kind.startswith("request_"):
-                counts["ending", request_id] += 1
-        else:
-            counts["terminal", life, call_id] += 1
+        if kind in ENDS:
+            counts["ending", request_id] += 1
+        elif kind in ("tool_call_completed", "tool_call_failed"):
+            counts["terminal", call_id] += 1  # over all lives
             if call_id in before.get(life, ()):
                 found.append(f"{kind} of {call_id} was told again in life {life}")
     return [*found, *(f"{what} was told {count} times" for what, count in counts.items() if count > 1)]

@@ -23,7 +23,7 @@ CHILD = Path(__file__).with_name("kill_child.py")
 LANES = 6  # more than there are cores: lives wait for leases to run out
 
 pytestmark = [
-    pytest.mark.guarantee("G11", "G18", "G19", "G26"),
+    pytest.mark.guarantee("G11", "G18", "G19", "G26", "G31"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="lives are forked; SIGKILL is POSIX's too"),
 ]
 
