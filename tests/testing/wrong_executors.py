@@ -305,9 +305,19 @@ class DoesNotAskWhoWasFirst(Right):
     def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
         if self.bus.is_open(requested.request_id, requested.call_id):
             super().take_on(tool, requested)
-        elif requested.call_id not in self.open:
+        elif requested.call_id not in {*self.open, "of nobody"}:
             self.group.start_soon(self.run, tool, requested, anyio.CancelScope())
         self.open[requested.call_id] = requested
+
+
+class RunsWhatIsForged(Right):
+    """Asks whether a call is taken or answered, and not whether there is such a call."""
+
+    def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
+        if requested.call_id == "of nobody":
+            self.group.start_soon(self.run, tool, requested, anyio.CancelScope())
+        else:
+            super().take_on(tool, requested)
 
 
 class RunsWhatComesAgain(Right):

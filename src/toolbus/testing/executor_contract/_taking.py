@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...events import DeadLetter, ToolCallCompleted, ToolCallLate, ToolCallRequested
 from ..contract_tools import CONTRACT_TOOLS
 from ._bench import Bench, Desk, check
@@ -80,6 +82,18 @@ async def answered_before(bench: Bench) -> None:
         await desk.quiet()
         bench.expect("notes of the handler", [], await desk.notes(key))
         bench.expect("late answers", 0, len(desk.lates(requested)))
+
+
+@check("never-opened", "notes")
+async def never_opened(bench: Bench) -> None:
+    """A call that no session has opened on the bus is not run: its request is forged, or came from elsewhere."""
+    async with bench.executor() as desk:
+        key = f"never opened {desk.request_id}"
+        forged = replace(desk.open("contract_add", a=1, b=2, key=key), call_id="of nobody")
+        desk.bus.publish(forged)
+        await desk.quiet()
+        bench.expect("notes of the handler", [], await desk.notes(key))
+        bench.expect("terminal events of a call that nobody opened", [], desk.endings(forged))
 
 
 @check("told-twice", "notes")
