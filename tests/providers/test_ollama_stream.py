@@ -160,6 +160,15 @@ def test_a_line_that_is_no_object_is_an_error_that_quotes_its_start(garbage: byt
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize("number", ["1", "1" * 25], ids=["a short number", "a long number"])
+@pytest.mark.parametrize("levels", [600, 1_010, 5_000, 100_000])
+def test_a_line_that_is_nested_too_deeply_is_an_error_whatever_this_python_can_read(levels: int, number: str) -> None:
+    arguments = '{"a": ' + "[" * levels + number + "]" * levels + "}"
+    deep = '{"message": {"tool_calls": [{"function": {"name": "f", "arguments": ' + arguments + "}}]}}"
+    with pytest.raises(ProviderUnavailable, match="sent a line that is no JSON object: "):
+        read(deep.encode(), LAST)
+
+
 def test_an_error_in_the_middle_of_a_stream_is_raised() -> None:
     with pytest.raises(ProviderUnavailable, match="ollama broke its reply off: runner crashed") as caught:
         read(line(content="hi"), {"error": "runner crashed"}, LAST)

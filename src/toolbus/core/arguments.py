@@ -15,7 +15,7 @@ import orjson
 
 from ..errors import InvalidArguments
 
-__all__ = ["CUT_OFF", "MAX_DEPTH", "encodable", "encodable_json", "parse_arguments"]
+__all__ = ["CUT_OFF", "MAX_DEPTH", "depth", "encodable", "encodable_json", "parse_arguments"]
 
 CUT_OFF: Mapping[str, str] = {
     "length": "The reply was cut off by its limit of tokens",
@@ -43,7 +43,7 @@ def parse_arguments(text: str) -> _Json:
         raise InvalidArguments(f"the arguments are not valid JSON: {exc}") from None
     if not isinstance(value, dict):
         raise InvalidArguments(f"the arguments must be a JSON object, not {_kind(value)}")
-    if text.count("{") + text.count("[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if text.count("{") + text.count("[") > MAX_DEPTH and depth(value) > MAX_DEPTH:
         raise InvalidArguments(f"the arguments are nested deeper than {MAX_DEPTH} levels")
     # Every member has one colon of its own, so as many colons as members proves that no key was written twice.
     if text.count(":") != len(cast("_Json", value)) or _BIG_NUMBER.search(text):
@@ -80,12 +80,12 @@ def _check_slowly(text: str) -> None:
     json.loads(text, object_pairs_hook=members, parse_int=integer)
 
 
-def _depth(value: Any) -> int:
-    """Levels of nesting, counted without recursion; the parser has bounded them at 1,024."""
-    depth = 0
+def depth(value: Any) -> int:
+    """The levels of nesting of a JSON value, counted without recursion."""
+    levels = 0
     level: list[Any] = [value]
     while level:
-        depth += 1
+        levels += 1
         inside: list[Any] = []
         for each in level:
             if isinstance(each, dict):
@@ -93,7 +93,7 @@ def _depth(value: Any) -> int:
             elif isinstance(each, list):
                 inside.extend(cast("list[Any]", each))
         level = [each for each in inside if isinstance(each, (dict, list))]
-    return depth
+    return levels
 
 
 def _kind(value: Any) -> str:

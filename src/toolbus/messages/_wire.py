@@ -40,6 +40,7 @@ MALFORMED = "_malformed_arguments"
 """The key under which argument text that is no JSON object goes where a dialect wants an object."""
 
 _ILLEGAL_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_SURELY_WRITTEN = 200  # brackets, and so at most as many levels of nesting
 _BIG_NUMBER = re.compile(r"\d{19}")  # from here on orjson may turn an integer into a float
 
 
@@ -133,16 +134,19 @@ def legal_name(name: str) -> str:
 def arguments_object(text: str) -> dict[str, Any]:
     """The argument text as an object that any JSON writer can write; nothing is lost.
 
-    Empty text is `{}`. Text that is no JSON object stands as it is under `MALFORMED`, so that the model sees what it
-    wrote when its error message comes back.
+    Empty text is `{}`. Text that is no JSON object, or is nested deeper than the 254 levels that orjson writes, stands
+    as it is under `MALFORMED`, so that the model sees what it wrote when its error message comes back.
     """
     if not text.strip():
         return {}
     try:
         value = orjson.loads(text)
+        if text.count("[") + text.count("{") > _SURELY_WRITTEN:
+            # orjson reads more levels than it writes. How many the standard library takes differs by Python's version.
+            orjson.dumps(value)
         if _BIG_NUMBER.search(text):
             value = json.loads(text)
-    except (ValueError, RecursionError):  # the one that takes long integers takes less nesting
+    except (TypeError, ValueError):
         value = None
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)

@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import orjson
 
+from ..core.arguments import depth
+
 __all__ = [
     "Characters",
     "as_object",
@@ -29,6 +31,9 @@ __all__ = [
 
 
 _BIG_NUMBER = re.compile(rb"\d{19}")  # from here on orjson may turn an integer into a float
+
+_MAX_DEPTH = 500
+"""Levels of nesting that are read: `json` writes them on every version of Python, and 1,000 on some only."""
 
 
 class Characters:
@@ -61,7 +66,17 @@ class Characters:
 
 
 def loads(data: bytes) -> Any:
-    """JSON that may end in half a surrogate pair, as a chunk may; integers stay exact. Raises `ValueError`."""
+    """JSON that may end in half a surrogate pair, as a chunk may; integers stay exact.
+
+    Raises `ValueError`, also for JSON that is nested deeper than 500 levels.
+    """
+    value = _loads(data)
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and depth(value) > _MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _loads(data: bytes) -> Any:
     if not _BIG_NUMBER.search(data):
         with contextlib.suppress(orjson.JSONDecodeError):
             return orjson.loads(data)
