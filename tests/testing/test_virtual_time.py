@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import anyio.abc
@@ -233,6 +235,42 @@ def test_time_stands_still_while_an_executor_works():
     backend, options = virtual_backend("asyncio")
     anyio.run(main, backend=backend, backend_options=options)
     assert seen == [0]
+
+
+class _SlowToClose(ThreadPoolExecutor):
+    """An executor that closes once `awaited` is set, or after `seconds` in which it was not."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(1)
+        self.seconds = seconds
+        self.awaited = threading.Event()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.awaited.wait(self.seconds)
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+def test_time_stands_still_while_an_executor_closes():
+    loop = VirtualTimeLoop()
+    with contextlib.closing(loop):
+        executor = _SlowToClose(0.2)
+        loop.set_default_executor(executor)
+        loop.run_until_complete(loop.run_in_executor(None, str))
+        timer = loop.call_later(300, executor.awaited.set)  # as Python 3.12 and later set one themselves
+        loop.run_until_complete(loop.shutdown_default_executor())
+        assert loop.time() == 0
+        timer.cancel()
+
+
+def test_an_executor_that_hangs_holds_the_closing_only_as_long_as_patience_lasts():
+    loop = _impatient()
+    with contextlib.closing(loop):
+        executor = _SlowToClose(10)
+        loop.set_default_executor(executor)
+        loop.run_until_complete(loop.run_in_executor(None, str))
+        loop.call_later(300, executor.awaited.set)
+        loop.run_until_complete(loop.shutdown_default_executor())
+        assert loop.time() == 300
 
 
 def test_sockets_work_though_time_does_not_wait_for_them():

@@ -66,6 +66,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._executing.discard)
         return future
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 -- asyncio's
+        """As asyncio's; time stands still until the executor's threads have ended.
+
+        From Python 3.12 on `asyncio.run` gives them 300 seconds, which would pass at once.
+        """
+        closing: asyncio.Future[None] = self.create_future()
+        self._executing.add(closing)
+        try:
+            await super().shutdown_default_executor(*(() if timeout is None else (timeout,)))
+        finally:
+            self._executing.discard(closing)
+
     async def settle(self, *, wait_for_threads: bool = True) -> None:
         """Return once nothing can run any more unless time passes."""
         future = self.create_future()
