@@ -26,6 +26,7 @@ if "toolbus.events" in sys.modules:  # the plugin of pytest, which is there befo
 os.environ["TOOLBUS_DEBUG"] = "1"
 
 import toolbus
+from support import time_limits
 from toolbus import EventBus
 from toolbus.testing.census import Census, Remains
 
@@ -59,6 +60,7 @@ def _note_buses() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LEAVES)
     config.addinivalue_line("markers", REPEATS)
+    config.pluginmanager.register(time_limits)
     _note_buses()
     if "PYTEST_XDIST_WORKER" in os.environ:
         # What tests start is not measured, which would double its time: what it runs is tested in this process too.

@@ -126,7 +126,7 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (place / "test_sample.py").write_text(SAMPLE, encoding="utf-8")
     (place / "pytest.ini").write_text("[pytest]\nanyio_mode = auto\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-rA", "--tb=line", "-p", "no:cacheprovider", "--strict-markers"]
-    wide = {**os.environ, "COLUMNS": "500"}
+    wide = {**os.environ, "COLUMNS": "500", "PYTHONPATH": str(CONFTEST.parent)}
     done = subprocess.run(command, cwd=place, env=wide, capture_output=True, text=True, timeout=60, check=False)
     told: dict[str, str] = {}
     for line in done.stdout.splitlines():
