@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import sqlite3
 import sys
@@ -23,7 +24,8 @@ import anyio.from_thread
 import anyio.to_thread
 
 from ...errors import ConfigurationError, MissingExtra, ToolError
-from ..workspace._patterns import compile_glob
+from ..workspace._budget import Budget
+from ..workspace._patterns import compile_glob, fixed_directory
 from ..workspace._tree import FileEntry, Tree
 from ._chunks import Chunk, chunk_text, is_source
 from ._embedding import Embedder, check_installed, load_embedder
@@ -36,6 +38,7 @@ __all__ = ["CodeHit", "CodeIndex", "IndexReport", "Retriever"]
 _T = TypeVar("_T")
 _BATCH_BYTES = 1_048_576  # of sources in one transaction: a third of a second, for which other processes wait
 _BATCH_FILES = 100
+_NAMES_PER_FILE = 20  # names of files and directories that a pass looks at, for each file that may be indexed
 _FRESH_NS = 2_000_000_000  # a file that is younger may change again without a new time of change
 _LOCK_SECONDS = 0.05
 
@@ -94,7 +97,8 @@ class CodeIndex:
 
     The index is a file below `cache_dir` (by default toolbus/code-context in the user's cache folder), for its owner
     alone (0600); it holds the sources' text, and may be deleted at any time. Several threads and processes may use it
-    at once. Files above `max_file_bytes`, and files past `max_files` or `max_chunks`, are left out.
+    at once. Files above `max_file_bytes`, and files past `max_files` or `max_chunks`, are left out; so is what comes
+    after twenty times `max_files` names of files and directories.
     Raises `ConfigurationError` for a root that is no directory, or a bound that is not above zero, and with
     `rerank=True` `MissingExtra` where the extra is not installed.
     """
@@ -120,6 +124,7 @@ class CodeIndex:
         self._load: Callable[[], Embedder] = load_embedder
         self._tree = Tree(root)
         self._wanted = compile_glob(glob) if glob.strip() else is_source
+        self._below = fixed_directory(glob)
         self._max_file_bytes = max_file_bytes
         self._max_files = max_files
         self._max_chunks = max_chunks
@@ -187,10 +192,14 @@ class CodeIndex:
 
     # -------------------------------------------------------------------------------------------- the tree
 
-    def sources(self) -> Iterator[FileEntry]:
+    def sources(self, budget: Budget) -> Iterator[FileEntry]:
         """The files that are to be indexed, at most `max_files` of them."""
-        entries = (entry for entry in self._tree.walk() if self._wanted(entry.path))
+        entries = (entry for entry in self._tree.walk(budget, self._below) if self._wanted(entry.path))
         return (entry for _, entry in zip(range(self._max_files), entries, strict=False))
+
+    def budget(self, check: Callable[[], None]) -> Budget:
+        """What one pass over the tree may look at; `check` raises once nobody waits for it any more."""
+        return _UntilGivenUp(check, names=_NAMES_PER_FILE * self._max_files)
 
     @property
     def max_file_bytes(self) -> int:
@@ -222,6 +231,19 @@ async def _in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
         given_up.set()
 
 
+class _UntilGivenUp(Budget):
+    """The bounds of one pass over the tree: it has no time of its own, and ends when nobody waits for it any more."""
+
+    def __init__(self, check: Callable[[], None], *, names: int) -> None:
+        super().__init__(seconds=math.inf, names=names)
+        self._check = check
+
+    def over(self) -> bool:
+        """Never true; raises what `check` raises."""
+        self._check()
+        return False
+
+
 class _Update:
     """One pass over the tree, which writes down what has changed."""
 
@@ -238,13 +260,14 @@ class _Update:
     def run(self) -> IndexReport:
         began = time.monotonic()
         seen: set[str] = set()
-        for entry in self._index.sources():
-            self._check()
+        budget = self._index.budget(self._check)
+        for entry in self._index.sources(budget):
             if entry.size_bytes > self._index.max_file_bytes:
                 self._left_out += 1
                 continue
             seen.add(entry.path)
-            self._look(entry)
+            self._look(entry, budget)
+        self._check()
         self._write()
         gone = [path for path in self._known if path not in seen]
         for start in range(0, len(gone), _BATCH_FILES):
@@ -257,7 +280,7 @@ class _Update:
             len(seen), self._changed, len(gone), self._left_out, chunks, round(time.monotonic() - began, 3)
         )
 
-    def _look(self, entry: FileEntry) -> None:
+    def _look(self, entry: FileEntry, budget: Budget) -> None:
         known = self._known.get(entry.path)
         stamp = (entry.modified_ns, entry.size_bytes)
         if known is not None and stamp == (known.modified_ns, known.size_bytes):
@@ -267,7 +290,7 @@ class _Update:
         if now is not None and now != known and stamp == (now.modified_ns, now.size_bytes):
             return
         read_at = time.time_ns()
-        data = entry.read(self._index.max_file_bytes)
+        data = entry.read(self._index.max_file_bytes, budget.over)
         if data is None:  # binary, or gone
             data = b""
         digest = hashlib.sha256(data).digest()

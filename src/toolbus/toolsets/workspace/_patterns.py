@@ -1,19 +1,21 @@
-"""Patterns: regular expressions that cannot run away, globs, and the rules of .gitignore. Pure; no I/O.
+"""Globs, and the rules of .gitignore. Pure; no I/O.
 
-Patterns come from models and from files of strangers, so a backtracking engine is out of the question: one bad pattern
-would hold the interpreter for hours, in a thread that nobody can stop. pydantic's own engine is linear in the text.
+Both come from strangers, so each is matched by the engine of `_regex`, whose time is at most the size of the pattern
+times the length of the path. Rules are matched in groups of a bounded size, with a look at the time in between.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pydantic_core import SchemaError, SchemaValidator, core_schema
+from pydantic_core import SchemaError
 
 from ...errors import ToolError
+from ._regex import Matcher, engine, escaped
 
-__all__ = ["DEFAULT_IGNORED", "IgnoreRules", "compile_glob", "compile_regex", "literal_in", "parse_gitignore"]
+__all__ = ["DEFAULT_IGNORED", "IgnoreRules", "compile_glob", "fixed_directory", "parse_gitignore"]
 
 # Directories that hold no sources of the project itself, whatever its .gitignore says. A virtual environment is told by
 # its pyvenv.cfg, not by its name: the standard library has a package called venv.
@@ -25,75 +27,36 @@ DEFAULT_IGNORED = frozenset(
 )  # fmt: skip
 
 _MAX_RULES = 1_000
-_SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~/ ")
-
-Matcher = Callable[[str], bool]
-
-
-def compile_regex(pattern: str, *, ignore_case: bool = False) -> Matcher:
-    """A function that tells whether `pattern` matches somewhere in a text. `^` and `$` are the ends of lines.
-
-    Time is linear in the text. Raises `ToolError` for a pattern that cannot be compiled, saying why.
-    """
-    flags = "(?im)" if ignore_case else "(?m)"
-    try:
-        schema = core_schema.str_schema(pattern=flags + pattern, regex_engine="rust-regex")
-        return SchemaValidator(schema).isinstance_python
-    except SchemaError as exc:
-        lines = [line.removeprefix("error: ") for line in str(exc).splitlines() if "error:" in line[:6]]
-        why = "; ".join(lines) or str(exc).rpartition("SchemaError: ")[2]
-        raise ToolError(
-            f"the regular expression {pattern!r} is not valid: {why}. The syntax has no look-around and no "
-            "back-references; use mode='text' to search for the characters as they are."
-        ) from None
-
-
-def literal_in(pattern: str) -> str:
-    """The longest run of word characters that every match of `pattern` holds; empty where none is certain.
-
-    A text without it needs no match at all, and looking for a few bytes is many times faster.
-    """
-    best = run = ""
-    depth = index = 0
-    while index < len(pattern):
-        char = pattern[index]
-        if char == "\\" or (char == "[" and depth == 0) or char == "(":
-            best, run = max(best, run, key=len), ""
-            if char == "[":
-                index = max(pattern.find("]", index + 2), index + 1)
-            elif char == "\\":
-                if pattern[index + 1 : index + 2] in ("Q", "p", "P", "x", "u", "U"):  # what follows is no plain text
-                    return ""
-                index += 1
-            elif pattern.startswith("(?", index) and not pattern.startswith(("(?:", "(?P<", "(?<"), index):
-                return ""  # flags
-            else:
-                depth += 1
-        elif char == ")":
-            depth -= 1
-        elif depth == 0 and char == "|":
-            return ""
-        elif depth == 0 and char in "?*{":
-            best, run = max(best, run[:-1], key=len), ""
-        elif depth == 0 and (char.isalnum() or char == "_") and char.isascii():
-            run += char
-        else:
-            best, run = max(best, run, key=len), ""
-        index += 1
-    return max(best, run, key=len) if depth == 0 else ""
+_MAX_RULE_BYTES = 250
+_MAX_GLOB_BYTES = 500
+_WILD = frozenset("*?[]{},")
+_GROUP_BYTES = 500  # of rules that are matched at once: some 40 ms for the longest path that is listed
 
 
 def compile_glob(glob: str) -> Matcher:
     """A function that tells whether a path (with `/`, relative to the root) is meant by `glob`.
 
     A glob without a slash is about the file's name at any depth, one with a slash about the whole path; `**` stands for
-    any number of directories, `{a,b}` for alternatives. What names a directory means all below it.
+    any number of directories, `{a,b}` for alternatives. What names a directory means all below it. Raises `ToolError`
+    for one that is too long or cannot be read.
     """
     body = glob.strip().replace("\\", "/").removeprefix("./").strip("/")
     if body in ("", ".", "**", "*"):
         return lambda _path: True
+    if len(body.encode("utf-8", "surrogatepass")) > _MAX_GLOB_BYTES:
+        raise ToolError(f"the glob is longer than {_MAX_GLOB_BYTES} bytes; name fewer alternatives")
     prefix = "" if "/" in body else "(?:.*/)?"
-    return compile_regex(rf"\A{prefix}{_translate(body, braces=True)}(?:/.*)?\z")
+    try:
+        return engine(rf"\A{prefix}{_translate(body, braces=True)}(?:/.*)?\z")
+    except (SchemaError, UnicodeEncodeError):
+        raise ToolError(f"the glob {glob!r} is not valid; use *, **, ?, [abc] and {{a,b}}") from None
+
+
+def fixed_directory(glob: str) -> str:
+    """The directory, with a slash at its end, below which all is that `glob` means; empty where that is the root."""
+    *directories, _ = glob.strip().replace("\\", "/").removeprefix("./").strip("/").split("/")
+    fixed = itertools.takewhile(lambda part: part and not _WILD.intersection(part), directories)
+    return "".join(f"{part}/" for part in fixed)
 
 
 def _translate(glob: str, *, braces: bool = False) -> str:
@@ -112,12 +75,12 @@ def _translate(glob: str, *, braces: bool = False) -> str:
             inner = glob[index:end]
             negated = inner[0] in "!^"
             inside = "".join(c if c.isalnum() or c in "-_" else f"\\{c}" for c in inner[negated:] if ord(c) < 128)
-            out.append(f"[{'^/' if negated else ''}{inside}]" if inside.strip("-") else _escape(f"[{inner}]"))
+            out.append(f"[{'^/' if negated else ''}{inside}]" if inside.strip("-") else escaped(f"[{inner}]"))
             index = end + 1
         elif char == "[" and not braces:
             out.append(r"\b\B")  # a class without an end: git matches nothing by it
         elif char == "\\" and index < len(glob):
-            out.append(_escape(glob[index]))
+            out.append(escaped(glob[index]))
             index += 1
         elif braces and char == "{" and "}" in glob[index:]:
             depth += 1
@@ -126,7 +89,7 @@ def _translate(glob: str, *, braces: bool = False) -> str:
             depth -= char == "}"
             out.append("|" if char == "," else ")")
         else:
-            out.append(_escape(char))
+            out.append(escaped(char))
     return "".join(out) + ")" * depth
 
 
@@ -142,8 +105,8 @@ def _stars(glob: str, index: int) -> tuple[str, int]:
     return ".*", index
 
 
-def _escape(text: str) -> str:
-    return "".join(f"\\{char}" if char in _SPECIAL else char for char in text)
+def _never() -> bool:
+    return False
 
 
 @dataclass(slots=True, frozen=True)
@@ -153,8 +116,8 @@ class IgnoreRules:
     base: str
     runs: Sequence[tuple[bool, Matcher]]
 
-    def verdict(self, path: str) -> bool | None:
-        """True for ignored, False for taken back with `!`, None where no rule speaks.
+    def verdict(self, path: str, over: Callable[[], bool] = _never) -> bool | None:
+        """True for ignored, False for taken back with `!`, None where no rule speaks, or `over` says so.
 
         `path` is relative to the root; a directory's ends with a slash.
         """
@@ -162,12 +125,18 @@ class IgnoreRules:
         for negated, matches in self.runs:  # the last rule that matches wins, and the runs stand in that order
             if matches(subject):
                 return not negated
+            if over():
+                return None
         return None
 
 
-def parse_gitignore(text: str, base: str) -> IgnoreRules | None:
-    """The rules in `text`, or None if there are none. Rules that make no sense are passed over, as git does."""
+def parse_gitignore(text: str, base: str, over: Callable[[], bool] = _never) -> IgnoreRules | None:
+    """The rules in `text`, or None if there are none, or none could be read until `over` says so.
+
+    Rules that make no sense are passed over, as git does, and so are those of more than 250 bytes.
+    """
     runs: list[tuple[bool, list[str]]] = []
+    size = 0  # of the rules in the newest run
     for line in text.splitlines()[:_MAX_RULES]:
         rule = line if line.endswith("\\ ") else line.rstrip()
         if not rule or rule.startswith("#"):
@@ -177,21 +146,24 @@ def parse_gitignore(text: str, base: str) -> IgnoreRules | None:
         anchored = "/" in body.rstrip("/")
         end = "/" if body.endswith("/") else "/?"
         body = body.strip("/")
-        if not body:
+        length = len(body.encode())
+        if not body or length > _MAX_RULE_BYTES:
             continue
         expression = ("" if anchored else "(?:.*/)?") + _translate(body) + end
-        if not runs or runs[-1][0] != negated:
+        size += length
+        if not runs or runs[-1][0] != negated or size > _GROUP_BYTES:
             runs.append((negated, []))
+            size = length
         runs[-1][1].append(expression)
-    compiled = [(negated, matcher) for negated, rules in reversed(runs) if (matcher := _any_of(rules))]
+    compiled = [(negated, matcher) for negated, rules in reversed(runs) if not over() and (matcher := _any_of(rules))]
     return IgnoreRules(base, compiled) if compiled else None
 
 
 def _any_of(rules: list[str]) -> Matcher | None:
     """One matcher for all of `rules`; those that do not compile are left out."""
     try:
-        return compile_regex(rf"\A(?:{'|'.join(rules)})\z")
-    except ToolError:
+        return engine(rf"\A(?:{'|'.join(rules)})\z")
+    except SchemaError:
         if len(rules) == 1:
             return None
     matchers = [matcher for rule in rules if (matcher := _any_of([rule]))]

@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import ToolError
 from ...results import ToolResult
-from ._scan import Scan, cut_line, is_secondary
+from ._scan import Scan, blocks, cut_line, is_secondary
 
 __all__ = ["search_words", "split_words"]
 
@@ -25,6 +25,9 @@ _CANDIDATES = 60  # files that the second pass reads
 _PLACES_PER_FILE = 3
 _REACH = 8  # lines around a place whose words count for it
 _MAX_HITS = 4_000  # lines of one file that are weighed
+_BLOCK_BYTES = 262_144
+_WRITTEN_CHARS = 500  # of a line
+_SHOWN_BYTES = 65_536  # of a line, before it is cut to what is shown
 _FEW_FILES = 12
 _LOCAL_INDENT = 8  # an assignment that far in is a local variable's
 _COUNT_CAP = 64  # occurrences of one word in one file; more say nothing new
@@ -115,14 +118,7 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
     if not words:
         raise ToolError("the query holds no word; give words separated by spaces")
     files = _count(scan, words)
-    few = len(files) <= 3  # narrowed by a glob: say more of what is left
-    places = [
-        place
-        for rank, file in enumerate(files[:_CANDIDATES])
-        for place in _places(
-            scan, file, words, max_results if few else 2 * _PLACES_PER_FILE if rank < 2 else _PLACES_PER_FILE
-        )
-    ]
+    places = _best_places(scan, files, words, max_results)
     places.sort(key=lambda place: (-place.score, place.path, place.line))
     matches: list[dict[str, Any]] = []
     used = 0
@@ -149,15 +145,27 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
     said = f"the best {len(matches)} places in {len(files)} files that hold some of the words"
     if not matches:
         said = f"none of the words stands in any of {scan.files} files"
-    return ToolResult(message=f"{said}; {scan.stopped}" if scan.stopped else said, data=data)
+    return ToolResult(message=f"{said}; {scan.advice}" if scan.stopped else said, data=data)
+
+
+def _best_places(scan: Scan, files: Sequence[_File], words: Sequence[_Word], max_results: int) -> list[_Place]:
+    scan.look_again()
+    few = len(files) <= 3  # narrowed by a glob: say more of what is left
+    places: list[_Place] = []
+    for rank, file in enumerate(files[:_CANDIDATES]):
+        most = max_results if few else 2 * _PLACES_PER_FILE if rank < 2 else _PLACES_PER_FILE
+        places += _places(scan, file, words, most)
+        if scan.budget.over():
+            scan.stopped = scan.stopped or scan.budget.stopped
+            break
+    return places
 
 
 def _count(scan: Scan, words: Sequence[_Word]) -> list[_File]:
     """The files that hold a word, best first; sets how rare each word is."""
     files: list[_File] = []
     for path, text in scan.texts():
-        folded = text.lower()
-        counts = [word.count(text, folded) if word.needle in folded else 0.0 for word in words]
+        counts = _counts(scan, text, words)
         in_path = _in_path(path, words)
         if any(counts) or any(in_path):
             files.append(_File(path, len(text), counts, in_path))
@@ -178,6 +186,19 @@ def _count(scan: Scan, words: Sequence[_Word]) -> list[_File]:
         file.score *= _prior(file)
     files.sort(key=lambda file: (-file.score, file.path))
     return files
+
+
+def _counts(scan: Scan, text: bytes, words: Sequence[_Word]) -> list[float]:
+    """How often each word stands in a text."""
+    counts = [0.0] * len(words)
+    for block in blocks(text, _BLOCK_BYTES):
+        folded = block.text.lower()
+        for index, word in enumerate(words):
+            if counts[index] < _COUNT_CAP and word.needle in folded:
+                counts[index] = min(_COUNT_CAP, counts[index] + word.count(block.text, folded))
+        if scan.budget.over():
+            break
+    return counts
 
 
 def _prior(file: _File) -> float:
@@ -234,25 +255,22 @@ def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
 
 def _places(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_Place]:
     """The best places of one file, apart from each other, `most` of them at most."""
-    text = scan.tree.read(file.path, scan.bounds.max_file_bytes)
+    text = scan.tree.read(file.path, scan.bounds.max_file_bytes, scan.budget)
     if not text:
         return []
-    raw = text.replace(b"\r\n", b"\n").split(b"\n")
     prose = _PROSE.search(file.path) is not None
-    hits = _hits(raw, words, prose=prose)
+    hits = _hits(scan, text, words, prose=prose)
     prior = _prior(file)
     scored: list[_Place] = []
-    for position, (index, own) in enumerate(hits):
+    for position, hit in enumerate(hits):
         near = _near(hits, position)
         score = sum(words[word].rarity * weight for word, weight in near.items())
-        score += 0.3 * sum(words[word].rarity * weight for word, weight in own.items())
-        line = raw[index].decode("utf-8", "replace")
-        scored.append(
-            _Place(prior * (score + 0.4 * file.score), file.path, index + 1, line, [words[w].text for w in near])
-        )
+        score += 0.3 * sum(words[word].rarity * weight for word, weight in hit.weights.items())
+        own = [words[word].text for word in near]
+        scored.append(_Place(prior * (score + 0.4 * file.score), file.path, hit.line + 1, hit.text, own))
     if not hits and file.score > 0:
-        first = next((i for i, line in enumerate(raw) if line.strip()), 0)
-        scored.append(_Place(0.4 * file.score, file.path, first + 1, raw[first].decode("utf-8", "replace"), []))
+        first = next((hit for hit in _lines(text) if hit[1].strip()), (0, b""))
+        scored.append(_Place(0.4 * file.score, file.path, first[0] + 1, _shown(first[1]), []))
     chosen: list[_Place] = []
     for place in sorted(scored, key=lambda place: (-place.score, place.line)):
         if all(abs(place.line - other.line) > _REACH for other in chosen):
@@ -262,10 +280,18 @@ def _places(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[
     return chosen
 
 
-def _hits(raw: list[bytes], words: Sequence[_Word], *, prose: bool) -> list[tuple[int, dict[int, float]]]:
-    """The lines that hold a word, each with the weight of its words there."""
-    hits: list[tuple[int, dict[int, float]]] = []
-    for index, line in enumerate(raw):
+class _Hit(NamedTuple):
+    """A line that holds a word: its index from 0, its text, and the weight of each of its words there."""
+
+    line: int
+    text: str
+    weights: dict[int, float]
+
+
+def _hits(scan: Scan, text: bytes, words: Sequence[_Word], *, prose: bool) -> list[_Hit]:
+    """The lines that hold a word."""
+    hits: list[_Hit] = []
+    for index, line in _lines(text, words):
         folded = line.lower()
         own: dict[int, float] = {}
         for number, word in enumerate(words):
@@ -273,15 +299,31 @@ def _hits(raw: list[bytes], words: Sequence[_Word], *, prose: bool) -> list[tupl
             if at >= 0 and (quality := min(1.0, word.count(line, folded))):
                 own[number] = quality
         if own:
-            hits.append((index, _weighed(line.decode("utf-8", "replace"), own, words, prose=prose)))
-            if len(hits) == _MAX_HITS:
-                break
+            hits.append(_Hit(index, _shown(line), _weighed(line, own, words, prose=prose)))
+        if len(hits) == _MAX_HITS or scan.budget.over():
+            break
     return hits
 
 
-def _weighed(line: str, own: dict[int, float], words: Sequence[_Word], *, prose: bool) -> dict[int, float]:
+def _lines(text: bytes, words: Sequence[_Word] = ()) -> Iterator[tuple[int, bytes]]:
+    """The lines of a text with their indices; without the blocks that hold none of `words`, if there are any.
+
+    Of a line that is longer than a block only the first part counts: no person wrote it.
+    """
+    for block in blocks(text, _BLOCK_BYTES):
+        folded = block.text.lower() if words else b""
+        if block.begins and (not words or any(word.needle in folded for word in words)):
+            yield from enumerate(block.text.split(b"\n"), block.line)
+
+
+def _shown(line: bytes) -> str:
+    return line[:_SHOWN_BYTES].decode("utf-8", "replace")
+
+
+def _weighed(raw: bytes, own: dict[int, float], words: Sequence[_Word], *, prose: bool) -> dict[int, float]:
     """A word counts more in the name that its line defines, and less in an import."""
-    if len(line) > 500:  # minified or data: no line that a person wrote
+    line = _shown(raw)
+    if len(line) > _WRITTEN_CHARS:  # minified or data: no line that a person wrote
         return {number: 0.3 * quality for number, quality in own.items()}
     if prose:
         factor = 1.6 if _HEADING.match(line) else 1.0
@@ -297,19 +339,17 @@ def _weighed(line: str, own: dict[int, float], words: Sequence[_Word], *, prose:
     return {number: (named if words[number].text in name else otherwise) * quality for number, quality in own.items()}
 
 
-def _near(hits: list[tuple[int, dict[int, float]]], position: int) -> dict[int, float]:
+def _near(hits: list[_Hit], position: int) -> dict[int, float]:
     """For each word its best weight within reach of the hit at `position`, less with distance."""
-    centre = hits[position][0]
+    centre = hits[position].line
     near: dict[int, float] = {}
     start = position
-    while start and centre - hits[start - 1][0] <= _REACH:
+    while start and centre - hits[start - 1].line <= _REACH:
         start -= 1
-    for index, own in hits[start:]:
-        distance = abs(index - centre)
+    for hit in itertools.islice(hits, start, position + _REACH + 1):
+        distance = abs(hit.line - centre)
         if distance > _REACH:
-            if index > centre:
-                break
-            continue
-        for word, weight in own.items():
+            break
+        for word, weight in hit.weights.items():
             near[word] = max(near.get(word, 0.0), weight * (1 - distance / (2.5 * _REACH)))
     return near

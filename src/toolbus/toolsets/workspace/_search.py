@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from ...errors import ToolError
 from ...results import ToolResult
-from ._patterns import compile_regex, literal_in
-from ._scan import Scan, cut_line, is_secondary
+from ._regex import Pattern
+from ._scan import Block, Scan, blocks, cut_line, is_secondary
 
-__all__ = ["checked_query", "regex_finder", "search_lines", "text_finder"]
+__all__ = ["Hit", "checked_query", "regex_finder", "search_lines", "text_finder"]
 
-# Given a file's text, the lines that match: index from 0, the line, and where in it the match begins.
-Finder = Callable[[bytes], list[tuple[int, str, int]]]
+_BLOCK_BYTES = 262_144
+_MAX_QUERY_BYTES = 4_096  # less than half a block, so that a match in a long line is whole in one of its parts
+
+
+class Hit(NamedTuple):
+    """A line that matches: its index from 0, and what is shown of it."""
+
+    line: int
+    text: str
+
+
+class Finder(NamedTuple):
+    """How a search finds lines: in blocks of at most `block_bytes`, of each those that match.
+
+    A match is the line's index in the block, its text, and the character at which the match begins. `over` is asked
+    again and again, and the search of a block ends where it says so.
+    """
+
+    block_bytes: int
+    find: Callable[[Block, Callable[[], bool]], Iterator[tuple[int, str, int]]]
 
 
 def text_finder(query: str, *, ignore_case: bool) -> Finder:
     """Finds the characters of `query` as they are."""
+    if len(query.encode("utf-8", "replace")) > _MAX_QUERY_BYTES:
+        raise ToolError(f"the query is longer than {_MAX_QUERY_BYTES} bytes; look for a part of it")
     if not ignore_case:
         return _literal(query.encode("utf-8", "replace"), lambda text: text)
     if query.isascii():
@@ -28,47 +48,57 @@ def text_finder(query: str, *, ignore_case: bool) -> Finder:
 
 
 def _literal(needle: bytes, fold: Callable[[bytes], bytes]) -> Finder:
-    def find(text: bytes) -> list[tuple[int, str, int]]:
-        folded = fold(text)
+    def find(block: Block, over: Callable[[], bool]) -> Iterator[tuple[int, str, int]]:
+        folded = fold(block.text)
         if needle not in folded:
-            return []
-        lines = text.split(b"\n")
-        return [
-            (index, lines[index].decode("utf-8", "replace"), max(0, at))
-            for index, line in enumerate(folded.split(b"\n"))
-            if (at := line.find(needle)) >= 0
-        ]
+            return
+        lines = block.text.split(b"\n")
+        for index, line in enumerate(folded.split(b"\n")):
+            if (at := line.find(needle)) >= 0:
+                yield index, lines[index].decode("utf-8", "replace"), len(line[:at].decode("utf-8", "replace"))
+            if over():
+                return
 
-    return find
-
-
-def regex_finder(pattern: str, *, ignore_case: bool) -> Finder:
-    """Finds the lines in which `pattern` matches."""
-    matches = compile_regex(pattern, ignore_case=ignore_case)
-    literal = literal_in(pattern)
-    needle = (literal.lower() if ignore_case else literal).encode()
-    whole_file_first = not any(odd in pattern for odd in (r"\A", r"\z", "(?-"))  # these know where a text begins
-
-    def find(text: bytes) -> list[tuple[int, str, int]]:
-        if needle and needle not in (text.lower() if ignore_case else text):
-            return []
-        decoded = text.decode("utf-8", "replace")
-        if whole_file_first and not matches(decoded):
-            return []
-        return [(index, line, 0) for index, line in enumerate(decoded.split("\n")) if matches(line)]
-
-    return find
+    return Finder(_BLOCK_BYTES, find)
 
 
-def search_lines(scan: Scan, query: str, find: Finder, max_results: int) -> ToolResult:
+def regex_finder(query: str, *, ignore_case: bool) -> Finder:
+    """Finds the lines in which the regular expression `query` matches."""
+    pattern = Pattern(query, ignore_case=ignore_case)
+    needle = (pattern.literal.lower() if ignore_case else pattern.literal).encode()
+
+    def find(block: Block, over: Callable[[], bool]) -> Iterator[tuple[int, str, int]]:
+        # Beyond ASCII there are letters that are k or s to the engine, and to nobody else.
+        certain = needle and (block.text.isascii() or not ignore_case)
+        if certain and needle not in (block.text.lower() if ignore_case else block.text):
+            return
+        text = block.text.decode("utf-8", "replace")
+        if not pattern.matches(text, begins=block.begins, ends=block.ends):
+            return
+        lines = text.split("\n")
+        if len(lines) == 1:
+            yield 0, text, 0
+            return
+        for index, line in enumerate(lines):
+            if over():
+                return
+            if pattern.matches(line):
+                yield index, line, 0
+
+    # Each byte that is not of UTF-8 becomes a character of three.
+    return Finder(pattern.piece_bytes // 3, find)
+
+
+def search_lines(scan: Scan, query: str, finder: Finder, max_results: int) -> ToolResult:
     """The lines that match, in order of path and line, tests and vendored sources last; cut to the bounds, visibly."""
-    found: list[tuple[str, list[tuple[int, str, int]]]] = []
+    found: list[tuple[str, list[Hit]]] = []
     kept_lines = total = 0
     for path, text in scan.texts():
-        if hits := find(text):
-            total += len(hits)
-            found.append((path, hits[:max_results]))
-            kept_lines += len(found[-1][1])
+        hits, count = _hits(scan, text, finder, max_results)
+        if count:
+            total += count
+            found.append((path, hits))
+            kept_lines += len(hits)
             if kept_lines > 50 * max_results:  # what comes last would never be shown: forget it, keep the counts
                 found.sort(key=lambda item: is_secondary(item[0]))
                 kept_lines = _forget(found, 10 * max_results)
@@ -81,7 +111,25 @@ def search_lines(scan: Scan, query: str, find: Finder, max_results: int) -> Tool
     return ToolResult(message=_sentence(query, len(matches), total, len(found), scan), data=data)
 
 
-def _forget(found: list[tuple[str, list[tuple[int, str, int]]]], keep: int) -> int:
+def _hits(scan: Scan, text: bytes, finder: Finder, most: int) -> tuple[list[Hit], int]:
+    """The first `most` lines of a file that match, and how many there are."""
+    hits: list[Hit] = []
+    count, newest = 0, -1
+    for block in blocks(text, finder.block_bytes):
+        for index, line, at in finder.find(block, scan.budget.over):
+            if block.line + index == newest:  # seen already in another part of the same long line
+                continue
+            newest = block.line + index
+            count += 1
+            if len(hits) < most:
+                shown = cut_line(line, scan.bounds.max_line_chars, at, begins=block.begins, ends=block.ends)
+                hits.append(Hit(newest, shown))
+        if scan.budget.over():
+            break
+    return hits, count
+
+
+def _forget(found: list[tuple[str, list[Hit]]], keep: int) -> int:
     """Drop the hits beyond the first `keep`; how many are left."""
     left = 0
     for index, (path, hits) in enumerate(found):
@@ -91,18 +139,17 @@ def _forget(found: list[tuple[str, list[tuple[int, str, int]]]], keep: int) -> i
 
 
 def _within_bounds(
-    scan: Scan, found: list[tuple[str, list[tuple[int, str, int]]]], max_results: int
+    scan: Scan, found: list[tuple[str, list[Hit]]], max_results: int
 ) -> tuple[list[dict[str, Any]], set[str]]:
     matches: list[dict[str, Any]] = []
     files: set[str] = set()
     used = 0
     for path, hits in found:
-        for index, line, at in hits:
-            text = cut_line(line, scan.bounds.max_line_chars, at)
-            used += len(path) + len(text.encode()) + 40  # the keys and quotes of a match's JSON
+        for hit in hits:
+            used += len(path) + len(hit.text.encode()) + 40  # the keys and quotes of a match's JSON
             if len(matches) == max_results or used > scan.bounds.max_result_bytes:
                 return matches, files
-            matches.append({"path": path, "line": index + 1, "text": text})
+            matches.append({"path": path, "line": hit.line + 1, "text": hit.text})
             files.add(path)
     return matches, files
 
@@ -114,7 +161,7 @@ def _sentence(query: str, shown: int, total: int, files: int, scan: Scan) -> str
         said = f"cut: the first {shown} of {total} matching lines in {files} files; narrow the query or the glob"
     else:
         said = f"{total} matching lines in {files} files"
-    return f"{said}; {scan.stopped}" if scan.stopped else said
+    return f"{said}; {scan.advice}" if scan.stopped else said
 
 
 def checked_query(query: str) -> str:

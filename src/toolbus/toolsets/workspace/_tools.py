@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,11 +13,12 @@ from pydantic import Field
 from ...errors import ConfigurationError, ToolError
 from ...results import ToolResult
 from ...tools import Tool
-from ._patterns import compile_glob
+from ._budget import Budget
+from ._patterns import compile_glob, fixed_directory
 from ._rank import search_words
 from ._scan import Bounds, Scan, cut_line
 from ._search import checked_query, regex_finder, search_lines, text_finder
-from ._tree import Tree
+from ._tree import Tree, as_utf8
 
 __all__ = ["workspace_tools"]
 
@@ -87,11 +88,12 @@ class _Workspace:
         Ignored files and directories are left out. When there are more than fit, counts per directory say where.
         """
         wanted = compile_glob(glob)
+        budget = self._bounds.budget()
         allowed = min(max_results, 20 * self._bounds.max_results)
         shown: list[str] = []
         directories: Counter[str] = Counter()
         total = used = 0
-        for entry in self._tree.walk():
+        for entry in self._tree.walk(budget, fixed_directory(glob)):
             if not wanted(entry.path):
                 continue
             total += 1
@@ -99,14 +101,15 @@ class _Workspace:
             used += len(entry.path.encode()) + 3
             if total <= allowed and used <= self._bounds.max_result_bytes:
                 shown.append(entry.path)
-            if total == 4 * self._bounds.max_scan_files:
-                break
         data: dict[str, Any] = {"files": shown, "total": total}
         said = f"{total} files" if total else f"no file matches {glob!r}" if glob else "the workspace holds no file"
         if len(shown) < total:
             data["truncated"] = True
             data["directories"] = dict(directories.most_common(40))
             said = f"cut: the first {len(shown)} of {total} files; narrow the glob"
+        if budget.stopped:
+            data["stopped"] = f"{budget.stopped}, so there may be more; name a directory in the glob"
+            said = f"{said}; {data['stopped']}"
         return ToolResult(message=said, data=data)
 
     def search_text(
@@ -129,7 +132,7 @@ class _Workspace:
 
         Binary and ignored files are left out. Read around a match with read_lines.
         """
-        scan = Scan(self._tree, self._bounds, compile_glob(glob))
+        scan = Scan(self._tree, self._bounds, glob)
         allowed = min(max_results, self._bounds.max_results)
         checked_query(query)
         if mode == "words":
@@ -146,37 +149,39 @@ class _Workspace:
         """Read lines of a text file. Each line of the text is its number, a tab, and the line."""
         if end is not None and end < start:
             raise ToolError(f"end is {end} and start is {start}; end must not be below start")
-        with self._tree.open(path) as (relative, handle):  # noqa: SIM117 -- one line would be too long
-            with io.BufferedReader(io.FileIO(handle, closefd=False), _LINE_PIECE) as reader:
-                return self._read(relative, reader, start, end)
+        budget = self._bounds.budget()
+        with self._tree.open(path, budget) as (relative, handle):
+            try:
+                with io.BufferedReader(io.FileIO(handle, closefd=False), _LINE_PIECE) as reader:
+                    return self._read(relative, reader, budget, start, end)
+            except OSError as exc:
+                raise ToolError(f"{relative!r} cannot be read: {exc.strerror or exc}") from exc
 
-    def _read(self, path: str, file: io.BufferedReader[io.FileIO], start: int, end: int | None) -> ToolResult:
+    def _read(
+        self, path: str, file: io.BufferedReader[io.FileIO], budget: Budget, start: int, end: int | None
+    ) -> ToolResult:
         bounds = self._bounds
-        reader: io.BufferedIOBase = file
-        head = file.peek(8_192)[:8_192]
-        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-            reader = io.BytesIO(file.read(bounds.max_file_bytes).decode("utf-16", "replace").encode())
-        elif b"\0" in head:
-            raise ToolError(f"{path!r} is a binary file")
+        text, whole_text = self._text(path, file)
+        lines = _Lines(text, bounds.max_scan_bytes, budget)
         last = min(end if end is not None else start + bounds.max_read_lines, start + bounds.max_read_lines - 1)
         taken: list[str] = []
-        used = number = scanned = 0
-        cut = False
-        while piece := reader.readline(_LINE_PIECE):
-            number += 1
-            scanned += len(piece)
-            line = piece
-            while not piece.endswith(b"\n") and (piece := reader.readline(_LINE_PIECE)):  # the rest of a long line
-                scanned += len(piece)
-            if start <= number <= last and not cut:
+        used = number = 0
+        for number, (line, whole) in enumerate(lines, start=1):
+            if start <= number <= last and used <= bounds.max_result_bytes:
                 text = line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").rstrip("\r\n")
-                taken.append(f"{number}\t{cut_line(text, bounds.max_line_chars)}")
+                taken.append(f"{number}\t{cut_line(text, bounds.max_line_chars, ends=whole)}")
                 used += len(taken[-1].encode()) + 2
-                cut = used > bounds.max_result_bytes
-            if scanned > bounds.max_scan_bytes:
-                number = -1
-                break
-        return self._told(path, taken, start, end, number)
+        return self._told(path, taken, start, end, number if whole_text and not lines.stopped else -1)
+
+    def _text(self, path: str, file: io.BufferedReader[io.FileIO]) -> tuple[io.BufferedIOBase, bool]:
+        """The file, as UTF-8, and whether that is all of it."""
+        head = file.peek(8_192)[:8_192]
+        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+            data = file.read(self._bounds.max_file_bytes)
+            return io.BytesIO(as_utf8(data)), not file.peek(1)
+        if b"\0" in head:
+            raise ToolError(f"{path!r} is a binary file")
+        return file, True
 
     @staticmethod
     def _told(path: str, taken: list[str], start: int, end: int | None, total: int) -> ToolResult:
@@ -196,3 +201,31 @@ class _Workspace:
             data["truncated"] = True
             said += f"; cut, go on with start={final + 1}"
         return ToolResult(message=said, data=data)
+
+
+class _Lines:
+    """The lines of a file, each with whether that is all of it: of a long one, only the beginning is kept.
+
+    Ends early where `max_bytes` were read or the budget is spent; `stopped` says whether that was so.
+    """
+
+    def __init__(self, file: io.BufferedIOBase, max_bytes: int, budget: Budget) -> None:
+        self._file = file
+        self._bytes_left = max_bytes
+        self._budget = budget
+        self.stopped = False
+
+    def __iter__(self) -> Iterator[tuple[bytes, bool]]:
+        while piece := self._piece():
+            line, whole = piece, True
+            while not piece.endswith(b"\n") and (piece := self._piece()):
+                whole = False
+            yield line, whole and not self.stopped
+
+    def _piece(self) -> bytes:
+        if self._bytes_left <= 0 or self._budget.over():
+            self.stopped = True
+            return b""
+        piece = self._file.readline(_LINE_PIECE)
+        self._bytes_left -= len(piece)
+        return piece
