@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 
 import pytest
+from tests.support.interpreter_lock import MOST_SECONDS, LongestCall
 
 from toolbus.toolsets.code_context._chunks import chunk_text, is_source
 from toolbus.toolsets.code_context._words import as_query, split_identifiers
@@ -126,3 +128,27 @@ def test_a_large_python_file_is_parsed_in_pieces_and_cut_as_a_small_one():
 def test_a_large_python_file_whose_pieces_do_not_parse_is_cut_by_its_definitions():
     source = 'TEXT = """\n' + "def inside(): pass\n" * 3_000 + '"""\n\n\ndef outside():\n    pass\n'
     assert outline("a.py", source)[-1][2].endswith("outside")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\n" * 40_000,
+        "// c\n" * 40_000 + "function f() {\n}\n",
+        "x = 1\n" * 20_000 + "// c\nfunction f() {\n}\n" * 8_000,
+    ],
+)
+def test_a_file_of_many_lines_takes_time_in_proportion_to_them(text: str):
+    before = time.thread_time()
+    assert chunk_text("a.js", text)
+    assert time.thread_time() - before < 4  # ten times what it needs
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("unit", ["a;", "a+a\n", "()\n", "f(a,b=c);", "[[],[]];", "lambda:0;", "'\\d';"])
+def test_dense_python_does_not_hold_the_interpreter_for_long(unit: str):
+    line = unit * (250 // len(unit)) + "0\n"
+    longest = LongestCall()
+    chunks = longest.during(lambda: chunk_text("a.py", line * (98_000 // len(line))))
+    assert longest.seconds < MOST_SECONDS, longest.name
+    assert chunks

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,31 @@ async def test_a_pass_ends_when_asyncio_cancels_the_task_that_waits_for_it(tree:
     cancelled.set()
     assert await anyio.to_thread.run_sync(index._lock.acquire, True, 5)  # the pass has ended
     assert len(seen) == 1
+
+
+def test_a_pass_that_finds_nothing_ends_as_well_when_nobody_waits_for_it_any_more(tree: Path):
+    for number in range(300):
+        (tree / f"{number}.py").touch()
+    looks = 0
+
+    def check() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 100:
+            raise CancelledError
+
+    with pytest.raises(CancelledError):
+        index_of(tree, glob="*.nothing")._refresh(check)
+    assert looks == 100
+
+
+async def test_a_pass_looks_at_twenty_names_for_each_file_that_there_may_be(tree: Path):
+    for number in range(30):
+        (tree / f"zz{number}.py").touch()
+    assert (await index_of(tree, glob="zz*.py", max_files=1).refresh()).files == 1
+    write(tree / "zzz/last.py", "here")
+    assert (await index_of(tree, glob="last.py", max_files=1).refresh()).files == 0
+    assert (await index_of(tree, glob="last.py", max_files=2).refresh()).files == 1
 
 
 async def test_a_search_that_waits_for_another_one_can_be_cancelled(tree: Path):

@@ -11,7 +11,7 @@ import pytest
 
 from toolbus.errors import ToolError
 from toolbus.toolsets.workspace import workspace_tools
-from toolbus.toolsets.workspace._patterns import parse_gitignore
+from toolbus.toolsets.workspace._patterns import DEFAULT_IGNORED, parse_gitignore
 from toolbus.toolsets.workspace._regex import Pattern
 
 
@@ -33,6 +33,33 @@ def test_directories_of_tools_are_left_out(tmp_path: Path) -> None:
     make(tmp_path, ".github/ci.yml", "venv/module.py", "env/pyvenv.cfg", "env/lib/e.py")
     assert listed(tmp_path) == [".github/ci.yml", "venv/module.py"]
     assert len(listed(tmp_path, include_ignored=True)) == 9
+
+
+IGNORED = [
+    ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".eggs", "node_modules", "site-packages", "__pycache__",
+    ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".idea", ".DS_Store",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_each_directory_of_a_tool_is_left_out_at_any_depth_and_cannot_be_read(tmp_path: Path, name: str) -> None:
+    make(tmp_path, f"{name}/a.py", f"deep/er/{name}/b.py", f"{name}.py", f"x{name}/c.py")
+    assert sorted(listed(tmp_path)) == sorted([f"{name}.py", f"x{name}/c.py"])
+    read = {tool.name: tool for tool in workspace_tools(tmp_path)}["read_lines"]
+    for path in (f"{name}/a.py", f"deep/er/{name}/b.py"):
+        with pytest.raises(ToolError, match="is ignored in this workspace"):
+            read.prepare({"path": path}, None)()
+    assert len(listed(tmp_path, include_ignored=True)) == 4
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_a_file_that_is_named_like_a_directory_of_a_tool_is_left_out_too(tmp_path: Path, name: str) -> None:
+    make(tmp_path, name, "kept.py")
+    assert listed(tmp_path) == ["kept.py"]
+
+
+def test_no_other_name_is_left_out_without_a_rule() -> None:
+    assert sorted(DEFAULT_IGNORED) == sorted(IGNORED)
 
 
 def test_a_root_inside_of_such_a_directory_is_read(tmp_path: Path) -> None:

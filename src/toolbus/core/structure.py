@@ -104,12 +104,14 @@ def read_structure(path: str, known: Mapping[int, str]) -> list[Scope]:
 def _paragraphs(scope: Scope) -> list[Scope]:
     """What stands outside of every definition, as pieces that belong together: they end at blank lines."""
     parts = [Scope(scope.path)]
+    filled = 0  # lines of the newest part that are not blank
     for line in scope.lines:
         lines = parts[-1].lines
-        filled = sum(each.kind != "blank" for each in lines)
         if lines and (line.number - lines[-1].number > 2 or (line.kind == "blank" and filled >= _PARAGRAPH)):
             parts.append(Scope(scope.path))
+            filled = 0
         parts[-1].lines.append(line)
+        filled += line.kind != "blank"
     return [part for part in parts if any(line.kind != "blank" for line in part.lines)]
 
 
@@ -182,9 +184,9 @@ def _read_code(path: str, region: list[tuple[int, str]], quote: str) -> list[Sco
             scope = Scope(path, stack[-1][1], what=_what(text))
             stack[-1][1].inside.append(scope)
             head_until = _end_of_head(region, position)
-            for each in above:
-                if each in stack[-1][1].lines:
-                    stack[-1][1].lines.remove(each)
+            outer = stack[-1][1].lines
+            while above and outer and outer[-1].number >= above[0].number:  # they are the newest ones there
+                outer.pop()
             scope.doc += above
             scope.lines += above
             scopes.append(scope)
@@ -198,7 +200,10 @@ def _read_code(path: str, region: list[tuple[int, str]], quote: str) -> list[Sco
             scope.doc.append(line)
         elif line.kind != "comment":
             described = None
-        above = [*above, line] if line.kind == "comment" or text.lstrip().startswith("@") else []
+        if line.kind == "comment" or text.lstrip().startswith("@"):
+            above.append(line)
+        else:
+            above = []
     return [scope for scope in scopes if scope.lines]
 
 

@@ -7,6 +7,7 @@ for one filter of warnings.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ _MAX_CHARS = 6_000
 _SMALL_LINES = 12  # of blocks that are joined with their neighbours, outside of Python
 _SMALL_CLASS_LINES = 30  # such a class stays one chunk
 _PARSED_CHARS = 49_152  # at once: the parser holds the interpreter's lock, so nothing else runs for the 20 ms it takes
+_MAX_PARSED_TOKENS = 25_000  # at once: some 50 ms for the worst of them
 _MAX_AVERAGE_LINE = 300  # longer ones are minified, or data
 _LINE_CHARS = 300  # what is looked at of a line to see what it defines
 _PARSED_AS = "<code context>"
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 _BEGINS = ("def ", "class ", "async def ", "@")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -82,7 +85,7 @@ def _python(lines: Sequence[str]) -> list[_Span] | None:
         # To the parser a carriage return ends a line too, and its numbers would be others.
         source = "\n".join(lines[first - 1 : last]).replace("\r", " ")
         try:
-            module = ast.parse(source, _PARSED_AS) if len(source) <= 2 * _PARSED_CHARS else None
+            module = ast.parse(source, _PARSED_AS) if _is_parsed_soon(source) else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last is what too many brackets raise
             module = None
         if module is None:
@@ -90,6 +93,13 @@ def _python(lines: Sequence[str]) -> list[_Span] | None:
         ast.increment_lineno(module, first - 1)
         _statements(module.body, "", first, last, spans)
     return spans
+
+
+def _is_parsed_soon(source: str) -> bool:
+    """Whether the parser's time for a piece is short: it grows with the tokens, of which dense text has many more."""
+    if len(source) > 2 * _PARSED_CHARS:
+        return False
+    return sum(1 for _ in _TOKEN.finditer(source)) <= _MAX_PARSED_TOKENS
 
 
 def _pieces(lines: Sequence[str]) -> Iterable[tuple[int, int]]:

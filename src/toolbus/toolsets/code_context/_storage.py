@@ -19,7 +19,7 @@ from ._words import split_identifiers
 
 __all__ = ["FORMAT", "FileState", "Row", "Storage", "forget", "opened"]
 
-FORMAT = 1
+FORMAT = 2
 """Part of the file's name. To be raised when the tables, the chunks, their words or the model's vectors change."""
 
 _BUSY_SECONDS = 30.0  # how long another process may write; its transactions take well under a second

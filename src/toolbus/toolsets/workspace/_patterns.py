@@ -43,12 +43,12 @@ def compile_glob(glob: str) -> Matcher:
     body = glob.strip().replace("\\", "/").removeprefix("./").strip("/")
     if body in ("", ".", "**", "*"):
         return lambda _path: True
-    if len(body.encode("utf-8", "surrogatepass")) > _MAX_GLOB_BYTES:
+    if len(body.encode()) > _MAX_GLOB_BYTES:
         raise ToolError(f"the glob is longer than {_MAX_GLOB_BYTES} bytes; name fewer alternatives")
     prefix = "" if "/" in body else "(?:.*/)?"
     try:
         return engine(rf"\A{prefix}{_translate(body, braces=True)}(?:/.*)?\z")
-    except (SchemaError, UnicodeEncodeError):
+    except SchemaError:
         raise ToolError(f"the glob {glob!r} is not valid; use *, **, ?, [abc] and {{a,b}}") from None
 
 

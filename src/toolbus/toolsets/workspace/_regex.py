@@ -117,10 +117,6 @@ class _Reader:
         self.parts: list[str] = []
         if len(pattern) > _MAX_CHARS:
             _too_large(pattern)
-        try:
-            pattern.encode()
-        except UnicodeEncodeError:
-            self._refuse("it holds half of a character (a lone surrogate)")
         while self._at < len(pattern):
             self._read()
             if self._before + self._item + self._once > _MAX_STEPS:

@@ -73,6 +73,8 @@ def regex_finder(query: str, *, ignore_case: bool) -> Finder:
         if certain and needle not in (block.text.lower() if ignore_case else block.text):
             return
         text = block.text.decode("utf-8", "replace")
+        if not text.isascii() and len(text.encode()) > len(block.text):  # each byte that is not UTF-8 has become three
+            text = text.replace("\N{REPLACEMENT CHARACTER}", "?")
         if not pattern.matches(text, begins=block.begins, ends=block.ends):
             return
         lines = text.split("\n")
@@ -85,8 +87,7 @@ def regex_finder(query: str, *, ignore_case: bool) -> Finder:
             if pattern.matches(line):
                 yield index, line, 0
 
-    # Each byte that is not of UTF-8 becomes a character of three.
-    return Finder(pattern.piece_bytes // 3, find)
+    return Finder(pattern.piece_bytes, find)
 
 
 def search_lines(scan: Scan, query: str, finder: Finder, max_results: int) -> ToolResult:

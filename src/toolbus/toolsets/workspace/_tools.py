@@ -161,24 +161,27 @@ class _Workspace:
         self, path: str, file: io.BufferedReader[io.FileIO], budget: Budget, start: int, end: int | None
     ) -> ToolResult:
         bounds = self._bounds
-        text, whole_text = self._text(path, file)
+        text, whole_text = self._text(path, file, budget)
         lines = _Lines(text, bounds.max_scan_bytes, budget)
         last = min(end if end is not None else start + bounds.max_read_lines, start + bounds.max_read_lines - 1)
         taken: list[str] = []
         used = number = 0
         for number, (line, whole) in enumerate(lines, start=1):
-            if start <= number <= last and used <= bounds.max_result_bytes:
+            if number >= start:
                 text = line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").rstrip("\r\n")
                 taken.append(f"{number}\t{cut_line(text, bounds.max_line_chars, ends=whole)}")
                 used += len(taken[-1].encode()) + 2
+            if number == last or used > bounds.max_result_bytes:
+                break
+        number += lines.count_rest()
         return self._told(path, taken, start, end, number if whole_text and not lines.stopped else -1)
 
-    def _text(self, path: str, file: io.BufferedReader[io.FileIO]) -> tuple[io.BufferedIOBase, bool]:
+    def _text(self, path: str, file: io.BufferedReader[io.FileIO], budget: Budget) -> tuple[io.BufferedIOBase, bool]:
         """The file, as UTF-8, and whether that is all of it."""
         head = file.peek(8_192)[:8_192]
         if head.startswith((b"\xff\xfe", b"\xfe\xff")):
             data = file.read(self._bounds.max_file_bytes)
-            return io.BytesIO(as_utf8(data)), not file.peek(1)
+            return io.BytesIO(as_utf8(data, budget.over)), not file.peek(1)
         if b"\0" in head:
             raise ToolError(f"{path!r} is a binary file")
         return file, True
@@ -222,10 +225,19 @@ class _Lines:
                 whole = False
             yield line, whole and not self.stopped
 
-    def _piece(self) -> bytes:
+    def count_rest(self) -> int:
+        """How many lines come after those that were read."""
+        count, piece = 0, b"\n"
+        while following := self._piece(whole=False):
+            piece = following
+            count += piece.count(b"\n")
+        return count + (not piece.endswith(b"\n"))
+
+    def _piece(self, *, whole: bool = True) -> bytes:
+        """A line or the beginning of one; or else as much as is there at once."""
         if self._bytes_left <= 0 or self._budget.over():
             self.stopped = True
             return b""
-        piece = self._file.readline(_LINE_PIECE)
+        piece = self._file.readline(_LINE_PIECE) if whole else self._file.read1(_LINE_PIECE)
         self._bytes_left -= len(piece)
         return piece

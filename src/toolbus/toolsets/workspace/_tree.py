@@ -399,12 +399,18 @@ def _read(handle: int, limit_bytes: int, over: Callable[[], bool]) -> bytes | No
         pieces.append(piece)
         limit_bytes -= len(piece)
     text = b"".join(pieces)
-    return as_utf8(text) if is_utf16 else text.removeprefix(b"\xef\xbb\xbf")
+    return as_utf8(text, over) if is_utf16 else text.removeprefix(b"\xef\xbb\xbf")
 
 
-def as_utf8(text: bytes) -> bytes:
-    """Text in UTF-16, with its mark, as UTF-8. In pieces: where it is damaged, decoding is slow and holds the lock."""
+def as_utf8(text: bytes, over: Callable[[], bool]) -> bytes:
+    """Text in UTF-16, with its mark, as UTF-8; less of it where `over` says so.
+
+    It is decoded in pieces: where it is damaged, that is slow, and holds the interpreter's lock.
+    """
     decoder = codecs.getincrementaldecoder("utf-16")("replace")
-    starts = range(0, len(text), _DECODED_AT_ONCE)
-    pieces = [decoder.decode(text[start : start + _DECODED_AT_ONCE]).encode("utf-8", "replace") for start in starts]
+    pieces: list[bytes] = []
+    for start in range(0, len(text), _DECODED_AT_ONCE):
+        if over():
+            break
+        pieces.append(decoder.decode(text[start : start + _DECODED_AT_ONCE]).encode())
     return b"".join(pieces) + decoder.decode(b"", final=True).encode()

@@ -1,0 +1,43 @@
+"""How long a piece of work keeps the interpreter's lock at once.
+
+Python code gives the lock away every few milliseconds; a function that is written in C keeps it until it returns,
+unless it says otherwise. So the longest call of such a function is what every other thread, and with it the event loop,
+may have to wait for. It is measured in CPU time of the thread, so that a busy machine makes no difference.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+MOST_SECONDS = 0.1
+"""The bound of the house: nothing that a model, a tool, a server or a file chooses may hold the loop for longer."""
+
+
+class LongestCall:
+    """The longest call of a function in C: its CPU time in seconds, and its name."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.name = ""
+        self._began: list[float] = []
+
+    def during(self, work: Callable[[], Any]) -> Any:
+        """Do `work` in this thread and give what it gives."""
+        before = sys.getprofile()
+        sys.setprofile(self._note)
+        try:
+            return work()
+        finally:
+            sys.setprofile(before)
+
+    def _note(self, _frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            self._began.append(time.thread_time())
+        elif event in ("c_return", "c_exception") and self._began:
+            seconds = time.thread_time() - self._began.pop()
+            if seconds > self.seconds:
+                self.seconds, self.name = seconds, getattr(argument, "__qualname__", repr(argument))
