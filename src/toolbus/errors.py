@@ -325,7 +325,10 @@ class ContextOverflow(ProviderError):
 
 
 class ContentFiltered(ProviderError):
-    """The provider withheld the reply, or the model refused without a word of text. Asking again gives the same."""
+    """The provider withheld the reply, or the model refused: without a word, or where `output=` asked for a value.
+
+    Asking again gives the same.
+    """
 
     code = "content_filtered"
 

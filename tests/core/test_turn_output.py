@@ -14,6 +14,7 @@ from toolbus.core.prices import Price
 from toolbus.core.turn import CallModel
 from toolbus.events import RequestFailed, RoundStarted, ToolCallFailed
 from toolbus.messages import Usage, UserMessage
+from toolbus.protocols import FinishReason
 from toolbus.toolsets.control import give_up, task_complete
 
 
@@ -127,6 +128,30 @@ def test_texts_are_sent_back_as_often_as_the_limit_says_and_then_the_request_fai
     assert ending.error.startswith("the model gave no valid output: the answer is not valid JSON")
     assert ending.error.endswith("(max_output_repairs=2)")
     assert [each.message_id for each in turn.state.messages if isinstance(each, UserMessage)] == ["r_u", "r_o0", "r_o1"]
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "error"),
+    [
+        ("refusal", "the provider gave no answer: the model refused: I can't help with that."),
+        ("content_filter", "the provider gave no answer: its content filter cut the reply off"),
+    ],
+)
+def test_a_model_that_refuses_is_not_asked_to_repair_its_refusal(finish_reason: FinishReason, error: str) -> None:
+    turn = asked()
+    turn.reply("I can't help with that.", finish_reason=finish_reason, usage=Usage(input_tokens=3))
+    ending = turn.state.ending
+    assert isinstance(ending, RequestFailed)
+    assert (ending.reason, ending.error, ending.usage.input_tokens) == ("content_filtered", error, 3)
+    assert mended(turn) == []
+    assert turn.roles == ["user", "assistant"]
+
+
+def test_a_refusal_after_a_limit_ends_the_request_by_the_limit() -> None:
+    turn = asked(Limits(max_rounds=1))
+    turn.call(call("nothing"))
+    turn.reply("I can't help with that.", finish_reason="refusal")
+    assert turn.stopped_by == "max_rounds=1"
 
 
 def test_arguments_that_are_no_such_answer_are_the_models_own_to_mend() -> None:

@@ -39,7 +39,7 @@ from toolbus.events import (
     ToolCallResumed,
 )
 from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
-from toolbus.protocols import ModelReply, ToolSpec
+from toolbus.protocols import FinishReason, ModelReply, ToolSpec
 
 E = TypeVar("E", bound=Event)
 
@@ -62,9 +62,13 @@ def call(name: str = "clock", arguments: str = "{}", provider_call_id: str = "")
     return ToolCall(name=name, arguments=arguments, provider_call_id=provider_call_id)
 
 
-def replied(text: str = "", *calls: ToolCall, usage: Usage | None = None) -> ModelReplied:
-    reply = ModelReply(message=AssistantMessage(text=text, tool_calls=calls), usage=usage or Usage(), vendor="scripted")
-    return ModelReplied(reply)
+def replied(
+    text: str = "", *calls: ToolCall, usage: Usage | None = None, finish_reason: FinishReason = ""
+) -> ModelReplied:
+    message = AssistantMessage(text=text, tool_calls=calls)
+    return ModelReplied(
+        ModelReply(message=message, finish_reason=finish_reason, usage=usage or Usage(), vendor="scripted")
+    )
 
 
 def completed(call_id: str, content: str = "done", **fields: object) -> ToolCallCompleted:
@@ -168,8 +172,8 @@ class Turn:
 
     # What may happen, by name.
 
-    def reply(self, text: str = "", *calls: ToolCall, usage: Usage | None = None) -> list[Event]:
-        return self.step(replied(text, *calls, usage=usage))
+    def reply(self, text: str = "", *calls: ToolCall, **reply: Any) -> list[Event]:
+        return self.step(replied(text, *calls, **reply))
 
     def call(self, *calls: ToolCall) -> list[Event]:
         return self.reply("", *(calls or (call(),)))

@@ -24,12 +24,14 @@ from .retry import backoff_seconds
 from .state import MODEL, CallState, Stop, TurnState
 from .steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
 
-__all__ = ["decide_model_failed", "decide_reply", "decide_shaped"]
+__all__ = ["decide_model_failed", "decide_reply", "decide_shaped", "decide_withheld"]
 
 _assistant_message = maker(AssistantMessage)
 _model_responded = maker(ModelResponded)
 _tool_call = maker(ToolCall)
 _WITHHELD = {"content_filter": "its content filter withheld the reply", "refusal": "the model refused without a word"}
+_REFUSED = {"content_filter": "its content filter cut the reply off", "refusal": "the model refused: {}"}
+_QUOTED_CHARS = 300
 
 
 def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: float) -> None:
@@ -99,6 +101,27 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Sto
         facts.add(RequestFailed, reason="empty_reply", error=f"{error}, twice", usage=usage_with(state, facts))
     else:
         facts.add(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
+
+
+def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
+    """Whether the newest reply, `text` without calls, was withheld or is a refusal; then the request fails for that.
+
+    A limit that has stopped the request before is the reason for its ending, as for any other last answer.
+    """
+    how = _REFUSED.get(state.rounds[-1].finish_reason)
+    if how is None:
+        return False
+    if state.stop is not None:
+        complete(state, facts, state.stop.reason, text=text)
+        return True
+    error = f"the provider gave no answer: {how.format(_shortened(text))}"
+    facts.add(RequestFailed, reason=ContentFiltered.code, error=error, usage=state.usage)
+    return True
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _QUOTED_CHARS else f"{line[: _QUOTED_CHARS - 1]}…"
 
 
 def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> AssistantMessage:

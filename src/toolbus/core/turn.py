@@ -44,7 +44,7 @@ from .arguments import encodable
 from .facts import Facts, complete, facts_of, result_message
 from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from .reducer import apply, apply_all, repair_id, used_up
-from .replying import decide_model_failed, decide_reply, decide_shaped
+from .replying import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from .resuming import decide_interrupted, decide_resume
 from .state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
 from .steps import (
@@ -343,6 +343,8 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
     """
     if reason is None:
         reason = _reason(state)
+        if state.output is not None and decide_withheld(state, text, facts):
+            return
     if state.output is None:
         complete(state, facts, reason, text=text)
         return
