@@ -36,7 +36,7 @@ __all__ = [
 FUNCTION = "function"
 """Stands for what is a function of the application."""
 
-_PLAIN = ("metadata", "guidance", "note_failures", "max_result_chars", "include_data", "late_results")
+_PLAIN = ("metadata", "guidance", "note_failures", "max_result_chars", "include_data", "late_results", "output_mode")
 
 
 @cache
@@ -59,6 +59,8 @@ def agreed_by(session: RequestSession, limits: Limits) -> dict[str, Any]:
         "granted": dict(session.granted),
         **{name: options.get(name) for name in _PLAIN},
     }
+    if session.output is not None:  # said even where it is the default: that of another runtime may be another
+        agreed["output_mode"] = options.get("output_mode") or "auto"
     agreed = {name: value for name, value in agreed.items() if value not in (None, [], {})}
     return agreed if session.secrecy is None else session.secrecy.vault.shown_json(agreed)
 

@@ -6,7 +6,7 @@ Belongs to `toolbus.session`. It decides nothing about the request: what came of
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -33,7 +33,17 @@ from .inputs import Instructions, is_blank, provider_list, read_instructions
 from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
 from .messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
-from .protocols import Emit, ModelReply, ModelRequest, ModelSettings, Provider, RequestView, ToolSource, ToolSpec
+from .protocols import (
+    Emit,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    NativeOutput,
+    Provider,
+    RequestView,
+    ToolSource,
+    ToolSpec,
+)
 from .records import maker
 from .secrecy import Secrecy, SecretKeeper, marked_in
 from .sending import Sending
@@ -75,6 +85,7 @@ class Asker:
         "_instructions",
         "_looked_at",
         "_marked",
+        "_native",
         "_secrecy",
         "_settings",
         "_state",
@@ -95,6 +106,7 @@ class Asker:
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
         self.sending = Sending(state, options)
         self._asked: Provider = providers[0]  # the newest one that was chosen
+        self._native = False  # whether that one holds the newest reply to the output's schema
         self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were looked through for secrets
         self._marked: Mapping[str, Marks] = {}
         self._answer = None if state.output is None else find_marks(state.output.spec.parameters)
@@ -157,6 +169,19 @@ class Asker:
         output = self._state.output
         return () if output is None else (output.spec,)
 
+    def _is_native(self, offered: Sequence[ToolSpec], output: ToolSpec) -> bool:
+        """Whether the provider is to hold the reply to the output's schema, so that the tool for it is not offered.
+
+        Raises `ConfigurationError` where the provider has to, and cannot.
+        """
+        state = self._state
+        has_others = any(each is not output for each in offered)
+        if state.output_mode == "native":
+            check_native(self._asked, output, with_tools=has_others)
+            return True
+        may = state.output_mode == "auto" and not has_others and not state.native_refused
+        return may and native_output(self._asked, output) != ""
+
     async def request(self, command: CallModel, tools: ToolSource, view: RequestView) -> ModelRequest | ModelFailed:
         """What the model is to be asked, shortened to its window. Raises nothing but cancellation."""
         self.error = None
@@ -168,21 +193,28 @@ class Asker:
             self._asked = self._provider(command)
             self.sending.look(specs)
             state.tools = specs = self.known(tools)
+            offered = self._offered(specs, command)
+            output = None if state.output is None else state.output.spec
+            self._native = output is not None and self._is_native(offered, output)
             system = await self._system(specs, view) if self._has_system or state.plan else None
             if self.sending.is_plain:
                 messages: Sequence[Message] = Messages(state.messages, system)
             else:
-                messages = await self.sending.messages(system, self._offered(specs, command), self._asked)
+                messages = await self.sending.messages(system, offered, self._asked)
                 if len(known := self.known(tools)) > len(specs):  # results that were shortened just now
                     state.tools = specs = known
-                    messages = await self.sending.messages(system, self._offered(specs, command), self._asked)
+                    offered = self._offered(specs, command)
+                    self._native = output is not None and self._is_native(offered, output)
+                    messages = await self.sending.messages(system, offered, self._asked)
+            schema = output.parameters if output is not None and self._native else None
             return _model_request(
                 messages=messages,
-                tools=self._offered(specs, command),
+                tools=offered if schema is None else tuple([each for each in offered if each is not output]),
                 settings=self._settings,
                 request_id=view.request_id,
                 conversation_id=view.conversation_id,
                 round=command.round,
+                output_schema=schema,
             )
         except ContextOverflow as exc:
             self.error = exc
@@ -202,11 +234,12 @@ class Asker:
                 if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                     return _no_reply(reply)
                 self.sending.answered(reply.usage)
-                return ModelReplied(reply if mask is None else mask.whole(reply))
+                return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
             if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return _no_reply(reply)
             replied = await self._screened(reply, view)
+            replied.native_output = self._native
             if mask is not None:  # once more: an interceptor may have put anything there
                 replied.reply = mask.whole(replied.reply)
             return replied
@@ -246,7 +279,8 @@ class Asker:
         if self._instructions is not None:
             parts.append(await read_instructions(self._instructions, context_of(view)))
         if self._guidance:
-            parts.append(guidance_text(tools, state.limits.max_rounds))
+            listed = {name: each for name, each in tools.items() if not (self._native and each.control == "output")}
+            parts.append(guidance_text(listed, state.limits.max_rounds))
         if state.plan:
             parts.append(plan_text(state.plan))
         text = "\n\n".join(part for part in parts if part)
@@ -336,8 +370,29 @@ def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> A
     return asked
 
 
-def check_together(state: TurnState, specs: Mapping[str, ToolSpec]) -> None:
+def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
+    """Whether a provider can hold replies to the output's schema."""
+    can: Callable[[Mapping[str, Any]], NativeOutput] | None = getattr(provider, "native_output", None)
+    return "" if can is None else can(output.parameters)
+
+
+def check_native(provider: Provider, output: ToolSpec, *, with_tools: bool) -> None:
+    """Refuse `output_mode="native"` where the provider cannot. Raises `ConfigurationError`."""
+    can = native_output(provider, output)
+    if not can:
+        problem = "cannot hold replies to the schema of this output, or its server has refused it"
+    elif with_tools and can == "alone":
+        problem = "can hold replies to a schema only in a request without tools"
+    else:
+        return
+    raise ConfigurationError(f"output_mode is 'native', and the provider {provider!r} {problem}; say 'auto' or 'tool'")
+
+
+def check_together(state: TurnState, specs: Mapping[str, ToolSpec], providers: Sequence[Provider]) -> None:
     """Refuse what does not go together."""
+    if state.output is not None and state.output_mode == "native":
+        for provider in providers:
+            check_native(provider, state.output.spec, with_tools=bool(specs))
     if state.limits.max_cost is not None and not state.prices:
         raise ConfigurationError("max_cost is set, and there is no price table; give prices={'*': Price(...)}, say")
     if state.output is not None and state.output.spec.name in specs:

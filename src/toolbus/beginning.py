@@ -64,6 +64,7 @@ def new_state(
         approval=get("approval"),
         prices=get("prices"),
         note_failures=get("note_failures", False),
+        output_mode=get("output_mode") or "auto",
         max_result_chars=get("max_result_chars") or DEFAULT_RESULT_CHARS,
     )
 

@@ -26,6 +26,7 @@ __all__ = [
     "LeaseLost",
     "LimitReached",
     "MissingExtra",
+    "NativeOutputUnsupported",
     "NotRunning",
     "Overloaded",
     "ProtocolViolation",
@@ -322,6 +323,15 @@ class ContextOverflow(ProviderError):
     ) -> None:
         super().__init__(message, vendor=vendor, status=status)
         self.limit_tokens = limit_tokens
+
+
+class NativeOutputUnsupported(ProviderError):
+    """The server does not take the schema of `output=`: it has no structured output, or not for that schema or model.
+
+    With `output_mode="auto"` the model is asked once more, for a call of a tool; with "native" the request fails.
+    """
+
+    code = "native_output_unsupported"
 
 
 class ContentFiltered(ProviderError):

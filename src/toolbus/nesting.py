@@ -28,6 +28,7 @@ _INHERITED = (
     "compression",
     "max_result_chars",
     "include_data",
+    "output_mode",
 )
 _DEEPEST = 8  # each level holds a session, and a model that calls itself has to end
 

@@ -16,7 +16,7 @@ from .core.shorten import MIN_CHARS
 from .errors import ConfigurationError
 from .inputs import Instructions, MessagesLike, shown
 from .interceptors import Interceptor
-from .protocols import LateResults, ModelSettings, Provider
+from .protocols import LateResults, ModelSettings, OutputMode, Provider
 from .tool_checks import no_option, takes
 from .tools import Toolish, ToolRegistry
 from .vault import NamedSecret
@@ -71,6 +71,10 @@ class SessionOptions(TypedDict, total=False):
     include_data: bool
     """Whether the model gets the data of tools' results (the default) or their message alone, where a tool does not say
     so itself. Text is no data. Listeners, and the request's result, always have all of it."""
+    output_mode: OutputMode
+    """How a request with `output` is asked for its value: "native" by the provider's own means (a JSON schema that the
+    server holds the reply to), "tool" by a call of the tool `final_answer`. "auto" (the default): natively where the
+    provider can and no other tool is offered, else by the tool."""
     secrets: Sequence[NamedSecret] | None
     """Values that are never told: in events, logs and what the model is sent, references stand in their place. With
     those of a runtime. At least 4 characters each; texts, or `pydantic.SecretStr`. In a pair with a name of your own,
@@ -224,6 +228,8 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "provider_for_round": (lambda given: takes(given, 1), "give a function of the round's number, from 0"),
     "include_data": (_is(bool), "say True or False"),
     "late_results": (lambda given: given in _LATE, f"say {', '.join(map(repr, get_args(LateResults)))}"),
+    "output_mode": (lambda given: given in _MODES, f"say {', '.join(map(repr, get_args(OutputMode)))}"),
     "on_busy": (lambda given: given in ("queue", "refuse"), "say 'queue' or 'refuse'"),
 }
 _LATE = get_args(LateResults)
+_MODES = get_args(OutputMode)

@@ -28,7 +28,10 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "ModelSettings",
+    "NativeOutput",
+    "NativeOutputProvider",
     "Observer",
+    "OutputMode",
     "Provider",
     "ReasoningPiece",
     "RequestView",
@@ -170,7 +173,8 @@ class ModelSettings:
 class ModelRequest:
     """One call of the model. `messages` is a valid transcript, read-only; `tools` are in registration order.
 
-    With `tools` empty the model must answer with text.
+    With `tools` empty the model must answer with text. With an `output_schema`, a JSON schema of type object, a reply
+    without calls has to be JSON of that schema. Only a provider whose `native_output` says so is given one.
     """
 
     messages: Sequence[Message]
@@ -179,6 +183,7 @@ class ModelRequest:
     request_id: str = ""
     conversation_id: str = ""
     round: int = 0
+    output_schema: Mapping[str, Any] | None = None
 
 
 FinishReason: TypeAlias = Literal["", "stop", "tool_calls", "length", "content_filter", "refusal", "other"]
@@ -246,6 +251,32 @@ class Provider(Protocol):
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once."""
+        ...
+
+
+OutputMode: TypeAlias = Literal["auto", "native", "tool"]
+"""How a structured output is asked for: by the provider's own means ("native"), by a call of the tool `final_answer`
+("tool"), or natively where the provider can and no other tool is offered ("auto")."""
+
+NativeOutput: TypeAlias = Literal["", "alone", "with_tools"]
+"""Whether a provider can hold a reply to a JSON schema: not at all, in a request without tools, or in any request."""
+
+
+@runtime_checkable
+class NativeOutputProvider(Provider, Protocol):
+    """A provider that may be given a `ModelRequest.output_schema`. One without `native_output` never is.
+
+    `respond` then sees to it that the model knows the schema and that the reply's text is JSON of it, as far as the
+    server holds the model to it: toolbus checks each answer anyway. For a server that refuses the schema, `respond`
+    raises `NativeOutputUnsupported`. For one that only says that the model's JSON was invalid, it returns what the
+    model has written.
+    """
+
+    def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
+        """Whether replies can be held to `schema`. Called before each request that may carry it; quick, no I/O.
+
+        After a `NativeOutputUnsupported` it is empty for what the server has refused: that schema, or any.
+        """
         ...
 
 

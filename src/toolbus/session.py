@@ -136,7 +136,7 @@ class RequestSession(SessionHandle):
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt)
         state.providers = len(self.providers)
         state.output = None if output is None else OutputType(output)
-        check_together(state, self.tools.specs)
+        check_together(state, self.tools.specs, self.providers)
         super().__init__(
             bus,
             state,

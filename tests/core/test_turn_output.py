@@ -12,7 +12,7 @@ from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
 from toolbus.core.prices import Price
 from toolbus.core.turn import CallModel
-from toolbus.events import RequestFailed, RoundStarted, ToolCallFailed
+from toolbus.events import ModelRetrying, RequestFailed, RoundStarted, ToolCallFailed
 from toolbus.messages import Usage, UserMessage
 from toolbus.protocols import FinishReason
 from toolbus.toolsets.control import give_up, task_complete
@@ -161,6 +161,58 @@ def test_arguments_that_are_no_such_answer_are_the_models_own_to_mend() -> None:
     assert mended(turn) == []
     turn.call(ANSWER)
     check_rome(turn)
+
+
+def test_a_native_answer_is_sent_back_in_words_that_fit_it() -> None:
+    turn = asked()
+    turn.reply('{"name": 3}', native_output=True)
+    (told,) = mended(turn)
+    assert told == (
+        "This is not the answer that was asked for: $.name: Input should be a valid string. "
+        "Answer again, with the whole JSON and nothing else."
+    )
+    turn.reply("Rome")  # by the tool's way now, whatever was before
+    assert mended(turn)[1].endswith("Call final_answer with it.")
+    turn.reply(ROME, native_output=True)
+    check_rome(turn)
+
+
+def test_native_answers_are_sent_back_as_often_as_the_limit_says() -> None:
+    turn = asked(Limits(max_output_repairs=1))
+    turn.reply("Rome", native_output=True)
+    turn.reply("Rome", native_output=True)
+    ending = turn.state.ending
+    assert isinstance(ending, RequestFailed)
+    assert ending.reason == "invalid_output"
+
+
+# -------------------------------------------------------------------------------- a server that takes no schema
+
+
+def test_a_server_that_refuses_the_schema_is_asked_once_more_at_once() -> None:
+    turn = asked()
+    (retrying,) = of(ModelRetrying, turn.break_model("native_output_unsupported", retryable=False))
+    assert (retrying.reason, retrying.provider, retrying.delay_seconds) == ("native_output_unsupported", 0, 0.0)
+    assert turn.state.native_refused
+    turn.call(ANSWER)
+    check_rome(turn)
+
+
+def test_it_is_asked_once_more_only_once() -> None:
+    turn = asked()
+    turn.break_model("native_output_unsupported", retryable=False)
+    turn.break_model("native_output_unsupported", retryable=False)
+    ending = turn.state.ending
+    assert isinstance(ending, RequestFailed)
+    assert (ending.reason, ending.error) == ("native_output_unsupported", "no answer")
+
+
+def test_a_request_that_wants_it_natively_or_not_at_all_fails_there() -> None:
+    turn = asked(output_mode="native")
+    turn.break_model("native_output_unsupported", retryable=False)
+    ending = turn.state.ending
+    assert isinstance(ending, RequestFailed)
+    assert ending.reason == "native_output_unsupported"
 
 
 @pytest.mark.parametrize("way", ["text", "call"])

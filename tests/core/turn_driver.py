@@ -63,11 +63,16 @@ def call(name: str = "clock", arguments: str = "{}", provider_call_id: str = "")
 
 
 def replied(
-    text: str = "", *calls: ToolCall, usage: Usage | None = None, finish_reason: FinishReason = ""
+    text: str = "",
+    *calls: ToolCall,
+    usage: Usage | None = None,
+    finish_reason: FinishReason = "",
+    native_output: bool = False,
 ) -> ModelReplied:
     message = AssistantMessage(text=text, tool_calls=calls)
     return ModelReplied(
-        ModelReply(message=message, finish_reason=finish_reason, usage=usage or Usage(), vendor="scripted")
+        ModelReply(message=message, finish_reason=finish_reason, usage=usage or Usage(), vendor="scripted"),
+        native_output=native_output,
     )
 
 
@@ -184,8 +189,8 @@ class Turn:
     def fail(self, *call_ids: str) -> list[Event]:
         return self.step(*(failed(each) for each in call_ids or tuple(self.state.open_calls)))
 
-    def break_model(self, code: str = "provider_unavailable") -> list[Event]:
-        return self.step(ModelFailed(code, "no answer", retryable=True))
+    def break_model(self, code: str = "provider_unavailable", *, retryable: bool = True) -> list[Event]:
+        return self.step(ModelFailed(code, "no answer", retryable=retryable))
 
     def elapse(self, seconds: float | None = None) -> list[Event]:
         """Move the clock by `seconds`, or to the pending deadline, and tell the machine."""

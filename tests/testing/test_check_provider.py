@@ -51,6 +51,8 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "settings": (wrong.ForgetsTheTemperature,),
     "tool-choice": (wrong.ForgetsTheToolChoice,),
     "tools": (wrong.ForgetsDescriptions,),
+    "native-output": (wrong.ForgetsTheSchema,),
+    "native-output-refused": (wrong.DoesNotKnowThatSchemasAreRefused, wrong.ForgetsThatSchemasAreRefused),
 }
 """By check, the providers that fail it."""
 
@@ -58,7 +60,12 @@ EDITED = {
     "history-with-odd-ids": wrong.sends_minted_ids_empty,
     "malformed-history": wrong.sends_malformed_arguments_as_null,
 }
-ALSO = {"history": {"history-with-odd-ids"}, "ids-empty": {"ids-missing"}, "ids-missing": {"ids-empty"}}
+ALSO = {
+    "history": {"history-with-odd-ids"},
+    "ids-empty": {"ids-missing"},
+    "ids-missing": {"ids-empty"},
+    "native-output": {"native-output-refused"},
+}
 """What a provider that fails one check cannot but fail too."""
 
 SHORT = 0.2  # seconds: the longest wait for a provider that does nothing, where one that is wrong does just that
@@ -105,11 +112,29 @@ async def test_a_provider_that_loses_what_has_to_go_back_unread_fails_the_check_
 
 
 GROUPS: list[tuple[str, ...]] = [
-    ("text", "parallel-calls", "usage", "rate-limit", "web-page", "cut-stream", "no-retries", "tools", "settings"),
+    (
+        "text",
+        "parallel-calls",
+        "usage",
+        "rate-limit",
+        "web-page",
+        "cut-stream",
+        "no-retries",
+        "tools",
+        "native-output-refused",
+    ),
     ("reasoning", "ids-repeated", "finish-reasons", "server-error", "unreachable", "keys-stay-secret", "cancellation"),
     ("malformed-arguments", "refusal", "names", "rejection", "error-in-stream", "tool-choice", "request-untouched"),
     ("token-limit", "context-overflow", "garbage", "reset", "withheld", "history", "ids-empty", "result-images"),
-    ("pieces-at-once", "split-arguments", "empty-arguments", "concurrent-calls", "nothing-left-open"),
+    (
+        "pieces-at-once",
+        "split-arguments",
+        "empty-arguments",
+        "concurrent-calls",
+        "nothing-left-open",
+        "native-output",
+        "settings",
+    ),
 ]
 
 

@@ -15,13 +15,23 @@ import orjson
 from toolbus.errors import (
     ContextOverflow,
     EmptyReply,
+    NativeOutputUnsupported,
     ProviderError,
     ProviderRejected,
     ProviderTimeout,
     ProviderUnavailable,
 )
 from toolbus.messages import AssistantMessage, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
-from toolbus.protocols import Delta, Emit, ModelReply, ModelRequest, Provider, ReasoningPiece, TextPiece
+from toolbus.protocols import (
+    Delta,
+    Emit,
+    ModelReply,
+    ModelRequest,
+    NativeOutput,
+    Provider,
+    ReasoningPiece,
+    TextPiece,
+)
 from toolbus.providers import OpenAIProvider
 
 KEY = "sk-a-key-of-the-tests"
@@ -40,6 +50,9 @@ class Right:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
+
+    def native_output(self, schema: Any) -> NativeOutput:
+        return self.inner.native_output(schema)
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         try:
@@ -361,6 +374,23 @@ class ForgetsTheToolChoice(Right):
 class ForgetsDescriptions(Right):
     def request(self, request: ModelRequest) -> ModelRequest:
         return replace(request, tools=[replace(each, description="") for each in request.tools])
+
+
+class ForgetsTheSchema(Right):
+    def request(self, request: ModelRequest) -> ModelRequest:
+        return replace(request, output_schema=None)
+
+
+class DoesNotKnowThatSchemasAreRefused(Right):
+    def error(self, error: Exception) -> ModelReply:
+        if isinstance(error, NativeOutputUnsupported):
+            raise ProviderRejected(str(error), status=error.status)
+        raise error
+
+
+class ForgetsThatSchemasAreRefused(Right):
+    def native_output(self, schema: Any) -> NativeOutput:
+        return "alone"
 
 
 class ForgetsSignatures(Right):

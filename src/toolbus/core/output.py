@@ -1,7 +1,8 @@
 """Structured output: a type as a tool that the model calls with its answer, and texts read as such an answer. Pure.
 
 The answer is an object; a type that is none (a list, a number) is wrapped as `{"value": ...}`. The model may call
-the tool, or write the JSON as its text: both are validated by pydantic in its mode for JSON.
+the tool, or write the JSON as its text, to which its provider may hold it: all are validated by pydantic in its mode
+for JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..protocols import ToolSpec
 from ..schemas import checkable, explain, tidy
 from .arguments import parse_arguments
 
-__all__ = ["FINAL_ANSWER", "OutputType", "json_in"]
+__all__ = ["FINAL_ANSWER", "OutputType", "json_in", "repair_prompt"]
 
 T = TypeVar("T")
 FINAL_ANSWER = "final_answer"
@@ -103,6 +104,12 @@ class OutputType(Generic[T]):
     def _check(self, arguments: Mapping[str, Any]) -> None:
         written = self._written(arguments)
         self._checked = written, self._validated(written)
+
+
+def repair_prompt(problem: object, *, native: bool) -> str:
+    """What a model is told of an answer that is not the output. `native` is whether it was held to a schema."""
+    way = "Answer again, with the whole JSON and nothing else." if native else f"Call {FINAL_ANSWER} with it."
+    return f"This is not the answer that was asked for: {problem}. {way}"
 
 
 def json_in(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..errors import ContextOverflow, ProtocolViolation
+from ..errors import ContextOverflow, NativeOutputUnsupported, ProtocolViolation
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -177,6 +177,7 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
 def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     same = fact.provider == state.provider
     state.overflowed = same and (state.overflowed or fact.reason == ContextOverflow.code)
+    state.native_refused = state.native_refused or fact.reason == NativeOutputUnsupported.code
     state.attempts = state.attempts + 1 if same else 1
     state.provider = fact.provider
     state.not_before = fact.at + fact.delay_seconds
@@ -197,6 +198,7 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     current = state.rounds[-1]
     current.seconds = fact.at - current.started_at
     current.finish_reason = fact.finish_reason
+    current.native_output = fact.native_output
     current.model = fact.model
     current.usage = current.usage + fact.usage
     state.usage = state.usage + fact.usage

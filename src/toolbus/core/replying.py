@@ -5,7 +5,7 @@ Part of the turn machine's `decide`; `core.turn` says what follows.
 
 from __future__ import annotations
 
-from ..errors import ContentFiltered, ContextOverflow
+from ..errors import ContentFiltered, ContextOverflow, NativeOutputUnsupported
 from ..events import (
     HistoryCompressed,
     ModelResponded,
@@ -55,6 +55,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
         vendor=reply.vendor,
         model=reply.model,
         cost=cost,
+        native_output=replied.native_output,
     )
     facts.made.append(responded)
     if cost is None and state.limits.max_cost is not None:  # it could cost anything
@@ -165,12 +166,17 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
 def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
     """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it.
 
-    What was too long for a model is sent to it once more in the same round, shorter, and then to the next one.
+    What was too long for a model is sent to it once more in the same round, shorter, and then to the next one. A server
+    that does not take the output's schema is asked once more without it, where the request leaves the way open.
     """
     provider = state.provider
-    if not failed.retryable:
+    if failed.code == NativeOutputUnsupported.code:
+        if state.output_mode != "auto" or state.native_refused:
+            return False
+        delay = 0.0
+    elif not failed.retryable:
         return False
-    if failed.code == ContextOverflow.code:
+    elif failed.code == ContextOverflow.code:
         provider, delay = provider + state.overflowed, 0.0
     else:
         delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)

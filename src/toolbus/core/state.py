@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 
 from ..events import PlanStep, RequestEnding, Spent, TerminalEvent
 from ..messages import Message, SystemMessage, ToolCall, Usage
-from ..protocols import ToolSpec
+from ..protocols import OutputMode, ToolSpec
 from .approval import ApprovalPolicy
 from .limits import Limits
 from .output import OutputType
@@ -171,6 +171,7 @@ class RoundState:
     started_at: float
     seconds: float = 0.0
     finish_reason: str = ""
+    native_output: bool = False  # whether the provider was to hold the newest reply to the output's schema
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     calls: list[CallState] = field(default_factory=_new_list)
@@ -191,6 +192,7 @@ class TurnState:
     approval: ApprovalPolicy | None = None
     prices: Mapping[str, Price] | None = None
     output: OutputType[Any] | None = None
+    output_mode: OutputMode = "auto"
     note_failures: bool = False
     max_result_chars: int = DEFAULT_RESULT_CHARS  # how much of one result is sent, and is on a page of `read_result`
 
@@ -229,6 +231,7 @@ class TurnState:
     usage: Usage = field(default_factory=Usage)
     cost: float = 0.0
     vendor: str = ""  # of the newest reply
+    native_refused: bool = False  # whether a server did not take the output's schema
     repairs: int = 0  # texts that were sent back because they were not the structured output
     plan: tuple[PlanStep, ...] = ()
     granted: dict[str, bool] = field(default_factory=_new_dict)  # decisions to be remembered, by definition

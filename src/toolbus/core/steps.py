@@ -64,10 +64,14 @@ class Resume:
 
 @dataclass(slots=True)
 class ModelReplied:
-    """The model's whole reply. `denied` are the reasons of interceptors, by the call's place in it."""
+    """The model's whole reply. `denied` are the reasons of interceptors, by the call's position in it.
+
+    `native_output` is whether the provider was to hold the reply to the output's schema.
+    """
 
     reply: ModelReply
     denied: Mapping[int, str] | None = None
+    native_output: bool = False
 
 
 @dataclass(slots=True)

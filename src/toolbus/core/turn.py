@@ -43,6 +43,7 @@ from ..records import maker
 from .arguments import encodable
 from .facts import Facts, complete, facts_of, result_message
 from .judging import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
+from .output import repair_prompt
 from .reducer import apply, apply_all, repair_id, used_up
 from .replying import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from .resuming import decide_interrupted, decide_resume
@@ -361,7 +362,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
             error = f"the model gave no valid output: {exc} ({limit})"
             facts.add(RequestFailed, reason="invalid_output", error=error, usage=state.usage)
         else:
-            told = f"This is not the answer that was asked for: {exc}. Call {state.output.spec.name} with it."
+            told = repair_prompt(exc, native=state.rounds[-1].native_output)
             facts.append(UserMessage(content=told, message_id=repair_id(state)))
     else:
         complete(state, facts, reason, text=text, output=output)

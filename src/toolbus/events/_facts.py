@@ -124,7 +124,8 @@ class RoundStarted(Event):
 class ModelResponded(Event):
     """The model's whole reply. `finish_reason` is why it ended: see `toolbus.protocols.FinishReason`.
 
-    `cost` is what it cost by the request's price table; None where there is none, or no price in it.
+    `cost` is what it cost by the request's price table; None where there is none, or no price in it. `native_output` is
+    whether the provider was to hold the reply to the schema of the request's `output`.
     """
 
     type: Literal["model_responded"] = "model_responded"
@@ -135,6 +136,7 @@ class ModelResponded(Event):
     vendor: str = ""
     model: str = ""
     cost: float | None = None
+    native_output: bool = False
     is_fact: ClassVar[bool] = True
 
 

@@ -11,7 +11,9 @@ from ..messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessage
 from ..messages._wire import decoded_text, file_as_text, split_data_url
 from ..protocols import ModelRequest, ModelSettings, ToolSpec
 from ._choice import forced_tool
+from ._native_output import messages_with_schema, with_extra
 from ._presentable import presentable, shown_image
+from ._strict_schema import ANTHROPIC, strict_schema
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
 
@@ -37,18 +39,21 @@ def request_body(
     max_output_tokens: int,
     cache: Cache,
     server_tools: Sequence[Mapping[str, Any]] = (),
+    compatible: bool = False,
 ) -> dict[str, Any]:
     """The request as a dictionary; `extra_body` goes over everything else.
 
     Images and files of kinds that the API refuses go as a word in their place. A history with calls goes with tools,
-    as the API demands, even where none is offered: then by their names alone, and with `tool_choice` none.
+    as the API demands, even where none is offered: then by their names alone, and with `tool_choice` none. For servers
+    that are only `compatible`, the output's schema stands in the instructions as well.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
+    messages = messages_with_schema(request) if compatible else request.messages
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens if settings.max_output_tokens is None else settings.max_output_tokens,
-        **to_anthropic(map(_in_words, presentable(request.messages, _shown)), model=model),
+        **to_anthropic(map(_in_words, presentable(messages, _shown)), model=model),
         "stream": True,
     }
     tools = [_wire(tool) for tool in request.tools]
@@ -64,10 +69,13 @@ def request_body(
     body |= _thinking(model, settings.reasoning_effort, body["max_tokens"], forced=forced)
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
+    if request.output_schema is not None:
+        schema = strict_schema(request.output_schema, ANTHROPIC) or dict(request.output_schema)
+        body["output_config"] = {**body.get("output_config", {}), "format": {"type": "json_schema", "schema": schema}}
     extra = settings.extra_body or {}
     if cache != "off" and "cache_control" not in extra:
         _mark(body, {"type": "ephemeral"} if cache == "auto" else {"type": "ephemeral", "ttl": cache})
-    return {**body, **extra}
+    return with_extra(body, extra, "output_config")
 
 
 # ------------------------------------------------------------------------------------------------- tools

@@ -30,20 +30,22 @@ def asked(
     tools: Iterable[str] | None = None,
     results: Mapping[str, Any] | None = None,
     images: int | None = None,
+    native_output: bool | None = None,
     round: int | None = None,  # noqa: A002 -- as the request calls it
 ) -> Expectation:
     """What a step of a script expects of the request it answers: `text("Sunny.", expect=asked(tools=["search"]))`.
 
     `last_user` is the text of the newest user message, `instructions` the system prompt, `images` how many images the
-    newest user message has, and `round` the number of the call of the model in its request, from 0. `tools` are the
-    names of all tools that are offered, in any order; `[]` for none. `results` are by tool what its newest result is:
+    newest user message has, `native_output` whether the reply has to be JSON of a schema, and `round` the number of the
+    call of the model in its request, from 0. `tools` are the names of all tools that are offered, in any order; `[]`
+    for none. `results` are by tool what its newest result is:
     text, a pattern or a function of the text; for results in JSON any other value, of an object the keys that matter:
     `results={"get_weather": {"reason": "timeout"}}`; and None where there must be none. What is not given may be
     anything.
 
     Raises `ConfigurationError` where nothing is given.
     """
-    if all(given is None for given in (last_user, instructions, tools, results, images, round)):
+    if all(given is None for given in (last_user, instructions, tools, results, images, native_output, round)):
         raise ConfigurationError("asked() expects nothing; give last_user=, tools= or results=, say")
     offered = None if tools is None else sorted(tools)
 
@@ -61,6 +63,8 @@ def asked(
             wrong += _result(request.messages, name, value)
         if images is not None and (count := _images(newest)) != images:
             wrong.append(f"the newest user message has {count} images, not {images}")
+        if native_output is not None and (request.output_schema is not None) is not native_output:
+            wrong.append(f"the reply {'may be any' if native_output else 'has to be JSON of a schema'}")
         if round is not None and request.round != round:
             wrong.append(f"it is round {request.round}, not {round}")
         if wrong:
@@ -72,7 +76,8 @@ def asked(
 def shown_request(request: ModelRequest) -> str:
     """The request for people: a line each for what is offered and for every message."""
     tools = ", ".join(tool.name for tool in request.tools) or "none"
-    head = f"round {request.round}, tools offered: {tools}"
+    held = "" if request.output_schema is None else ", the reply has to be JSON of a schema"
+    head = f"round {request.round}, tools offered: {tools}{held}"
     return "\n".join([head, *(f"  {_cut(_message(each))}" for each in request.messages)])
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from ..messages import to_ollama
 from ..protocols import ModelRequest, ToolSpec
 from ._choice import forced_tool
+from ._native_output import messages_with_schema
 from ._presentable import presentable, shown_image
 from ._text import as_object
 
@@ -28,7 +29,7 @@ def request_body(
     settings = request.settings
     body: dict[str, Any] = {
         "model": model,
-        "messages": to_ollama(presentable(request.messages, shown_image)),
+        "messages": to_ollama(presentable(messages_with_schema(request), shown_image)),
         "stream": True,
         "truncate": False,
     }
@@ -45,6 +46,8 @@ def request_body(
         body["keep_alive"] = keep_alive
     if offered := _offered(request.tools, settings.tool_choice):
         body["tools"] = [_wire(tool) for tool in offered]
+    if request.output_schema is not None:
+        body["format"] = dict(request.output_schema)
     if settings.extra_body:
         extra = dict(settings.extra_body)
         if "options" in body and isinstance(extra.get("options"), Mapping):

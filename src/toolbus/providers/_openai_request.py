@@ -10,6 +10,7 @@ from ..messages import FilePart, Part, TextPart, to_openai
 from ..messages._wire import file_as_text
 from ..protocols import ModelRequest, ToolSpec
 from ._choice import forced_tool
+from ._native_output import json_schema_format, messages_with_schema
 from ._presentable import presentable, shown_image
 
 __all__ = ["choose", "request_body", "speaks_for_openai"]
@@ -36,14 +37,15 @@ def request_body(
     """The request as a dictionary; `extra_body` goes over everything else.
 
     Where `compatible`, differences of such servers are met: `max_tokens`, argument text in the history that they can
-    parse, and tool choices that they would ignore (see `choose`). `strict` asks for arguments that keep to the schema.
+    parse, tool choices that they would ignore (see `choose`), and the output's schema in the instructions. `strict`
+    asks for arguments that keep to the schema.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
     body: dict[str, Any] = {
         "model": model,
         "messages": to_openai(
-            presentable(request.messages, _shown),
+            presentable(messages_with_schema(request) if compatible else request.messages, _shown),
             vendor=vendor,
             reasoning_field=reasoning_field,
             valid_arguments=compatible,
@@ -66,6 +68,8 @@ def request_body(
         body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
         if settings.parallel_tool_calls is not None and "tools" in body:
             body["parallel_tool_calls"] = settings.parallel_tool_calls
+    if request.output_schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output_schema)}
     if settings.extra_body:
         body |= settings.extra_body
     return body

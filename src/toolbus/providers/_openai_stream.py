@@ -13,6 +13,7 @@ from typing import Any, cast
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
 from ._errors import ErrorTranslator
+from ._native_output import invalid_json
 from ._text import (
     Characters,
     as_object,
@@ -109,6 +110,11 @@ class ReplyBuilder:
             self.done = True
             return
         fields = read_chunk(data, self._errors)
+        if (written := invalid_json(fields)) is not None:
+            if not self._text.parts:
+                self._say(written)
+            self._finish_reason, self.done = "stop", True
+            return
         if event == "error" or _is_error(fields):
             raise self._errors.in_stream(fields)
         self._chunk(fields)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..messages import to_openai_responses
 from ..protocols import ModelRequest, ToolSpec
+from ._native_output import json_schema_format, messages_with_schema, with_extra
 from ._openai_request import choose
 from ._presentable import presentable, shown_image
 
@@ -44,7 +45,7 @@ def response_body(
     body: dict[str, Any] = {
         "model": model,
         "input": to_openai_responses(
-            presentable(request.messages, shown_image),
+            presentable(messages_with_schema(request) if compatible else request.messages, shown_image),
             vendor=vendor,
             valid_arguments=compatible,
             reasoning=reasoning_back,
@@ -66,9 +67,9 @@ def response_body(
         body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
         if settings.parallel_tool_calls is not None and "tools" in body:
             body["parallel_tool_calls"] = settings.parallel_tool_calls
-    if settings.extra_body:
-        body |= settings.extra_body
-    return body
+    if request.output_schema is not None:
+        body["text"] = {"format": {"type": "json_schema", **json_schema_format(request.output_schema)}}
+    return with_extra(body, settings.extra_body, "text")
 
 
 def _wire(tool: ToolSpec, *, strict: bool) -> dict[str, Any]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError, MissingExtra, ProviderUnavailable, ToolbusError
 from ..network import check_allowed
-from ..protocols import Emit, ModelReply, ModelRequest
+from ..protocols import Emit, ModelReply, ModelRequest, NativeOutput
 from ._anthropic_errors import AnthropicErrors
 from ._anthropic_request import MAX_OUTPUT_TOKENS, Cache, request_body
 from ._anthropic_stream import MessageBuilder
 from ._clients import Clients
+from ._native_output import RefusedSchemas
 from ._options import (
     MAX_REPLY_BYTES,
     ApiKey,
@@ -30,6 +32,7 @@ from ._options import (
 )
 from ._reading import read_reply
 from ._sse import EventLines
+from ._strict_schema import ANTHROPIC, strict_schema
 from ._text import without_half_characters
 
 if TYPE_CHECKING:
@@ -83,11 +86,13 @@ class AnthropicProvider:
         "_base_url",
         "_cache",
         "_clients",
+        "_compatible",
         "_default_headers",
         "_errors",
         "_max_output_tokens",
         "_max_reply_bytes",
         "_model",
+        "_refused",
         "_server_tools",
         "_timeout_seconds",
     )
@@ -125,10 +130,12 @@ class AnthropicProvider:
             api_key = _usable_key(api_key or os.environ.get("ANTHROPIC_API_KEY"), base_url)
         self._model = model
         self._base_url = checked_url(str(client.base_url) if client is not None else base_url or _DEFAULT_URL)
+        self._compatible = not _speaks_for_anthropic(self._base_url)
         self._errors = AnthropicErrors(vendor=vendor, where=shown_url(self._base_url), hint=_HINT)
         self._max_output_tokens = max_output_tokens
         self._cache: Cache = cache
         self._server_tools = tuple(server_tools)
+        self._refused = RefusedSchemas()
         self._timeout_seconds = timeout_seconds
         self._max_reply_bytes = max_reply_bytes
         self._api_key = api_key
@@ -151,6 +158,11 @@ class AnthropicProvider:
     def __repr__(self) -> str:
         return f"AnthropicProvider({self._model!r}, vendor={self.vendor!r}, base_url={self._errors.where!r})"
 
+    def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
+        """See `NativeOutputProvider`. The API knows no objects with names of the model's own, and no recursion."""
+        able: NativeOutput = "" if strict_schema(schema, ANTHROPIC) is None else "with_tools"
+        return self._refused.left(schema, able)
+
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once, streaming. Under cancellation the connection is closed, not drained.
 
@@ -165,6 +177,7 @@ class AnthropicProvider:
             max_output_tokens=self._max_output_tokens,
             cache=self._cache,
             server_tools=self._server_tools,
+            compatible=self._compatible,
         )
         reply = MessageBuilder(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
         try:
@@ -176,7 +189,7 @@ class AnthropicProvider:
             found = self._errors.translate(exc)
             if found is None:
                 raise
-            error, cause = found, exc
+            error, cause = self._refused.judged(request, found), exc
         else:
             return reply.finish()
         # Raised out here, so that no context hangs on to an SDK error that quotes a key.
@@ -261,6 +274,12 @@ class AnthropicProvider:
             stream_cls=AsyncStream[Any],
         )
         return response
+
+
+def _speaks_for_anthropic(base_url: str) -> bool:
+    """Whether Anthropic itself, or Vertex for it, is behind the URL."""
+    host = urlsplit(base_url).hostname or ""
+    return host == "api.anthropic.com" or host.endswith(".googleapis.com")
 
 
 def _usable_key(key: ApiKey | None, base_url: str | None) -> ApiKey:

@@ -14,11 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 
-from ..errors import ConfigurationError, ToolbusError
+from ..errors import ConfigurationError, ProviderError, ToolbusError
 from ..messages import without_images
 from ..network import check_allowed
-from ..protocols import Emit, ModelReply, ModelRequest
+from ..protocols import Emit, ModelReply, ModelRequest, NativeOutput
 from ._clients import Clients
+from ._native_output import RefusedSchemas
 from ._ollama_client import make_client, post
 from ._ollama_errors import OllamaErrors
 from ._ollama_host import host_url
@@ -80,6 +81,7 @@ class OllamaProvider:
         "_max_reply_bytes",
         "_model",
         "_options",
+        "_refused",
         "_url",
     )
 
@@ -104,6 +106,7 @@ class OllamaProvider:
         self._keep_alive = keep_alive
         self._max_reply_bytes = max_reply_bytes
         self._images = images
+        self._refused = RefusedSchemas()
         if host is None:
             self._url = host_url(os.environ.get("OLLAMA_HOST", ""), said_by="OLLAMA_HOST")
         else:
@@ -135,6 +138,10 @@ class OllamaProvider:
     def __repr__(self) -> str:
         return f"OllamaProvider({self._model!r}, host={self._errors.where!r})"
 
+    def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
+        """See `NativeOutputProvider`. Held to a schema, a model cannot call tools: the server forbids it the words."""
+        return self._refused.left(schema, "alone")
+
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once, streaming. Under cancellation the connection is closed, which stops the model.
 
@@ -149,6 +156,11 @@ class OllamaProvider:
             response = await self._answer(_encoded(body))
             lines = JsonLines(self._max_reply_bytes, self._errors)
             await read_reply(response, reply, lines, limit_bytes=self._max_reply_bytes, errors=self._errors)
+        except ProviderError as exc:
+            judged = self._refused.judged(request, exc)
+            if judged is exc:
+                raise
+            raise judged from exc
         except ToolbusError:
             raise
         except Exception as exc:

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import ConfigurationError, MissingExtra, ToolbusError
-from ..messages import without_images
+from ..messages import AssistantMessage, without_images
 from ..network import check_allowed
-from ..protocols import Emit, ModelReply, ModelRequest
+from ..protocols import Emit, ModelReply, ModelRequest, NativeOutput, TextPiece
 from ._calls_in_text import HeldText
 from ._clients import Clients
+from ._native_output import RefusedSchemas, invalid_json
 from ._openai_errors import OpenAIErrors, ResponsesErrors
 from ._openai_request import request_body, speaks_for_openai
 from ._openai_stream import ReplyBuilder
@@ -121,6 +122,7 @@ class OpenAIProvider:
         "_model",
         "_reasoning_field",
         "_reasoning_summary",
+        "_refused",
         "_strict_tools",
     )
 
@@ -164,6 +166,7 @@ class OpenAIProvider:
         self._encrypted_reasoning = reasons(model) if encrypted_reasoning is None else encrypted_reasoning
         self._reasoning_summary = reasoning_summary
         self._strict_tools = strict_tools
+        self._refused = RefusedSchemas()
         self._images = images
         self._calls_in_text = calls_in_text
         self._api_key = api_key
@@ -191,12 +194,17 @@ class OpenAIProvider:
         api = "" if self._api == "chat" else f"api={self._api!r}, "
         return f"OpenAIProvider({self._model!r}, {api}vendor={self.vendor!r}, base_url={self._errors.where!r})"
 
+    def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
+        """See `NativeOutputProvider`. Of compatible servers few can hold a reply to a schema and offer tools."""
+        return self._refused.left(schema, "alone" if self._compatible else "with_tools")
+
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once, streaming. Under cancellation the connection is closed, not drained.
 
         Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered, and
         `ApplicationError` when the `api_key` callable fails. Of the contract's, `ContextOverflow` means that the server
-        found the transcript too long, and `ContentFiltered` that it refused what is in it. A reply that was withheld,
+        found the transcript too long, `ContentFiltered` that it refused what is in it, and `NativeOutputUnsupported`
+        that it does not take the output's schema. A reply that was withheld,
         or refused without a word, is empty and says so by its `finish_reason`: it has been paid for.
         """
         check_allowed(self.vendor, self._errors.where)
@@ -217,10 +225,12 @@ class OpenAIProvider:
             raise
         except Exception as exc:
             # Also what the emit function raises comes by here, and goes on as it is.
+            if (written := invalid_json(getattr(exc, "body", None))) is not None:
+                return self._as_written(written, emit)
             found = self._errors.translate(exc)
             if found is None:
                 raise
-            error, cause = found, exc
+            error, cause = self._refused.judged(request, found), exc
         else:
             whole = reply.finish()
             return held.settle(whole) if held else whole
@@ -253,6 +263,14 @@ class OpenAIProvider:
     def _builder(self, emit: Emit) -> ReplyBuilder | ResponseBuilder:
         kind = ResponseBuilder if self._api == "responses" else ReplyBuilder
         return kind(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
+
+    def _as_written(self, written: str, emit: Emit) -> ModelReply:
+        """The reply of which the server only says that it is no JSON of the output's schema."""
+        if written:
+            emit(TextPiece(written))
+        return ModelReply(
+            message=AssistantMessage(text=written), finish_reason="stop", vendor=self.vendor, model=self._model
+        )
 
     async def aclose(self) -> None:
         """Close the connections that were opened in this event loop; a client that was given stays open. Idempotent.

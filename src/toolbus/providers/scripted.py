@@ -9,14 +9,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 import anyio
 import orjson
 
 from ..errors import ConfigurationError, ScriptError
 from ..messages import AssistantMessage, ToolCall, Usage
-from ..protocols import ArgumentsPiece, Delta, Emit, FinishReason, ModelReply, ModelRequest, ReasoningPiece, TextPiece
+from ..protocols import (
+    ArgumentsPiece,
+    Delta,
+    Emit,
+    FinishReason,
+    ModelReply,
+    ModelRequest,
+    NativeOutput,
+    ReasoningPiece,
+    TextPiece,
+)
 from ._asked import Expectation, shown_request
 
 __all__ = ["Delays", "Script", "ScriptedProvider", "Step", "calls", "error", "hang", "text"]
@@ -160,12 +170,20 @@ class ScriptedProvider:
     `respond` emits text, reasoning and arguments in a few pieces, waits only where a step has `delays` or hangs, and
     raises `ScriptError` when there is no step for a request, or it is not what its step expects; `problems` are the
     texts of these errors. A reply's objects are fresh each time, its pieces are shared.
+
+    With `native_output` the provider is asked for structured output as a vendor's model is that can be held to a JSON
+    schema: "alone" in requests without tools, "with_tools" in all. The script is not held to it. Without it, the model
+    has to call the tool `final_answer`, or to write the JSON.
     """
 
-    __slots__ = ("_next", "_record", "_script", "_vendor", "problems", "requests")
+    __slots__ = ("_native_output", "_next", "_record", "_script", "_vendor", "problems", "requests")
 
-    def __init__(self, script: Script, *, vendor: str = "scripted", record: bool = True) -> None:
-        """Raises `ConfigurationError` for what is no step."""
+    def __init__(
+        self, script: Script, *, vendor: str = "scripted", record: bool = True, native_output: NativeOutput = ""
+    ) -> None:
+        """Raises `ConfigurationError` for what is no step, and for a `native_output` that there is not."""
+        if native_output not in (words := get_args(NativeOutput)):
+            raise ConfigurationError(f"native_output is {native_output!r}; say {', '.join(map(repr, words))}")
         if not callable(script):
             for index, step in enumerate(script):
                 _checked(step, f"step {index}")
@@ -173,6 +191,7 @@ class ScriptedProvider:
         self._script = script
         self._vendor = vendor
         self._record = record
+        self._native_output: NativeOutput = native_output
         self._next = 0
         self.requests: list[ModelRequest] = []
         self.problems: list[str] = []
@@ -181,6 +200,10 @@ class ScriptedProvider:
     def vendor(self) -> str:
         """What stands on events as the vendor."""
         return self._vendor
+
+    def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:  # noqa: ARG002 -- named by the protocol
+        """See `NativeOutputProvider`: what the provider was made with."""
+        return self._native_output
 
     @property
     def steps_left(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,17 @@ from ...messages import (
     UserMessage,
     user_text,
 )
-from ...protocols import ArgumentsPiece, Delta, ModelReply, ModelRequest, Provider, ReasoningPiece, TextPiece, ToolSpec
+from ...protocols import (
+    ArgumentsPiece,
+    Delta,
+    ModelReply,
+    ModelRequest,
+    NativeOutput,
+    Provider,
+    ReasoningPiece,
+    TextPiece,
+    ToolSpec,
+)
 from .._contract import Abandoned, Checks, Failure, Ledger, Run, shown
 from ..wire import Dialect, Lack, RecordedRequest, WireBreak, WireReply, WireRequest, WireServer, WireStep
 
@@ -28,6 +38,7 @@ __all__ = [
     "CHECKS",
     "CITY",
     "CLOCK",
+    "FORECAST",
     "WEATHER",
     "Abandoned",
     "Bench",
@@ -35,6 +46,7 @@ __all__ = [
     "Outcome",
     "Run",
     "Running",
+    "can_hold",
     "check",
     "close",
     "facts_of",
@@ -48,6 +60,16 @@ WEATHER = ToolSpec(
     parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
 CLOCK = ToolSpec(name="get_time", description="The time now.")
+FORECAST: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 1},
+        "celsius": {"anyOf": [{"type": "integer", "minimum": -90}, {"type": "null"}], "default": None},
+        "rain": {"$ref": "#/$defs/Rain", "description": "If any.", "default": "none"},
+    },
+    "required": ["city"],
+    "$defs": {"Rain": {"type": "string", "enum": ["none", "some"]}},
+}
 CITY = '{"city": "Zürich 😀"}'
 
 
@@ -243,6 +265,12 @@ class Bench(Ledger):
     async def until(self, what: Callable[[], bool]) -> bool:
         """Wait for something to happen on the server; False after `patience_seconds`."""
         return await self.server.reached(what, self.patience_seconds)
+
+
+def can_hold(provider: Provider, schema: Mapping[str, Any]) -> NativeOutput:
+    """Whether the provider says that it can hold replies to the schema."""
+    native_output = getattr(provider, "native_output", None)
+    return "" if native_output is None else native_output(schema)
 
 
 async def close(provider: Provider) -> None:

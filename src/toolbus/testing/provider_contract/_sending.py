@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...errors import NativeOutputUnsupported
 from ...messages import (
     AssistantMessage,
     ImagePart,
@@ -17,13 +18,14 @@ from ...messages import (
     UserMessage,
 )
 from ...protocols import ModelReply, ModelSettings
-from ..wire import Lack, WireCall, WireReply, WireRequest
-from ._bench import CITY, CLOCK, WEATHER, Bench, check, facts_of, request_of
+from ..wire import Lack, WireCall, WireFault, WireReply, WireRequest, fields_of
+from ._bench import CITY, CLOCK, FORECAST, WEATHER, Bench, can_hold, check, facts_of, request_of
 
 __all__: list[str] = []
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 _IMAGE = ImagePart(url=f"data:image/png;base64,{_PIXEL}")
+_ANSWER = '{"city": "Rome", "celsius": null, "rain": "some"}'
 _FAILED = '{"ok":false,"reason":"error","error":"no such place"}'
 
 
@@ -130,6 +132,39 @@ async def tools(bench: Bench) -> None:
     bench.expect("the tools", expected, offered)
     bare = ModelSettings(tool_choice="required", parallel_tool_calls=False)
     bench.expect("the tools of a request without", (), (await bench.send(request_of(tools=(), settings=bare))).tools)
+
+
+@check("native-output", "native_output")
+async def native_output(bench: Bench) -> None:
+    """A provider that can hold replies to a schema sends it by the vendor's rules, and gives back the JSON as text."""
+    bench.expect("the schema of a request without", None, (await bench.send(request_of(tools=()))).output_schema)
+    able = can_hold(bench.provider, FORECAST)
+    for offered in {"": (), "alone": ((),), "with_tools": ((), (WEATHER, CLOCK))}[able]:
+        request = request_of(tools=offered, output_schema=FORECAST)
+        reply, outcome = await bench.ask(WireReply(text=_ANSWER), request=request)
+        bench.expect("the reply's text", (_ANSWER, _ANSWER), (reply.message.text, outcome.text))
+        sent = bench.server.read()
+        bench.expect("the vendor's rules that the request breaks", (), sent.problems)
+        bench.expect("the tools", _names(offered), _names(sent.tools))
+        names = sorted(fields_of((sent.output_schema or {}).get("properties")))
+        bench.expect("the properties in the schema that is sent", sorted(FORECAST["properties"]), names)
+
+
+@check("native-output-refused", "native_output")
+async def native_output_refused(bench: Bench) -> None:
+    """A server that does not take the schema is `NativeOutputUnsupported`, and the provider remembers it."""
+    if not can_hold(bench.provider, FORECAST):
+        return
+    for wording in range(len(bench.dialect.refusals(WireFault(kind="native_output")))):
+        await bench.let_go()
+        bench.prepare()  # each provider remembers what it was refused
+        request = request_of(tools=(), output_schema=FORECAST)
+        step = WireFault(kind="native_output", wording=wording)
+        outcome = await bench.attempt(step, request=request)
+        came = type(outcome.error).__name__ if outcome.error else str(outcome)
+        bench.expect(f"the error (wording {wording})", NativeOutputUnsupported.__name__, came)
+        bench.expect(f"what it can afterwards (wording {wording})", "", can_hold(bench.provider, FORECAST))
+    await bench.let_go()
 
 
 @check("settings")

@@ -41,7 +41,7 @@ from ...events import (
 )
 from ...mailbox import Mailbox
 from ...messages import AssistantMessage, SystemMessage, Usage
-from ...protocols import Emit, ModelReply, ModelRequest, Provider, RequestView, ToolSpec
+from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, RequestView, ToolSpec
 from ...sending import Sending
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
@@ -253,6 +253,12 @@ class RecordedModel:
         self._stage = stage
         self.vendor = "recorded"
         self.model = "recorded"
+
+    def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:  # noqa: ARG002 -- named by the protocol
+        """See `NativeOutputProvider`: as it was for the reply that comes next."""
+        fact = self._stage.fact(self._stage.next_own)
+        was_native = isinstance(fact, ModelResponded) and fact.native_output
+        return "with_tools" if was_native or self._stage.request.agreed.get("output_mode") == "native" else ""
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002 -- it does not stream
         """See `Provider`. Raises `Stopped` where the recording goes on with something else."""

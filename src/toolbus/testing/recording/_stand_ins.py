@@ -40,7 +40,8 @@ E = TypeVar("E", bound=Exception)
 _UNCHECKED = "The arguments could not be checked: the validator raised "
 _APPROVED_WITH = "The arguments that it was approved with are invalid: "
 _BY_PEOPLE = ("and that was to be remembered.", "s).")  # of the decision on another call, or of none in time
-_REPAIR = ("This is not the answer that was asked for: ", ". Call ")
+_REPAIR = "This is not the answer that was asked for: "
+_WAYS = (". Call ", ". Answer again, ")  # by the tool, natively
 _NO_OUTPUT = ("the model gave no valid output: ", " (max_output_repairs=")
 
 
@@ -136,7 +137,8 @@ class Facts:
             return
         text = answer.text
         if isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
-            self.texts[text] = (None, _between(str(fact.message.content), *_REPAIR))
+            told = str(fact.message.content)
+            self.texts[text] = (None, _between(told, _REPAIR, max(_WAYS, key=told.rfind)))
         elif isinstance(fact, RequestFailed):
             self.texts[text] = (None, _between(fact.error, *_NO_OUTPUT))
 

@@ -23,6 +23,7 @@ from ...messages import (
 from ...protocols import FinishReason
 from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
 from ._openai import tool_specs
+from ._schemas import schema_problems
 from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
@@ -51,6 +52,10 @@ _TOO_LONG = (
         "input length and `max_tokens` exceed context limit: 8000 + 4096 > 8192, decrease either and try again",
     ),
     (413, "request_too_large", "Request exceeds the maximum size"),
+)
+_NO_SCHEMAS = (
+    "'claude-3-haiku-20240307' does not support output format.",
+    "output_config.format: Extra inputs are not permitted",
 )
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -112,6 +117,8 @@ class AnthropicDialect:
         """Anthropic's error bodies; "loading" is overload, as 503 and as its own 529."""
         if fault.kind == "context_overflow":
             return [error_answer(status, _error(kind, said), fault) for status, kind, said in _TOO_LONG]
+        if fault.kind == "native_output":
+            return [error_answer(400, _error("invalid_request_error", said), fault) for said in _NO_SCHEMAS]
         status, kind = _FAULTS[fault.kind]
         statuses = (status, 529) if fault.kind == "loading" else (status,)
         return [error_answer(each, _error(kind, fault.message), fault) for each in statuses]
@@ -146,10 +153,15 @@ class AnthropicDialect:
             problems.append("max_tokens is missing")
         if "tool_choice" in body and not tools:
             problems.append("tool_choice without tools")
+        schema = None
+        if output_format := fields_of(fields_of(body.get("output_config")).get("format")):
+            schema = fields_of(output_format.get("schema"))
+            problems += schema_problems(schema, requires_all=False, with_bounds=False)
         return WireRequest(
             model=str(body.get("model") or ""),
             messages=tuple(reader.messages),
             tools=tools,
+            output_schema=schema,
             settings=_settings(body),
             opaque=tuple(reader.opaque),
             problems=tuple(problems),

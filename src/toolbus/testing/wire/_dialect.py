@@ -19,6 +19,7 @@ Lack: TypeAlias = Literal[
     "cached_tokens",
     "content_filter",
     "ids",
+    "native_output",
     "opaque_reasoning",
     "parallel_tool_calls",
     "reasoning",
@@ -29,8 +30,9 @@ Lack: TypeAlias = Literal[
     "tool_choice",
 ]
 """What a wire format cannot say: argument text as the model wrote it (it has objects), tokens put into a cache or
-read from one, a reply that was withheld, ids of calls, reasoning that goes back unread, "one call at a time", reasoning
-at all, how hard to reason, tokens of reasoning, a refusal, arguments in pieces, which tool has to be called."""
+read from one, a reply that was withheld, ids of calls, a schema that the reply is held to, reasoning that goes back
+unread, "one call at a time", reasoning at all, how hard to reason, tokens of reasoning, a refusal, arguments in pieces,
+which tool has to be called."""
 
 
 @dataclass(frozen=True, slots=True)

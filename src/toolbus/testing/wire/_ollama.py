@@ -37,6 +37,7 @@ _TOO_LONG = (
     (400, "the input length exceeds the context length"),
     (500, "the input length exceeds the context length"),  # by the server's version
 )
+_NO_SCHEMAS = ((400, "invalid JSON schema in format"), (500, "failed to parse grammar"))
 
 
 class OllamaDialect:
@@ -87,6 +88,8 @@ class OllamaDialect:
         """An object with the words alone."""
         if fault.kind == "context_overflow":
             return [error_answer(status, {"error": said}, fault) for status, said in _TOO_LONG]
+        if fault.kind == "native_output":
+            return [error_answer(status, {"error": said}, fault) for status, said in _NO_SCHEMAS]
         return [error_answer(_STATUSES[fault.kind], {"error": fault.message}, fault)]
 
     def breaks(self, message: str) -> Sequence[bytes]:
@@ -122,6 +125,7 @@ class OllamaDialect:
             model=str(body.get("model") or ""),
             messages=tuple(messages),
             tools=tool_specs([fields_of(tool.get("function")) for tool in objects_of(body.get("tools"))]),
+            output_schema=fields_of(body.get("format")) or None,
             settings=settings,
             problems=pairing.finish(messages),
         )

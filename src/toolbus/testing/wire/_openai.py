@@ -22,10 +22,11 @@ from ...messages import (
 )
 from ...protocols import FinishReason, ToolSpec
 from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._schemas import schema_problems
 from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-__all__ = ["OpenAIDialect", "openai_refusals", "tool_specs"]
+__all__ = ["OpenAIDialect", "openai_refusals", "output_schema", "tool_specs"]
 
 _REASONS: Mapping[FinishReason, str] = {"refusal": "stop", "other": "eos"}  # the others are the vendor's own words
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -75,6 +76,8 @@ class OpenAIDialect:
 
     def refusals(self, fault: WireFault) -> Sequence[Answer]:
         """OpenAI's error bodies; for a context that is too long also those of vLLM and llama.cpp."""
+        if fault.kind == "native_output":
+            return [error_answer(status, body, fault) for status, body in _NO_SCHEMAS]
         if fault.kind != "context_overflow":
             return openai_refusals(fault)
         said = f"This model's maximum context length is {_WINDOW} tokens. However, "
@@ -125,11 +128,14 @@ class OpenAIDialect:
             problems += [
                 f"{key} without tools" for key in ("tool_choice", "parallel_tool_calls", "tools") if key in body
             ]
+        schema, wrong = output_schema(fields_of(body.get("response_format")), "json_schema")
+        problems += wrong
         problems += [f"the tool name {tool.name!r} is none" for tool in tools if not _NAME.fullmatch(tool.name)]
         return WireRequest(
             model=str(body.get("model") or ""),
             messages=tuple(messages),
             tools=tools,
+            output_schema=schema,
             settings=settings,
             problems=tuple(problems),
         )
@@ -171,6 +177,33 @@ _FAULTS: Mapping[str, tuple[int, str, str | None]] = {
     "unauthorised": (401, "invalid_request_error", "invalid_api_key"),
     "not_found": (404, "invalid_request_error", "model_not_found"),
 }
+
+
+_NO_SCHEMA = (
+    "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model. Learn more about "
+    "supported models at the Structured Outputs guide: https://platform.openai.com/docs/guides/structured-outputs"
+)
+_NO_SCHEMAS: Sequence[tuple[int, Any]] = (
+    (400, _error(_NO_SCHEMA)),
+    (400, _error("`response_format` does not support streaming")),  # Groq
+    (400, _error("This response_format type is unavailable now")),  # DeepSeek
+    (422, {"detail": [{"loc": ["body", "response_format"], "msg": "Extra inputs are not permitted"}]}),
+    (404, _error("No endpoints found that support the requested parameters: response_format", code="404")),
+)
+
+
+def output_schema(wire: Mapping[str, Any], place: str = "") -> tuple[Mapping[str, Any] | None, list[str]]:
+    """The schema in a format, and the rules that it breaks where it is to be strict; under `place`, where that is."""
+    if not wire:
+        return None, []
+    inner = fields_of(wire.get(place)) if place else wire
+    schema = fields_of(inner.get("schema"))
+    problems = [] if wire.get("type") == "json_schema" else [f"a format of type {wire.get('type')!r}"]
+    if not _NAME.fullmatch(str(inner.get("name") or "")):
+        problems.append(f"the name {inner.get('name')!r} of the output's schema is none")
+    if inner.get("strict"):
+        problems += schema_problems(schema, requires_all=True, with_bounds=True)
+    return schema, problems
 
 
 def openai_refusals(fault: WireFault) -> list[Answer]:

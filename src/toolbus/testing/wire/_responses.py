@@ -19,7 +19,7 @@ from ...messages import (
     UserMessage,
 )
 from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
-from ._openai import openai_refusals, tool_specs
+from ._openai import openai_refusals, output_schema, tool_specs
 from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
@@ -31,6 +31,10 @@ _SETTINGS = {
     "parallel_tool_calls": "parallel_tool_calls",
 }
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_NO_SCHEMAS = (
+    "Invalid parameter: 'text.format' of type 'json_schema' is not supported with model version `stub`.",
+    "Unknown parameter: 'text.format'.",
+)
 _TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
 
 
@@ -67,6 +71,11 @@ class ResponsesDialect:
 
     def refusals(self, fault: WireFault) -> Sequence[Answer]:
         """OpenAI's error bodies; a context that is too long also as a stream that fails."""
+        if fault.kind == "native_output":
+            return [
+                error_answer(400, {"error": {"message": each, "type": "invalid_request_error"}}, fault)
+                for each in _NO_SCHEMAS
+            ]
         if fault.kind != "context_overflow":
             return openai_refusals(fault)
         error = {"message": _TOO_LONG, "type": "invalid_request_error", "param": "input"}
@@ -116,10 +125,13 @@ class ResponsesDialect:
             problems += [
                 f"{key} without tools" for key in ("tool_choice", "parallel_tool_calls", "tools") if key in body
             ]
+        schema, wrong = output_schema(fields_of(fields_of(body.get("text")).get("format")))
+        problems += wrong
         return WireRequest(
             model=str(body.get("model") or ""),
             messages=tuple(reader.messages),
             tools=tools,
+            output_schema=schema,
             settings=settings,
             opaque=tuple(reader.opaque),
             problems=tuple(problems),

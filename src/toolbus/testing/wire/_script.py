@@ -97,9 +97,11 @@ FaultKind: TypeAlias = Literal[
     "unauthorised",
     "not_found",
     "context_overflow",
+    "native_output",
 ]
-"""What a server refuses a request for: 429, 500, 503 while a model is loaded, 400, 401, 404, and a history that is
-longer than the model's context, which each vendor says in words and statuses of its own."""
+"""What a server refuses a request for: 429, 500, 503 while a model is loaded, 400, 401, 404, a history that is longer
+than the model's context, and a schema that it was to hold the reply to; the last two each vendor says in words and
+statuses of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,8 @@ class RecordedRequest:
 class WireRequest:
     """What a recorded request means.
 
-    `messages` have the wire's own ids as their `call_id`. `tools` have name, description and parameters. `settings` has
+    `messages` have the wire's own ids as their `call_id`. `tools` have name, description and parameters.
+    `output_schema` is what the reply has to be JSON of, in the vendor's dialect of JSON schema. `settings` has
     the names of `ModelSettings`, those that were sent. `opaque` is what the vendor got back unread: signatures,
     encrypted reasoning. `problems` are the vendor's rules that the request breaks; a valid one has none.
     """
@@ -167,6 +170,7 @@ class WireRequest:
     model: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
+    output_schema: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     opaque: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

@@ -1,0 +1,49 @@
+"""The vendors' rules on schemas that a reply is held to, from the server's side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from ._dialect import fields_of
+
+__all__ = ["schema_problems"]
+
+_UNKNOWN = ("allOf", "oneOf", "not", "if", "patternProperties", "prefixItems", "uniqueItems", "minLength", "maxLength")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "maxItems", "pattern")
+
+
+def schema_problems(schema: Mapping[str, Any], *, requires_all: bool, with_bounds: bool) -> list[str]:
+    """What a strict server refuses in a schema: open objects, words that it does not know.
+
+    With `requires_all` properties that are not required as well; without `with_bounds` those of numbers.
+    """
+    if schema.get("type") != "object":
+        return ["the output's schema is of no object"]
+    unknown = _UNKNOWN if with_bounds else (*_UNKNOWN, *_BOUNDS)
+    problems: list[str] = []
+    for node in _nodes(schema):
+        problems += [f"the output's schema has {word!r} in it" for word in unknown if word in node]
+        if "$ref" in node and len(node) > 1:
+            problems.append("the output's schema has a reference with words beside it")
+        if node.get("type") != "object":
+            continue
+        if node.get("additionalProperties") is not False:
+            problems.append("the output's schema has an open object in it")
+        names = fields_of(node.get("properties"))
+        if requires_all and set(node.get("required") or ()) != set(names):
+            problems.append("the output's schema has properties that are not required")
+    return problems
+
+
+def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield schema
+    for key, value in schema.items():
+        if key in {"properties", "$defs"}:
+            for each in fields_of(value).values():
+                yield from _nodes(fields_of(each))
+        elif key in {"anyOf", "oneOf", "allOf"}:
+            for each in cast("list[object]", value):
+                yield from _nodes(fields_of(each))
+        elif key == "items":
+            yield from _nodes(fields_of(value))
