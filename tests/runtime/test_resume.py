@@ -9,12 +9,14 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from support.resuming import Lab, Scene, assert_goes_on_everywhere, model, virtual_wall
+from support.resuming import Lab, Scene, assert_goes_on_everywhere, cut_off, model, virtual_wall
 from toolbus import Compression, Limits, ModelSettings, Price, Runtime, subrequest_tool
 from toolbus.core.compression import StubOldQueries
-from toolbus.errors import ProviderUnavailable
+from toolbus.errors import NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import ApprovalRequested
 from toolbus.messages import Usage, UserMessage, from_openai
+from toolbus.protocols import ModelRequest, OutputMode
+from toolbus.providers.scripted import Step
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 from toolbus.toolsets.control import task_complete, update_plan
@@ -155,6 +157,10 @@ class Answer(BaseModel):
     sum: int
 
 
+def no_tools(_lab: Lab) -> list[Any]:
+    return []
+
+
 async def test_a_structured_output_is_mended_no_more_often_than_before() -> None:
     scene = Scene(
         lambda: [model(calls(("look", {"n": 1})), text("42?"), text("43?"), calls(("final_answer", {"sum": 42})))],
@@ -166,6 +172,54 @@ async def test_a_structured_output_is_mended_no_more_often_than_before() -> None
         lambda: [model(text("41?"), text("42?"), text("43?"))], options={"output": Answer}, again={"output": Answer}
     )
     assert await assert_goes_on_everywhere(scene) >= 2
+
+
+async def test_a_native_output_is_asked_for_natively_where_the_request_goes_on() -> None:
+    seen: list[ScriptedProvider] = []
+
+    def models() -> list[ScriptedProvider]:
+        seen.append(model(text("42?"), text('{"sum": 42}'), native_output="alone"))
+        return seen[-1:]
+
+    scene = Scene(models, tools=no_tools, options={"output": Answer}, again={"output": Answer})
+    assert await assert_goes_on_everywhere(scene) >= 2
+    asked = [request for each in seen for request in each.requests]
+    assert len(asked) > 4
+    assert all(request.output_schema is not None for request in asked)
+
+
+@pytest.mark.parametrize(("mode", "other"), [("auto", "tool"), ("tool", "auto")])
+async def test_the_mode_of_the_output_stays_that_of_the_request(mode: OutputMode, other: OutputMode) -> None:
+    answer = text('{"sum": 42}') if mode == "auto" else calls(("final_answer", {"sum": 42}))
+    scene = Scene(
+        lambda: [model(answer, native_output="alone")],
+        tools=no_tools,
+        options={"output": Answer, **({} if mode == "auto" else {"output_mode": mode})},
+    )
+    store = await cut_off(await scene.whole(), 1)
+    again = model(answer, native_output="alone")
+    async with Runtime(again, store=store, output_mode=other) as runtime:
+        (session,) = await runtime.resume(options=lambda _record: {"output": Answer})
+        assert (await session.result()).output == Answer(sum=42)
+    assert [request.output_schema is not None for request in again.requests] == [mode == "auto"]
+
+
+async def test_a_server_that_refused_the_schema_is_not_asked_for_it_again_where_the_request_goes_on() -> None:
+    refused = error(NativeOutputUnsupported("no schemas here", status=400))
+    seen: list[ScriptedProvider] = []
+
+    def models() -> list[ScriptedProvider]:
+        def reply(request: ModelRequest) -> Step:
+            return refused if request.output_schema is not None else calls(("final_answer", {"sum": 42}))
+
+        seen.append(ScriptedProvider(reply, native_output="alone"))
+        return seen[-1:]
+
+    scene = Scene(models, tools=no_tools, options={"output": Answer}, again={"output": Answer})
+    assert await assert_goes_on_everywhere(scene) >= 2
+    natively = [sum(request.output_schema is not None for request in each.requests) for each in seen]
+    assert natively[0] == 1
+    assert 0 in natively[1:], "whoever goes on behind the refusal asks for a call at once"
 
 
 @pytest.mark.guarantee("G10")

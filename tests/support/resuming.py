@@ -29,7 +29,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, Message, Usage, UserMessage, user_text
-from toolbus.protocols import ModelRequest, Provider
+from toolbus.protocols import ModelRequest, NativeOutput, Provider
 from toolbus.providers.scripted import Step
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
@@ -66,13 +66,13 @@ def virtual_wall() -> Generator[Wall]:
     _walls.remove(wall)
 
 
-def model(*steps: Step, vendor: str = "scripted") -> ScriptedProvider:
+def model(*steps: Step, vendor: str = "scripted", native_output: NativeOutput = "") -> ScriptedProvider:
     """A model whose reply is that of its place behind the prompt: what it says follows from the transcript alone."""
 
     def reply(request: ModelRequest) -> Step:
         return steps[replies_in(request.messages)]
 
-    return ScriptedProvider(reply, vendor=vendor)
+    return ScriptedProvider(reply, vendor=vendor, native_output=native_output)
 
 
 def replies_in(messages: Sequence[Message]) -> int:

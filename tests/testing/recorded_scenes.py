@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from pydantic import BaseModel
@@ -34,11 +34,11 @@ from toolbus import (
     tool,
 )
 from toolbus.clock import wall_time_from
-from toolbus.errors import ContextOverflow, ProviderUnavailable
+from toolbus.errors import ContextOverflow, NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import ApprovalRequested, RoundStarted, ToolCallRequested
 from toolbus.events._base import ids_from
 from toolbus.messages import ImagePart, SystemMessage, ToolMessage, Usage, UserMessage
-from toolbus.protocols import Emit, ModelReply, ModelRequest, ToolSpec
+from toolbus.protocols import Emit, ModelReply, ModelRequest, OutputMode, ToolSpec
 from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, text
 from toolbus.testing import virtual_backend
 from toolbus.testing.recording import Recorder, record
@@ -288,6 +288,18 @@ async def structured_output_as_text_and_none(path: Path) -> None:
         with record(path, runtime):
             await runtime.run("Rome?", output=Weather)
             await runtime.run("Rome?", output=Weather)
+
+
+@scene
+async def structured_output_by_the_providers_own_means(path: Path) -> None:
+    mended = [text("It is warm. Call me."), text('{"city": "Rome", "celsius": 24}')]
+    refused = error(NativeOutputUnsupported("no schemas here", status=400))
+    called = calls(("final_answer", {"city": "Rome", "celsius": 24}))
+    script = [*mended, refused, text("Warm."), called, text("I would rather not.", finish_reason="refusal"), refused]
+    async with Runtime(ScriptedProvider(script, native_output="alone")) as runtime:
+        with record(path, runtime):
+            for mode in ("native", "auto", "auto", "native"):
+                await runtime.run("Rome?", output=Weather, output_mode=cast("OutputMode", mode))
 
 
 @scene
