@@ -203,3 +203,21 @@ async def test_a_tool_of_one_request_leaves_nothing_behind():
         del view, desk
         gc.collect()
         assert made() is None
+
+
+async def test_a_place_that_the_first_in_line_cannot_use_goes_to_the_next_one_at_once():
+    desk, narrow, wide = Desk(), Gates("narrow", max_concurrency=1), Gates("wide")
+    async with ToolDispatcher(desk.bus, ToolRegistry([narrow.tool, wide.tool]), max_concurrency=2) as dispatcher:
+        for call_id, name in (("0", "narrow"), ("1", "wide"), ("2", "narrow"), ("3", "wide")):
+            desk.ask(name, call_id, number=int(call_id))
+        await anyio.wait_all_tasks_blocked()
+        assert (narrow.begun, wide.begun, counts(dispatcher)) == ([0], [1], (2, 2))
+        wide.open(1)
+        await desk.completed("1")
+        await anyio.wait_all_tasks_blocked()
+        assert narrow.begun == [0], "its tool has a bound of its own, and waits for that one now"
+        assert (wide.begun, counts(dispatcher)) == ([1, 3], (2, 1)), "a place that is free is not kept for it"
+        narrow.open(0, 2)
+        wide.open(3)
+        for call_id in "023":
+            await desk.completed(call_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from dispatch_desk import Desk
 
 from toolbus import EventBus, Runtime, ToolDispatcher, ToolRegistry, tool
 from toolbus.messages import AssistantMessage
@@ -88,3 +89,35 @@ async def test_a_call_that_two_dispatchers_could_run_is_run_by_one() -> None:
         ).run()
     assert (ran, result.tool_calls[0].content) == (["first"], "first")
     assert bus.statistics().late == 0
+
+
+@pytest.mark.leaves("buses", reason="the request is opened by hand, and no session ends it")
+@pytest.mark.guarantee("G16")
+async def test_a_worker_whose_handler_swallowed_its_cancellation_takes_no_further_call() -> None:
+    tasks: list[int] = []
+
+    @tool
+    async def stubborn() -> str:
+        """Do not stop."""
+        tasks.append(anyio.get_current_task().id)
+        try:
+            await anyio.Event().wait()
+        except anyio.get_cancelled_exc_class():
+            return "would not stop"
+        raise AssertionError
+
+    @tool
+    async def innocent() -> str:
+        """Wait a moment."""
+        tasks.append(anyio.get_current_task().id)
+        await anyio.lowlevel.checkpoint()
+        return "fine"
+
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([stubborn, innocent]), max_concurrency=1):
+        desk.ask("stubborn", "c1")
+        desk.ask("innocent", "c2")
+        await anyio.wait_all_tasks_blocked()
+        desk.settle("c1")
+        assert (await desk.completed("c2")).content == "fine"
+    assert len(set(tasks)) == 2
