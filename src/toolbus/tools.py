@@ -336,7 +336,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     are the schema; `Annotated[int, Field(gt=0, description="...")]` says more. See `ToolOptions` for the others.
     """
     if function is not None:
-        return Tool(handler=function)
+        return Tool(handler=function, **options)  # Type checkers refuse options here; none may be lost all the same.
 
     def decorate(decorated: Callable[..., Any]) -> Tool[..., Any]:
         return Tool(handler=decorated, **options)

@@ -114,6 +114,16 @@ async def test_a_running_request_sees_a_change_at_its_next_round():
     assert "The tools are: grow, two." in result.tool_calls[2].error
 
 
+async def test_options_beside_a_function_are_not_lost():
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"{amount}"
+
+    untyped: Any = tool
+    assert untyped(pay, approval=True, name="pay_now").spec.approval is True
+    assert untyped(pay, approval=True, name="pay_now").name == "pay_now"
+
+
 # ------------------------------------------------------------------------------------------------- context
 
 
