@@ -74,7 +74,7 @@ class ResultCache:
     def enter(self, job: Job) -> bool:
         """Whether `job` has to run. Else it was answered at once, or waits for an equal one that is under way."""
         try:
-            arguments = orjson.dumps(job.request.arguments, option=orjson.OPT_SORT_KEYS)
+            arguments = orjson.dumps(job.arguments, option=orjson.OPT_SORT_KEYS)
         except TypeError:  # an integer beyond 64 bits, say: for the handler to refuse
             return True
         if job.tool.secrets is not None and (vault := vault_of(job.view)) is not None:

@@ -190,7 +190,10 @@ class ToolDispatcher:
             if is_ours:
                 self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
-        job = Job(request, tool, self._schedule.gates_of(tool), view)
+        call = None if view is None else view.calls.get(request.call_id)
+        if call is not None and call.requested_at is None:
+            return  # Its request has not requested it: it waits for a person, or for its turn.
+        job = Job(request, tool, self._schedule.gates_of(tool), view, None if call is None else call.arguments)
         if not self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
             return  # somebody else runs it, or has answered already
         if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
@@ -303,7 +306,7 @@ class ToolDispatcher:
 
     async def _attempt(self, job: Job) -> Any:
         """Run the handler once, with arguments of its own, and return its value; from a process what it rendered."""
-        tool, arguments = job.tool, job.request.arguments
+        tool, arguments = job.tool, job.arguments
         if tool.secrets is not None:
             arguments = delivered(arguments, tool.secrets, job.view)
         if tool.isolation == "process":

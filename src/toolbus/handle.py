@@ -66,6 +66,7 @@ class SessionHandle:
         "_state",
         "_taken",
         "_unheard",
+        "calls",
         "conversation_id",
         "request_id",
         "secrecy",
@@ -86,6 +87,7 @@ class SessionHandle:
         self.conversation_id = state.conversation_id
         self._bus = bus
         self._state = state
+        self.calls = state.open_calls  # by id, those that are not settled
         self._raise = raise_on_failure
         self._late: LateResults = late_results
         self._parent_id = parent_id  # of the request whose tool made this one

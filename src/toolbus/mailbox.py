@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 
-from .events import CancelRequested, Event, ToolCallCompleted, ToolCallFailed, ToolCallLate
+from .core.approval import bound
+from .events import ApprovalDecided, CancelRequested, Event, ToolCallCompleted, ToolCallFailed, ToolCallLate
 from .protocols import LateResults, RequestView
 
 __all__ = ["Mailbox"]
@@ -61,7 +62,7 @@ class Mailbox:
 
     def put(self, event: Event, cause: BaseException | None = None) -> None:
         """Put an event in and wake the session. Called by the bus."""
-        self._items.append(event)
+        self._items.append(bound(event) if isinstance(event, ApprovalDecided) else event)
         if cause is not None and isinstance(event, ToolCallFailed):
             self._causes = {**(self._causes or {}), event.call_id: cause}
         if self._woken is not None:

@@ -17,6 +17,7 @@ from .storage import Journal, JournalStore, Store
 __all__ = [
     "ApprovalRule",
     "ArgumentsPiece",
+    "CallView",
     "Control",
     "Delta",
     "Emit",
@@ -113,6 +114,18 @@ LateResults: TypeAlias = Literal["drop", "event", "next_turn"]
 front of the conversation's next turn."""
 
 
+class CallView(Protocol):
+    """An open call of a request, as its executor may see it. `arguments` are the request's own: copy, never change.
+
+    `requested_at` is None for a call that has not been requested (yet): nobody may run it.
+    """
+
+    @property
+    def arguments(self) -> dict[str, Any] | None: ...
+    @property
+    def requested_at(self) -> float | None: ...
+
+
 class RequestView(Protocol):
     """What a handler may see of the request that it works for. Read-only; valid while the request runs."""
 
@@ -132,6 +145,8 @@ class RequestView(Protocol):
     def interceptors(self) -> Sequence[Any]: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
+    @property
+    def calls(self) -> Mapping[str, CallView]: ...
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any: ...
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextvars
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -41,6 +41,7 @@ class Gate:
 class Job:
     """One call on its way through the dispatcher. Made in the stack of the session that asks.
 
+    `arguments` are the request's own where it runs in this process: anybody may change those of the event.
     What most calls never have is the class's until it is set: that costs nothing to make.
     """
 
@@ -62,8 +63,10 @@ class Job:
         tool: Tool[..., Any],
         gates: tuple[Gate, ...],
         view: RequestView | None = None,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self.request = request
+        self.arguments: Mapping[str, Any] = request.arguments if arguments is None else arguments
         self.view = view  # of the request that called, where it runs in this process
         self.tool = tool
         self.gates = gates

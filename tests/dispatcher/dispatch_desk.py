@@ -11,6 +11,7 @@ from toolbus import EventBus, ToolRegistry
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.mailbox import Mailbox
 from toolbus.messages import Message
+from toolbus.protocols import CallView
 from toolbus.tools import Toolish
 
 E = TypeVar("E", bound=Event)
@@ -36,6 +37,7 @@ class View:
         self.tools = ToolRegistry(tools)
         self.interceptors: Sequence[Any] = ()
         self.options: Mapping[str, Any] = {}
+        self.calls: Mapping[str, CallView] = {}
 
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any:
         raise AssertionError((call_id, prompt, options))

@@ -62,6 +62,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "appends": (journals.StartsAtSteps,),
     "requests": (journals.ForgetsWhatWasAgreed, journals.CountsMilliseconds),
     "facts-of-all-types": (journals.ForgetsMetadata,),
+    "own-facts": (journals.KeepsTheObjects,),
     "half-characters-of-facts": (journals.RefusesHalfCharactersInFacts,),
     "large-facts": (journals.CutsLargeFacts,),
     "sizes": (journals.TellsTheStepsSize,),
@@ -69,6 +70,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "begun-twice": (journals.BeginsAgain,),
     "places": (journals.LeavesNoGaps, journals.SaysNotWhy),
     "two-writers": (journals.LooksBeforeItWrites,),
+    "taking-turns": (journals.KeepsEndsInMind,),
     "begin-cancelled": (journals.BeginsInPart,),
     "append-cancelled": (journals.WritesInPart, journals.WritesLate),
     "reading-facts-cancelled": (journals.BreaksWhenAReadingOfFactsIsCancelled,),
@@ -111,6 +113,7 @@ ALSO: dict[type[wrong.Right], set[str]] = {
     wrong.ListsByBeginning: {"listing-of-turns"},
     journals.ForgetsWhatWasAgreed: {"forgetting-requests", "half-characters-of-facts"},
     journals.BeginsAgain: {"two-writers"},
+    journals.TellsTheStepsSize: {"taking-turns"},
     journals.BreaksWhenAReadingOfFactsIsCancelled: {"many-sessions"},
     wrong.RemembersNothingWhenClosed: {"survival"},
     journals.CountsMilliseconds: {

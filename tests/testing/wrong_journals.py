@@ -12,7 +12,7 @@ import anyio.lowlevel
 from wrong_stores import MIB, BreaksWhenAReadingIsCancelled, Right
 
 from toolbus.errors import LeaseLost, StoreError
-from toolbus.events import ToolCallCompleted
+from toolbus.events import Event, ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.storage import (
     ConversationRecord,
@@ -54,6 +54,20 @@ class ForgetsMetadata(Right):
             replace(each, fact=replace(each.fact, metadata=None))
             for each in await super().facts(request_id, start=start)
         ]
+
+
+class KeepsTheObjects(Right):
+    """Gives the very facts that it was given, whatever has become of them."""
+
+    kept: ClassVar[dict[str, Event]] = {}
+
+    async def append(self, entry: Entry) -> int:
+        self.kept.update({fact.event_id: fact for fact in entry.facts})
+        return await super().append(entry)
+
+    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
+        found = await super().facts(request_id, start=start)
+        return [replace(each, fact=self.kept[each.fact.event_id]) for each in found]
 
 
 class RefusesHalfCharactersInFacts(Right):
@@ -116,6 +130,22 @@ class LeavesNoGaps(Right):
         if record is not None and entry.seq > record.facts:
             entry = replace(entry, seq=record.facts)
         return await super().append(entry)
+
+
+class KeepsEndsInMind(Right):
+    """Reckons with the size that it has told last, though another store may have written meanwhile."""
+
+    def __init__(self, data: MemoryStore | None = None) -> None:
+        super().__init__(data)
+        self.told: dict[str, int] = {}
+
+    async def append(self, entry: Entry) -> int:
+        before = await super().request(entry.request_id)
+        size = await super().append(entry)
+        if before is not None and entry.request_id in self.told:
+            size = self.told[entry.request_id] + size - before.size_bytes
+        self.told[entry.request_id] = size
+        return size
 
 
 class SaysNotWhy(Right):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import orjson
 
+from ..events import ApprovalDecided
 from ..protocols import ToolSpec
 
-__all__ = ["ApprovalPolicy", "definition_of", "needs_approval"]
+__all__ = ["ApprovalPolicy", "bound", "definition_of", "needs_approval"]
 
 ApprovalPolicy: TypeAlias = bool | Callable[[ToolSpec, Mapping[str, Any]], bool]
 """Which calls of a request have to be approved: all, none, or those for which a function of the tool and the call's
@@ -43,3 +46,14 @@ def needs_approval(policy: ApprovalPolicy | None, spec: ToolSpec, arguments: Map
         return rule if isinstance(rule, bool) else bool(rule(arguments))
     except Exception:  # the application's code, in the middle of a decision
         return True
+
+
+def bound(decided: ApprovalDecided) -> ApprovalDecided:
+    """The decision with edits of its own, as JSON has them: whoever has made them may change theirs afterwards.
+
+    Edits that are not JSON stay as they are; they are refused when the call is decided on.
+    """
+    if decided.arguments is not None:
+        with contextlib.suppress(TypeError):
+            return replace(decided, arguments=orjson.loads(orjson.dumps(decided.arguments)))
+    return decided

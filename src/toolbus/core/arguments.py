@@ -15,13 +15,25 @@ import orjson
 
 from ..errors import InvalidArguments
 
-__all__ = ["CUT_OFF", "MAX_DEPTH", "depth", "encodable", "encodable_json", "parse_arguments"]
+__all__ = [
+    "CONTAINERS",
+    "CUT_OFF",
+    "MAX_DEPTH",
+    "depth",
+    "encodable",
+    "encodable_json",
+    "own_arguments",
+    "parse_arguments",
+]
 
 CUT_OFF: Mapping[str, str] = {
     "length": "The reply was cut off by its limit of tokens",
     "content_filter": "The reply was cut off by the provider's content filter",
 }
 """The finish reasons of replies that may end anywhere, inside a call too, and what the model is told of them."""
+
+CONTAINERS = frozenset({dict, list})
+"""What JSON values can be changed."""
 
 MAX_DEPTH = 64
 """Levels of nesting that arguments may have: the bad-input table's bound; real schemas stay under ten."""
@@ -49,6 +61,21 @@ def parse_arguments(text: str) -> _Json:
     if text.count(":") != len(cast("_Json", value)) or _BIG_NUMBER.search(text):
         _check_slowly(text)
     return cast("_Json", value)
+
+
+def own_arguments(arguments: _Json) -> _Json:
+    """A copy of a JSON object that shares nothing that can be changed with it, at any depth."""
+    if CONTAINERS.isdisjoint(map(type, arguments.values())):
+        return arguments.copy()
+    return {name: _own(each) for name, each in arguments.items()}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, dict):
+        return own_arguments(cast("_Json", value))
+    if isinstance(value, list):
+        return [_own(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def encodable(text: str) -> str:

@@ -18,7 +18,7 @@ from ..messages import ToolCall
 from ..protocols import ToolSpec
 from ..records import maker
 from .approval import definition_of, needs_approval
-from .arguments import CUT_OFF, parse_arguments
+from .arguments import CUT_OFF, own_arguments, parse_arguments
 from .control import ENDINGS, answer_control
 from .facts import Facts
 from .reading import why_unreadable
@@ -216,7 +216,7 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
         return
     spec = state.tools.get(each.call.name)
     if spec is not None and decided.definition not in ("", each.definition):  # the answer to an earlier question
-        _ask(state, each.call, spec, each.arguments or {}, facts)
+        _ask(state, each.call, spec, own_arguments(each.arguments or {}), facts)
         return
     facts.accept(decided)
     if state.cancel is not None or (state.stop is not None and state.stop.at_once):
@@ -228,11 +228,12 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
     elif spec is None:
         facts.refuse(call, "unknown_tool", f"The tool {call.name!r} was removed before the call was approved.")
     elif definition_of(spec) != each.definition:  # not what the person was shown
-        _ask(state, call, spec, each.arguments or {}, facts)
+        _ask(state, call, spec, own_arguments(each.arguments or {}), facts)
     else:
         try:
-            arguments = each.arguments or {} if decided.arguments is None else _own_copy(decided.arguments)
-            spec.validate(arguments)
+            edited = decided.arguments
+            arguments = own_arguments(each.arguments or {}) if edited is None else _own_copy(edited)
+            spec.validate(own_arguments(arguments))  # What is approved runs, whatever a validator does to its copy.
         except Exception as exc:  # a person's slip, or the application's code: either way the tool does not run
             facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
         else:

@@ -37,6 +37,7 @@ from ..events import (
 )
 from ..messages import AssistantMessage, ToolMessage, Usage, UserMessage
 from ..records import maker
+from .arguments import CONTAINERS, own_arguments
 from .limits import Limits
 from .state import (
     ENDED,
@@ -138,7 +139,7 @@ def _apply_reply(state: TurnState, message: AssistantMessage) -> None:
     state.phase = TOOLS if calls else READY
     state.last_text = message.text or state.last_text
     state.calls = state.rounds[-1].calls = calls
-    state.open_calls = opened
+    state.open_calls.update(opened)  # It is empty, and the same object for good: executors look calls up in it.
     state.unjudged = len(calls)
     state.appended = 0
 
@@ -266,9 +267,12 @@ def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> Ca
     each = state.open_calls.get(fact.call_id)
     if each is None or each.status is REQUESTED:
         raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
+    # Listeners get the fact, and may change what is in it. The short case is written out, since each call has it.
+    arguments = fact.arguments
+    is_flat = CONTAINERS.isdisjoint(map(type, arguments.values()))
+    each.arguments = arguments.copy() if is_flat else own_arguments(arguments)
     if each.status is OPEN:
-        _count(state, fact.name, fact.arguments)
-    each.arguments = fact.arguments
+        _count(state, fact.name, each.arguments)
     each.deadline = fact.at + fact.deadline
     each.definition = fact.definition
     return each
@@ -386,9 +390,8 @@ def _apply_unrequested(
     """The machine has refused or answered a call, or somebody has answered one whose turn had not come."""
     limit = fact.limit if own and isinstance(fact, ToolCallFailed) else ""
     if own and isinstance(fact, ToolCallCompleted):
-        arguments: dict[str, Any] = fact.data  # what it was called with: see `core.control`
-        each.arguments = arguments
-        _count(state, fact.name, arguments)
+        each.arguments = own_arguments(fact.data)  # what it was called with: see `core.control`
+        _count(state, fact.name, each.arguments)
         return
     state.unjudged -= 1
     if not limit:

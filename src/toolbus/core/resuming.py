@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..events import RequestResumed
 from ..protocols import ToolSpec
 from .approval import definition_of
+from .arguments import own_arguments
 from .facts import Facts
 from .judging import is_time_over, request_call
 from .reducer import ends_at_once
@@ -37,7 +38,7 @@ def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
     ends = any(why for _, _, why in verdicts) and ends_at_once(state.limits, "interrupted")
     for each, spec, why in verdicts:
         if not why and not ends and spec is not None:
-            request_call(state, each.call, spec, each.arguments or {}, facts, now)
+            request_call(state, each.call, spec, own_arguments(each.arguments or {}), facts, now)
         else:
             facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why or _ENDS}")
 

@@ -132,7 +132,9 @@ class SubRequest(Protocol):
 
 @dataclass(slots=True)
 class CallState:
-    """One call of a reply. `arguments` is set once it was requested; `outcome` once it is settled.
+    """One call of a reply. `arguments` is set once it was asked about or requested; `outcome` once it is settled.
+
+    `arguments` are the request's own: no event has the same object, at any depth, since all listeners share an event.
 
     `deadline` is a moment on the session's clock: of the person's decision while the call waits for one, then of its
     result; infinite before. `definition` is the tool's, as the call was asked about or requested: `core.approval`.

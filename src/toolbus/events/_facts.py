@@ -161,10 +161,11 @@ class ModelRetrying(Event):
 class ToolCallRequested(Event):
     """A tool call that may run: arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
-    `deadline` is seconds from `at`. `arguments` is shared by all listeners and must not be changed. To answer from the
-    bus: `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the
-    tool's name, description and schema as the call was judged by them; `idempotency_key` is the same each time that
-    the call is requested: after a restart, it may be a second time.
+    `deadline` is seconds from `at`. `arguments` is shared by all listeners and must not be changed; the call of a
+    request in this process runs with the request's own copy all the same. To answer from the bus:
+    `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
+    name, description and schema as the call was judged by them; `idempotency_key` is the same each time that the call
+    is requested: after a restart, it may be a second time.
     """
 
     type: Literal["tool_call_requested"] = "tool_call_requested"
@@ -293,8 +294,9 @@ class ApprovalRequested(Event):
     """A call waits for a person. `deadline` is seconds from `at`; then it is denied.
 
     To decide, from anywhere: `bus.publish(event.decided(approved=True))`. The first decision counts, and once. It is
-    for this call, these arguments and the tool as it was when it was asked: `definition` is a digest of its name,
-    description and schema; of a tool that has changed meanwhile, the question is asked again.
+    for this call, these arguments (whatever a listener does to the dictionary, which all share) and the tool as it was
+    when it was asked: `definition` is a digest of its name, description and schema; of a tool that has changed
+    meanwhile, the question is asked again.
     """
 
     type: Literal["approval_requested"] = "approval_requested"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ..clock import wall_time
 from ..errors import LeaseLost, StoreError
-from ..events import encode
+from ..events import decode, encode
 from ..messages import Message
 from ..storage import Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
 
@@ -37,7 +37,7 @@ class Conversations(Protocol):
 @dataclass(slots=True)
 class _Request:
     record: RequestRecord
-    facts: list[StoredFact] = field(default_factory=list[StoredFact])
+    facts: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])  # the end of its step, and JSON
 
 
 class MemoryJournal:
@@ -50,10 +50,11 @@ class MemoryJournal:
 
     async def append(self, entry: Entry) -> int:
         """See `JournalStore`."""
-        size_bytes = sum(len(encode(fact)) for fact in entry.facts)
+        written = [encode(fact) for fact in entry.facts]  # others have the facts too, and may change what is in them
+        size_bytes = sum(map(len, written))
         request = self._begun(entry) if entry.seq == 0 else self._going_on(entry)
-        record, last = request.record, entry.seq + len(entry.facts) - 1
-        request.facts += [StoredFact(seq=entry.seq + i, step_end=last, fact=fact) for i, fact in enumerate(entry.facts)]
+        record, last = request.record, entry.seq + len(written) - 1
+        request.facts += [(last, each) for each in written]
         record.facts = len(request.facts)
         record.size_bytes += size_bytes
         self._appends += 1
@@ -95,7 +96,11 @@ class MemoryJournal:
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
         """See `JournalStore`."""
         request = self._requests.get(request_id)
-        return () if request is None else tuple(request.facts[start:])
+        facts = [] if request is None else request.facts[start:]
+        return [
+            StoredFact(seq=seq, step_end=step_end, fact=decode(written))
+            for seq, (step_end, written) in enumerate(facts, start)
+        ]
 
     async def request(self, request_id: str) -> RequestRecord | None:
         """See `JournalStore`."""

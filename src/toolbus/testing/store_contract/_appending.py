@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import anyio
 
 from ...errors import LeaseLost, StoreError
-from ...events import MessageAppended, RequestCompleted, ToolCallCompleted
+from ...events import ApprovalRequested, Event, MessageAppended, RequestCompleted, ToolCallCompleted
 from ...messages import UserMessage
 from ...storage import JournalStore
 from .._contract import Abandoned
@@ -69,6 +71,35 @@ async def facts_of_each_type(bench: Bench) -> None:
     for each in facts:
         await writing.step(each)
     await writing.expect_facts()
+
+
+@check("own-facts", JOURNAL)
+async def own_facts(bench: Bench) -> None:
+    """What is done to a fact after it was appended, or to one that was read, changes nothing that is stored."""
+    writing = bench.writing()
+    asked = ApprovalRequested(
+        request_id=writing.request_id,
+        conversation_id=writing.conversation_id,
+        call_id="call",
+        name="pay",
+        arguments={"amount": 1, "to": {"lines": ["rent"]}},
+        deadline=HOUR,
+    )
+    given = copy.deepcopy(asked)
+    size = await bench.journal.append(writing.entry([given], owner="worker", lease_seconds=HOUR))
+    writing.steps.append([asked])
+    _scribble(given)
+    await writing.expect_facts("the facts after one that was written has changed")
+    for stored in await bench.journal.facts(writing.request_id):
+        _scribble(stored.fact)
+    await writing.expect_facts("the facts after one that was read has changed")
+    bench.expect("the size", size, (await writing.record()).size_bytes)
+
+
+def _scribble(fact: Event) -> None:
+    if isinstance(fact, ApprovalRequested):
+        fact.arguments["amount"] = 999_999
+        fact.arguments["to"]["lines"].append("a boat")
 
 
 @check("half-characters-of-facts", JOURNAL)
@@ -220,6 +251,24 @@ async def _one_of_two(bench: Bench, writing: Writing, other: JournalStore, kind:
     if len(refused) != 1:
         raise Abandoned
     writing.steps.append(steps[1 - refused[0]])
+
+
+@check("taking-turns", JOURNAL, SHARED)
+async def taking_turns(bench: Bench) -> None:
+    """Two stores that write one request in turn, under one lease, write one journal: in place, of one size."""
+    writing = await bench.begun()
+    journals = [bench.journal, bench.journal_of(await bench.another())]
+    sizes = [(await writing.record()).size_bytes]
+    for number in range(1, 7):
+        step = writing.made(1 + number % 2)
+        sizes.append(await journals[number % 2].append(writing.entry(step)))
+        writing.steps.append(step)
+    bench.require("the sizes", "each larger than the one before", sizes, ok=sizes == sorted({*sizes}))
+    bench.expect("the size that is known", sizes[-1], (await writing.record(journals[1])).size_bytes)
+    for which, journal in (("one store", journals[0]), ("the other", journals[1])):
+        await writing.expect_facts(f"the facts by {which}", journal)
+    await writing.end()
+    await writing.expect_facts("the facts after the ending", journals[1])
 
 
 @check("begin-cancelled", JOURNAL)

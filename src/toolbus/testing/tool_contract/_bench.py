@@ -20,7 +20,7 @@ from ...errors import ConfigurationError, InvalidArguments, MissingExtra, NotRun
 from ...events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...execution import classify
 from ...messages import Message, UserMessage
-from ...protocols import ToolSource
+from ...protocols import CallView, ToolSource
 from ...schemas import json_schema_validator
 from ...tools import Tool, ToolRegistry
 from .._contract import Checks, Ledger
@@ -103,6 +103,7 @@ class _View:
     metadata: Mapping[str, Any] | None = None
     interceptors: Sequence[Any] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    calls: Mapping[str, CallView] = field(default_factory=dict[str, CallView])
 
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any:  # noqa: ARG002 -- the seam's
         raise NotRunning("a contract check has no model for requests within requests; give the tool's own a stand-in")
