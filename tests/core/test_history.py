@@ -397,6 +397,38 @@ def test_a_policy_has_no_hand_on_what_has_left() -> None:
     checked(history.view())
 
 
+class Late:
+    """A policy that says of each result what it is to be only once the next one is there."""
+
+    def fold(self) -> Fold:
+        return self
+
+    def __init__(self) -> None:
+        self.before: int | None = None
+
+    def add(self, seen: Seen) -> Iterator[Edit]:
+        if isinstance(seen.message, ToolMessage):
+            if self.before is not None:
+                yield self.before, f"(at {self.before})"
+            self.before = seen.place
+
+
+def test_a_policy_that_edits_after_turns_have_left_edits_the_result_that_it_means() -> None:
+    messages: list[Message] = []
+    history = History(messages, Compression(policies=[Late()]))
+    left = 0
+    for number in range(12):
+        messages += turn(number, ("other", "{}", f"result {number} " * 60))
+        history.take(SPECS)
+        history.fit(500)
+        sent = checked(history.view())
+        shape = history.what_changed()
+        left = left if shape is None else shape.turns_left_out
+        kept = [f"(at {4 * each + 2})" for each in range(left, number)]
+        assert results(sent) == [*kept, f"result {number} " * 60]
+    assert left > 3
+
+
 class Nobody:
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         raise AssertionError(earlier)

@@ -241,6 +241,31 @@ def test_factor_and_overhead_stay_within_their_bounds(reports: list[tuple[int, i
         assert 0 <= calibration.overhead(MODEL) <= 2_000
 
 
+@given(st.lists(st.tuples(st.integers(-1, 10**7), st.integers(-1, 10**8)), max_size=30))
+def test_the_margin_is_at_most_a_quarter(reports: list[tuple[int, int]]) -> None:
+    calibration = Calibration()
+    assert calibration.margin(MODEL) == 0
+    for estimated, actual in reports:
+        calibration.observe(MODEL, estimated, actual)
+        assert 0 <= calibration.margin(MODEL) <= 0.25
+
+
+def test_there_is_no_margin_where_reports_are_exact_and_it_grows_only_with_what_was_above() -> None:
+    calibration = Calibration()
+    for estimated in (1_000, 2_000, 4_000, 8_000):
+        calibration.observe(MODEL, estimated, estimated)
+        assert calibration.margin(MODEL) == pytest.approx(0, abs=1e-9)
+    calibration.observe(MODEL, 8_000, 4_000)
+    assert calibration.margin(MODEL) == pytest.approx(0, abs=1e-9), "a report below the estimate asks for no room"
+    for _ in range(20):
+        calibration.observe(MODEL, 8_000, 8_000)
+    calibration.observe(MODEL, 8_000, 8_800)
+    above = calibration.margin(MODEL)
+    assert 0 < above < 0.1
+    calibration.observe(MODEL, 8_000, 16_000)
+    assert above < calibration.margin(MODEL) <= 0.25
+
+
 def test_models_are_kept_apart_and_the_one_that_was_longest_unused_is_forgotten() -> None:
     calibration = Calibration(max_models=2)
     calibration.observe("v:a", 1_000, 1_500)

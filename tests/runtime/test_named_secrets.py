@@ -14,7 +14,10 @@ from support.secret_scene import entry_bytes
 from toolbus import Compression, Runtime, Summarizer, tool
 from toolbus.core.secrets import REFERENCE
 from toolbus.errors import ConfigurationError
+from toolbus.events import Event, encode
 from toolbus.messages import ToolMessage
+from toolbus.protocols import ModelRequest
+from toolbus.providers.scripted import Step
 from toolbus.testing import ScriptedProvider, calls, hang, settle, text, virtual_backends
 from toolbus.vault import NamedSecret, Vault
 
@@ -164,6 +167,34 @@ async def test_a_request_s_value_goes_before_the_runtime_s_under_the_same_name_a
             assert VALUE not in repr(result.messages)
             assert OTHER not in repr(result.messages)
     assert USED == [OTHER, OTHER]
+
+
+@pytest.mark.parametrize("named", [VALUE, SecretStr(VALUE), ("mail", VALUE)], ids=["text", "secret", "pair"])
+@pytest.mark.parametrize("earlier", [[], [OTHER]], ids=["the first secret", "one more secret"])
+async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_stored_or_published(
+    named: NamedSecret, earlier: list[NamedSecret]
+) -> None:
+    sent: list[str] = []
+
+    def reply(request: ModelRequest) -> Step:
+        sent.append(repr(request))
+        last = request.messages[-1]
+        if isinstance(last, ToolMessage) or VALUE not in prompt:
+            return text("Done.")
+        return calls(("login", {"password": REFERENCE.findall(repr(list(request.messages)))[-1]}))
+
+    store, told = JournaledStore(), list[bytes]()
+    async with Runtime(ScriptedProvider(reply), tools=[login], store=store) as runtime:
+        runtime.bus.connect(Event, lambda event: told.append(encode(event)))
+        for prompt, secrets in ((f"{OTHER} is old.", earlier), (f"It is {VALUE} now.", [named]), ("And now?", [])):
+            result = await runtime.run(prompt, conversation_id="c", secrets=secrets)
+            assert VALUE not in repr(result.messages)
+    assert USED == [VALUE]
+    assert len(sent) == 4
+    assert not [each for each in sent if VALUE in each]
+    assert not [each for each in told if VALUE.encode() in each]
+    assert VALUE.encode() not in entry_bytes(store.entries)
+    assert VALUE not in repr(await store.history("c"))
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 import toolbus
 from support import secret_scene as scene
 from support.journaled import JournaledStore
 from support.secret_scene import SecretScene, entry_bytes, leaks
-from toolbus import EventBus, Interceptor, RequestSession, Runtime, Tool, ToolDispatcher, ToolRegistry, tool
+from toolbus import EventBus, Interceptor, Limits, RequestSession, Runtime, Tool, ToolDispatcher, ToolRegistry, tool
 from toolbus.core.secrets import REFERENCE
 from toolbus.errors import ConfigurationError, UnserialisableResult
 from toolbus.events import (
+    ApprovalRequested,
     Artifact,
     Event,
     StatusChanged,
@@ -165,6 +166,32 @@ async def test_a_value_is_checked_by_the_tools_schema_and_not_its_reference() ->
     assert "is too long" in second.error
     by_itself = rb"abcdefgh|(?<![\w.])4711(?![\w.])"  # and not by chance in a time or a reference
     assert not any(re.search(by_itself, encode(event)) for event in events)
+
+
+@pytest.mark.guarantee("G26")
+async def test_nobody_is_asked_to_approve_a_call_with_secrets_whose_arguments_are_invalid() -> None:
+    asked: list[ApprovalRequested] = []
+    entered: list[str] = []
+
+    @tool(approval=True)
+    async def enter(pin: Annotated[SecretStr, Field(max_length=4)], door: int) -> str:
+        """Enter."""
+        entered.append(pin.get_secret_value())
+        return f"in by {door}"
+
+    wrong = [{"pin": "47110815", "door": 1}, {"pin": "4711", "door": "front"}, {"pin": 4711, "door": 1}, {"door": 1}]
+    script = [calls(*(("enter", each) for each in wrong)), calls(("enter", {"pin": "4711", "door": 1})), text("ok")]
+    async with Runtime(ScriptedProvider(script), tools=[enter]) as runtime:
+
+        def approve(question: ApprovalRequested) -> None:
+            asked.append(question)
+            runtime.bus.publish(question.decided(approved=True))
+
+        runtime.bus.connect(ApprovalRequested, approve)
+        result = await runtime.run("Let me in.", limits=Limits(max_consecutive_errors=9))
+    assert [each.reason for each in result.tool_calls] == ["invalid_arguments"] * 4 + [""]
+    assert [each.arguments["door"] for each in asked] == [1]
+    assert entered == ["4711"]
 
 
 async def test_an_output_with_secrets_is_given_whole_to_who_asked_and_to_nobody_else() -> None:

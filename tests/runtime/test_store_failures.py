@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import anyio
@@ -13,13 +15,13 @@ import pytest
 from endings.ended_well import ENDINGS, assert_valid, listen
 from support.journaled import JournaledStore
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
-from toolbus import RequestResult
+from toolbus import Limits, RequestResult, Runtime
 from toolbus.errors import StoreError, StoreUnavailable
 from toolbus.events import ToolCallRequested
 from toolbus.owing import Owed
-from toolbus.storage import Entry
+from toolbus.storage import Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import advance, calls, settle, text, virtual_backends
+from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -291,3 +293,61 @@ async def test_a_host_that_cancels_tells_no_ending_of_a_request_that_another_has
         assert [each for each in heard if isinstance(each, ENDINGS)] == []
         await fresh.drain()
     assert results == []
+
+
+# --------------------------------------------------------------------------------------------------- renewals
+
+
+@asynccontextmanager
+async def held(renew: Callable[[int], Awaitable[object]], lease_seconds: float = 30.0) -> AsyncGenerator[JournalStore]:
+    """A request that only waits, and its store's journal, which awaits `renew(number)` before each renewal."""
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    renewed, number = journal.renew, count()
+
+    async def renewing(owner: str, seconds: float) -> int:
+        await renew(next(number))
+        return await renewed(owner, seconds)
+
+    journal.renew = renewing
+    limits = Limits(timeout_seconds=10_000, model_timeout_seconds=10_000)
+    async with Runtime(ScriptedProvider([hang()]), store=store, lease_seconds=lease_seconds) as runtime:
+        session = runtime.start(PROMPT, limits=limits)
+        await settle()
+        yield journal
+        assert not session.ended
+        session.cancel()
+        assert (await session.result()).outcome == "cancelled"
+
+
+@pytest.mark.parametrize("lease_seconds", [12.0, 30.0])
+async def test_a_renewal_that_hangs_for_its_whole_time_loses_no_lease(lease_seconds: float) -> None:
+    hung: list[int] = []
+
+    async def hang_every_second_time(number: int) -> None:
+        if number % 2:
+            hung.append(number)
+            await anyio.sleep_forever()
+
+    async with held(hang_every_second_time, lease_seconds) as journal:
+        for second in range(200):
+            await advance(1)
+            assert await journal.unfinished() == [], f"after {second} s another process could take it"
+    assert len(hung) > 5
+
+
+async def test_two_outages_of_a_store_make_two_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "toolbus.store")
+    is_away = False
+
+    async def fail_while_away(_number: int) -> None:
+        if is_away:
+            raise StoreUnavailable("the server is away")
+
+    async with held(fail_while_away):
+        for _ in range(5):
+            await advance(100)
+            is_away = not is_away
+    told = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "toolbus.store"]
+    away = (logging.WARNING, "the store failed, and is asked again and again: the server is away")
+    assert told == [away, (logging.INFO, "the store answers again")] * 2

@@ -412,6 +412,71 @@ def test_a_lock_is_waited_for_until_the_deadline_also_where_the_job_before_had_a
         assert monotonic() >= database.deadline
 
 
+async def test_two_that_open_one_new_file_at_once_both_work_on_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one has looked at the file before the first one makes the tables, and waits for its turn."""
+    first: list[sqlite._Sqlite] = []
+    begin = sqlite._Sqlite.begin
+
+    def begin_second(self: sqlite._Sqlite, *, reading: bool = False) -> None:
+        if not first:
+            monkeypatch.undo()
+            first.append(sqlite._Sqlite(path, "process", monotonic() + 60, reads=False))
+        begin(self, reading=reading)
+
+    monkeypatch.setattr(sqlite._Sqlite, "begin", begin_second)
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry())
+        with closed(first[0]) as other:
+            assert other.rows("SELECT request_id FROM requests") == [("r",)]
+        assert len(await store.facts("r")) == 1
+
+
+CODES: dict[int, tuple[type[StoreError], str, bool]] = {
+    1: (StoreError, "planted", False),  # SQLITE_ERROR
+    5: (StoreUnavailable, "is locked by another process", False),  # SQLITE_BUSY
+    261: (StoreUnavailable, "is locked by another process", False),  # SQLITE_BUSY_RECOVERY
+    6: (StoreUnavailable, "is locked by another process", False),  # SQLITE_LOCKED
+    8: (StoreError, "cannot be written", True),  # SQLITE_READONLY
+    1032: (StoreError, "cannot be written", True),  # SQLITE_READONLY_DBMOVED
+    9: (StoreUnavailable, "did not answer in time", False),  # SQLITE_INTERRUPT
+    10: (StoreError, "planted", True),  # SQLITE_IOERR
+    266: (StoreError, "planted", True),  # SQLITE_IOERR_READ
+    11: (StoreDamaged, "is damaged", True),  # SQLITE_CORRUPT
+    779: (StoreDamaged, "is damaged", True),  # SQLITE_CORRUPT_INDEX
+    13: (StoreError, "there is no room", False),  # SQLITE_FULL
+    14: (StoreError, "cannot be opened", True),  # SQLITE_CANTOPEN
+    15: (StoreError, "planted", True),  # SQLITE_PROTOCOL
+    26: (StoreDamaged, "is no SQLite database", True),  # SQLITE_NOTADB
+}
+"""By SQLite's result code (https://sqlite.org/rescode.html): the error, its words, and whether the file is opened anew."""
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("code", CODES)
+async def test_each_fault_of_sqlite_is_told_by_its_own_error_and_the_store_works_again(
+    path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, words, is_opened_anew = CODES[code]
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry())
+        before = await store._writer.run(id)
+
+        def fail(*_: Any, **__: Any) -> None:
+            error = sqlite3.OperationalError("planted")
+            error.sqlite_errorcode = code
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite._Sqlite, "insert", fail)
+            with pytest.raises(StoreError, match=words) as caught:
+                await store.append(entry("r", 1))
+        assert type(caught.value) is kind
+        assert caught.value.retryable is (kind is StoreUnavailable)
+        await store.append(entry("r", 1))
+        assert len(await store.facts("r")) == 2
+        assert (await store._writer.run(id) != before) is is_opened_anew
+
+
 @pytest.mark.guarantee("G21")
 async def test_a_full_disk_is_a_typed_error_and_work_goes_on_when_there_is_room_again(path: Path) -> None:
     async with closing(SqliteStore(path)) as store:
