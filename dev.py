@@ -6,12 +6,14 @@
     python3 dev.py example graph_assistant                          runs one, with its own options behind its name
     python3 dev.py bench                                            what toolbus costs, into docs/performance.md
     python3 dev.py bench --quick --only cpu                         one figure, with its options behind its name
+    python3 dev.py soak --minutes 60                                looks for bugs for so long, with seeds of its own
     python3 dev.py test                                             all that CI checks
     python3 dev.py test -k bus                                      pytest alone, with these arguments
 
 It needs a checkout, Python 3.11 or newer and a package registry, nothing else. Everything it makes lies in .venv and
 .dev; both may be deleted at any time. `ask` installs toolbus with its extras; `example` adds what the examples need,
-`bench` what draws, and, in environments of their own, the runtimes to compare with; `test` the tools of development.
+`bench` what draws, and, in environments of their own, the runtimes to compare with; `test` and `soak` the tools of
+development.
 The set-up runs again only when the lock file, pyproject.toml, this file, Python's minor version or the checkout's
 place changes.
 
@@ -125,13 +127,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _done(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "test"):
+    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "soak", "test"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     command, *rest = arguments
     if command == "example" and (not rest or rest[0] not in examples()):
         return list_examples(rest)
-    prepare("ask" if command in TOOLBUS_COMMANDS else command)
+    prepare({"soak": "test"}.get(command, "ask" if command in TOOLBUS_COMMANDS else command))
     if command in TOOLBUS_COMMANDS:
         become([str(BIN / "toolbus"), *arguments])
     if command == "example":
@@ -140,6 +142,8 @@ def _done(arguments: Sequence[str]) -> int:
     if command == "bench":
         os.environ.update(registry_settings(), UV=str(find_uv()))  # for the runtimes that it compares with
         become([str(PYTHON), "-m", "benchmarks", *rest], folder=ROOT)
+    if command == "soak":
+        become([str(PYTHON), "-m", "soak", *rest], folder=ROOT)
     if rest:
         become([str(PYTHON), "-m", "pytest", *rest], folder=ROOT)
     return check_everything()

@@ -1,7 +1,8 @@
 """Kill the process anywhere: the next one carries on, and every result is reported once. By SIGKILL, at 50 named points
 and at random moments; several requests at once, in several conversations. See `kill_child.py`.
 
-The suite has 80 random moments on SQLite and 10 on PostgreSQL; TOOLBUS_KILLS=400 has so many on each.
+The suite has 80 random moments on SQLite and 10 on PostgreSQL; TOOLBUS_KILLS=400 has so many on each, and with
+TOOLBUS_KILLS_SEED=4711 they are others.
 """
 
 from __future__ import annotations
@@ -74,12 +75,16 @@ def live_through(cases: list[dict[str, Any]], **config: Any) -> None:
     assert sum(kills.values()) >= len(cases) * 0.75, "too few lives were killed"
 
 
+def seed(default: int) -> int:
+    return int(os.environ.get("TOOLBUS_KILLS_SEED", default))
+
+
 def test_a_killed_process_is_carried_on_from_its_sqlite_file(tmp_path: Path) -> None:
     random_cases = int(os.environ.get("TOOLBUS_KILLS", "80"))
-    live_through([*named(), *at_random(random_cases, 1)], store="sqlite", place=str(tmp_path))
+    live_through([*named(), *at_random(random_cases, seed(1))], store="sqlite", place=str(tmp_path))
 
 
 def test_a_killed_process_is_carried_on_from_its_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
     random_cases = int(os.environ.get("TOOLBUS_KILLS", "10"))
     with postgres.database() as url:
-        live_through([*named(), *at_random(random_cases, 2)], store="postgres", url=url, place=str(tmp_path))
+        live_through([*named(), *at_random(random_cases, seed(2))], store="postgres", url=url, place=str(tmp_path))

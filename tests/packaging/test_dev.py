@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,32 @@ def test_the_benchmarks_get_their_options_and_learn_of_uv_and_the_registry(dev: 
     monkeypatch.setattr(dev.os, "environ", {**os.environ})
     with pytest.raises(SystemExit, match=r"^-m benchmarks --quick --only cpu$"):
         dev.main(["bench", "--quick", "--only", "cpu"])
+
+
+def test_a_soak_gets_its_options_in_the_environment_of_the_tests(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    def become(command: list[str], folder: Path) -> None:
+        assert folder == ROOT
+        sys.exit(" ".join(command[1:]))
+
+    monkeypatch.setattr(dev, "become", become)
+    with pytest.raises(SystemExit, match=r"^-m soak --minutes 1 --only kills$"):
+        dev.main(["soak", "--minutes", "1", "--only", "kills"])
+    assert "--group dev" in dev.ran[1]
+
+
+def test_a_soak_of_a_few_seconds_tells_in_a_table_what_it_has_done_and_with_which_seed():
+    done = subprocess.run(
+        [sys.executable, "-m", "soak", "--minutes", "0.05", "--only", "simulation", "--seed", "20000"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert first == "simulation: seed 20000, for 3 s"
+    assert re.fullmatch(r"ok +simulation +\d+ s  seed 20000: [1-9]\d* requests of [1-9]\d* seeds, from 20000 on", last)
 
 
 def test_an_example_starts_by_its_name_and_gets_its_options(dev: Any, monkeypatch: pytest.MonkeyPatch):

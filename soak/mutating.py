@@ -1,0 +1,336 @@
+"""Runs the tests that a change of toolbus could fail, in a process that has all else loaded already.
+
+One process imports pytest and what toolbus and its tests import from others, and forks for each mutant. The child loads
+toolbus anew, with the change in the one module, and runs the tests that the record names, the cheapest first: at first
+for a few seconds, and where none fails, all the others within a bound. A test that stands still is ended, and counts as
+one that has noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
+
+import pytest
+
+from .mutants import Mutant, mutated, users_of
+from .recording import SOURCES, Record
+
+__all__ = ["Job", "Verdict", "jobs_for", "preload", "run_jobs"]
+
+Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "not run"]
+
+_FIRST_SECONDS, _ALL_SECONDS = 6.0, 60.0  # of tests, as they were recorded
+_FIRST_FILES = 8
+_SLOWER = 6.0  # how much longer a test may take than it did
+_START_SECONDS = 40.0  # to load toolbus and to collect
+_MEMORY_BYTES = 4 * 2**30
+_FAILED, _NONE_RAN = 1, 5  # exit statuses of pytest
+
+# What toolbus, its tests and pytest's plugins import from others. What is missing is passed over.
+_OTHERS = (
+    "anthropic anyio anyio._backends._asyncio anyio._backends._trio anyio.pytest_plugin asyncio blinker email.message",
+    "fastapi http.server httpx httpx2 hypothesis.stateful hypothesis.strategies importlib.metadata jsonschema",
+    "jsonschema_rs logging.handlers mcp mcp.client mcp.server.fastmcp multiprocessing numpy ollama openai orjson",
+    "psycopg pydantic pymongo sqlite3 starlette.applications subprocess trio trio.testing unittest.mock uvicorn xdist",
+)
+
+
+@dataclass(slots=True)
+class Job:
+    """One mutant, or, without one, a control: then no test may fail. `tests` are those to run, in two helpings."""
+
+    mutant: Mutant | None
+    helpings: list[list[str]]
+    seconds: list[float]
+    verdict: Verdict = "not run"
+    by: str = ""
+    ran: int = 0
+    took: float = 0.0
+
+
+@dataclass(slots=True)
+class _Child:
+    job: Job
+    helping: int
+    pid: int
+    folder: Path
+    began: float
+    until: float
+    output: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.output = self.folder / "failed"
+
+
+def preload() -> list[str]:
+    """Import what others have written; which of it is not there. Raises where toolbus was imported by it."""
+    missing: list[str] = []
+    for name in " ".join(_OTHERS).split():
+        try:
+            importlib.import_module(name)
+        except Exception:  # what is broken here is told by the tests
+            missing.append(name)
+    loaded = [name for name in sys.modules if name.partition(".")[0] == "toolbus"]
+    if loaded:
+        raise RuntimeError(f"toolbus was imported before it could be changed: {loaded[:3]}")
+    gc.collect()
+    gc.freeze()
+    return missing
+
+
+# ------------------------------------------------------------------------------------------------ which tests
+
+
+def jobs_for(mutants: Sequence[Mutant | None], record: Record) -> Iterator[Job]:
+    """The work for each mutant."""
+    by_function = record.by_function()
+    for mutant in mutants:
+        found = sorted(record.tests) if mutant is None else _tests_of(mutant, by_function)
+        first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
+        others = [] if mutant is None else _mixed([key for key in found if key not in {*first}], record, _ALL_SECONDS)
+        helpings = [each for each in (first, others) if each]
+        yield Job(mutant, helpings, [sum(record.tests[key][0] for key in each) for each in helpings])
+
+
+def _tests_of(mutant: Mutant, by_function: dict[str, list[str]]) -> list[str]:
+    """The tests that run the changed function; of a change outside of functions, those that run who mentions it."""
+    function = mutant.where
+    while function and not function.endswith("."):
+        if found := by_function.get(f"{mutant.path}:{function}"):
+            return found
+        function = function.rpartition(".<locals>.")[0]  # one that was not called by itself
+    users: set[str] = set()
+    for path in _where_known(mutant):
+        users.update(f"{path}:{name}" for name in users_of((SOURCES / path).read_text(encoding="utf-8"), mutant.names))
+    found = {key for name in users for key in by_function.get(name, ())}
+    if not found:
+        found = {key for name, keys in by_function.items() if name.startswith(f"{mutant.path}:") for key in keys}
+    return sorted(found)
+
+
+def _where_known(mutant: Mutant) -> list[str]:
+    """The files that mention what the changed statement binds, its own among them."""
+    if not mutant.names:
+        return []
+    sources = [each for each in SOURCES.rglob("*.py") if each.is_file()]
+    return [
+        str(each.relative_to(SOURCES))
+        for each in sources
+        if any(name in each.read_text(encoding="utf-8") for name in mutant.names)
+    ]
+
+
+def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | None = None) -> list[str]:
+    """The cheapest tests of all files in turn, for so many seconds, and of so many files at most."""
+    by_file: dict[str, list[str]] = {}
+    for key in sorted(keys, key=lambda each: record.tests[each][0]):
+        by_file.setdefault(key.partition("::")[0], []).append(key)
+    queues = [*by_file.values()][:files]
+    chosen: list[str] = []
+    while queues and seconds > 0:
+        for queue in queues:
+            key = queue.pop(0)
+            chosen.append(key)
+            seconds -= record.tests[key][0]
+        queues = [queue for queue in queues if queue]
+    return chosen
+
+
+# ------------------------------------------------------------------------------------------------ in the child
+
+
+class _Chosen:
+    """Has the chosen tests run, in their order, and writes down the first that fails."""
+
+    def __init__(self, keys: Sequence[str], output: Path) -> None:
+        self._order = {key: place for place, key in enumerate(keys)}
+        self._output = output
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self._order), key=lambda item: self._order[item.nodeid]
+        )
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._output.write_text(report.nodeid, encoding="utf-8")
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads the one module with its change."""
+
+    def __init__(self, mutant: Mutant | None) -> None:
+        self._path = SOURCES / (mutant.path if mutant is not None else "toolbus/bus.py")
+        parts = self._path.relative_to(SOURCES).with_suffix("").parts
+        self._is_package = parts[-1] == "__init__"
+        self._name = ".".join(parts[:-1] if self._is_package else parts)
+        self._mutant = mutant
+
+    def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=str(self._path), is_package=self._is_package)
+        spec.has_location = True
+        if self._is_package:
+            spec.submodule_search_locations = [str(self._path.parent)]
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:  # noqa: ARG002 -- the protocol's
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        tree = mutated(self._path.read_text(encoding="utf-8"), self._mutant)
+        exec(compile(tree, str(self._path), "exec"), module.__dict__)
+
+
+def _in_child(job: Job, helping: int, folder: Path, output: Path) -> int:
+    import resource  # noqa: PLC0415 -- POSIX has it
+
+    keys = job.helpings[helping]
+    os.setsid()
+    told = os.open(folder / "output", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(told, stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    os.environ.update(TMPDIR=str(folder), HYPOTHESIS_STORAGE_DIRECTORY=str(folder / "hypothesis"))
+    tempfile.tempdir = str(folder)
+    sys.meta_path.insert(0, _Changed(job.mutant))
+    files = sorted({key.partition("::")[0] for key in keys})
+    # Plain asserts: pytest would load toolbus itself to rewrite its asserts, since toolbus has a plugin of pytest.
+    options = [
+        "--assert=plain",
+        "-x",
+        "-q",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        f"--basetemp={folder / 'tests'}",
+    ]
+    return int(pytest.main([*options, *files], plugins=[_Chosen(keys, output)]))
+
+
+# ----------------------------------------------------------------------------------------------- in the parent
+
+
+def run_jobs(jobs: Iterator[Job], *, until: float, side_by_side: int) -> Iterator[Job]:
+    """Run jobs until the time (of `time.monotonic`) is over; each as soon as its verdict is there."""
+    children: list[_Child] = []
+    waiting: list[tuple[Job, int]] = []
+    home = Path(tempfile.mkdtemp(prefix="soak"))
+    try:
+        while True:
+            while len(children) < side_by_side and time.monotonic() < until:
+                job, helping = waiting.pop(0) if waiting else (next(jobs, None), 0)
+                if job is None:
+                    break
+                if not job.helpings:
+                    job.verdict = "no test"
+                    yield job
+                    continue
+                children.append(_begin(job, helping, Path(tempfile.mkdtemp(dir=home))))
+            if not children:
+                break
+            time.sleep(0.02)
+            for child in [*children]:
+                if (ended := _ended(child, until)) is None:
+                    continue
+                children.remove(child)
+                if ended:
+                    yield child.job
+                else:
+                    waiting.append((child.job, child.helping + 1))
+        for job, _ in waiting:  # what its first tests have not noticed, and there was no time for the others
+            job.verdict = "not run"
+            yield job
+    finally:
+        for child in children:
+            _end(child)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _begin(job: Job, helping: int, folder: Path) -> _Child:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    began = time.monotonic()
+    output = folder / "failed"
+    pid = os.fork()
+    if pid == 0:
+        status = 3
+        try:
+            status = _in_child(job, helping, folder, output)
+        finally:
+            os._exit(status)
+    return _Child(job, helping, pid, folder, began, began + _START_SECONDS + _SLOWER * job.seconds[helping])
+
+
+def _ended(child: _Child, until: float) -> bool | None:
+    """Whether the job is done; None while it runs. False where it goes on with the next helping."""
+    job, now = child.job, time.monotonic()
+    done, status = os.waitpid(child.pid, os.WNOHANG)
+    if not done:
+        if now < child.until and now < until + _START_SECONDS:
+            return None
+        job.verdict = "stood still" if now >= child.until else "not run"
+        job.by = _text(child.output) or f"a test of {job.helpings[child.helping][0].partition('::')[0]} or another"
+        _end(child)
+        job.took += now - child.began
+        return True
+    code = os.waitstatus_to_exitcode(status)
+    job.took += now - child.began
+    job.ran += len(job.helpings[child.helping])
+    is_silent = code in (0, _NONE_RAN)
+    if is_silent and child.helping + 1 < len(job.helpings):
+        _clear(child)
+        return False
+    job.verdict = ("survived" if code == 0 or child.helping else "no test") if is_silent else "noticed"
+    if not is_silent:
+        job.by = _text(child.output) if code == _FAILED else ""
+        job.by = job.by or _last_line(child.folder / "output")
+    _clear(child)
+    return True
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
+def _last_line(path: Path) -> str:
+    lines = [line for line in _text(path).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it ended without a word"
+
+
+def _end(child: _Child) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child.pid, 0)
+    _clear(child)
+
+
+def _clear(child: _Child) -> None:
+    """What the tests have started and left goes with them."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    shutil.rmtree(child.folder, ignore_errors=True)

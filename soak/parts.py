@@ -1,0 +1,212 @@
+"""The parts of a soak that are commands: the simulation, kills, fuzzing and hostile servers.
+
+Each runs its command again and again, with another seed each time, until its time is over. The last run is cut off,
+which is not a failure. Knows no mutants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .recording import PLACE, ROOT
+
+__all__ = ["PARTS", "Outcome", "Part", "Time", "fuzzing", "hostile", "kills", "run_recording", "simulation"]
+
+_JOBS = os.cpu_count() or 1
+_PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+_KILLS = 40  # random moments of one run, beside those that are named
+_ENDS_SECONDS = 20.0  # for a command to end by itself once its time is over
+_COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
+_HOSTILE = (
+    "tests/core/test_marked_secrets.py",
+    "tests/fuzz/test_*.py",
+    "tests/providers/test_*_stream.py",
+    "tests/providers/test_calls_in_text.py",
+    "tests/providers/test_odd_servers.py",
+    "tests/providers/test_openai_faults.py",
+    "tests/providers/test_openai_quirks.py",
+    "tests/providers/test_provider_contract.py",
+    "tests/tools/test_ready_schemas.py",
+    "tests/toolsets/test_mcp_*.py",
+    "tests/toolsets/test_workspace*.py",
+    "tests/**/test_*hostile*.py",
+    "tests/**/test_*patterns*.py",
+    "tests/**/test_*bounds*.py",
+)
+
+
+@dataclass(slots=True)
+class Time:
+    """What a part has: `until` is a moment of `time.monotonic`."""
+
+    until: float
+
+    @property
+    def left(self) -> float:
+        """Seconds; never below zero."""
+        return max(0.0, self.until - time.monotonic())
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a part. `told` is for the table; `problems` each say what to run to see it again."""
+
+    told: str = ""
+    problems: list[str] = field(default_factory=list[str])
+
+
+Part = Callable[[int, Time], Outcome]
+"""Runs with a seed, for so long."""
+
+
+@dataclass(slots=True)
+class _Ran:
+    status: int | None  # None where it was cut off
+    output: str
+
+
+def _run(command: Sequence[str], given: Time, variables: Mapping[str, str] | None = None) -> _Ran:
+    """Run a command until it ends, or a little beyond its time; what it leaves running is ended with it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        status: int | None = None
+        try:
+            status = process.wait(given.left)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_ENDS_SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return _Ran(status, output.read())
+
+
+def _problem(ran: _Ran, command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The end of what was written, and the command that writes it again."""
+    shown = shlex.join([Path(command[0]).name, *command[1:]])
+    settings = "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())
+    tail = "\n".join(line for line in ran.output.splitlines()[-60:] if line.strip())
+    return f"{tail}\n\n  again: {settings}{shown}"
+
+
+def _tests(
+    seed: int, given: Time, command: Callable[[int], tuple[list[str], dict[str, str]]], *, once: bool = False
+) -> tuple[Outcome, Counter[str]]:
+    """Run tests with one seed after the other; what they told, counted."""
+    outcome, counts = Outcome(), Counter[str]()
+    while given.left > 0 and not outcome.problems:
+        arguments, variables = command(seed + counts["runs"])
+        ran = _run([*_PYTEST, *arguments], given, variables)
+        if ran.status is None:
+            counts["cut off"] += 1
+            if re.search(r"^(FAILED|ERROR) ", ran.output, re.MULTILINE):
+                outcome.problems.append(_problem(ran, [*_PYTEST, *arguments], variables))
+            break
+        counts["runs"] += 1
+        for number, word in _COUNTS.findall(ran.output[-2_000:]):
+            counts[word.rstrip("s") if word.startswith("error") else word] += int(number)
+        if ran.status:
+            outcome.problems.append(_problem(ran, [*_PYTEST, *arguments], variables))
+        if once:
+            break
+    return outcome, counts
+
+
+def _said(counts: Counter[str], *words: str) -> str:
+    return ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
+
+
+def run_recording(files: Sequence[str], folder: str, given: Time) -> bool:
+    """Have these files of tests recorded into `folder`: see `recording`. False where the time was not enough.
+
+    That some tests fail does not matter here: they are not used.
+    """
+    command = [*_PYTEST, "-p", "soak.recording", "-n", str(_JOBS), "--dist", "loadfile", *files]
+    return _run(command, given, {PLACE: folder}).status in (0, 1)
+
+
+# ------------------------------------------------------------------------------------------------ the parts
+
+
+def simulation(seed: int, given: Time) -> Outcome:
+    """Worlds from seeds that nobody has picked, from `seed` on, each of which is checked at every event."""
+    toolbus = [sys.executable, "-m", "toolbus", "simulate"]
+    keeps_going = "--keep-going" in _run([*toolbus, "--help"], Time(time.monotonic() + 60)).output
+    seconds = max(1.0, given.left - 5)
+    options = ["--first", str(seed), "--seeds", "1000000000", "--seconds", f"{seconds:.0f}", "--jobs", str(_JOBS)]
+    command = [*toolbus, *options, "--json", *(["--keep-going"] if keeps_going else [])]
+    ran = _run(command, Time(given.until + 60))
+    told: dict[str, object] = {}
+    with contextlib.suppress(ValueError):
+        told = json.loads(ran.output[ran.output.index("{") : ran.output.rindex("}") + 1])
+    outcome = Outcome(f"{told.get('requests', 0)} requests of {told.get('seeds', 0)} seeds, from {seed} on")
+    if ran.status != 0:
+        outcome.problems.append(_problem(ran, command, {}))
+    return outcome
+
+
+def kills(seed: int, given: Time) -> Outcome:
+    """Processes that are killed at random moments, on SQLite and on PostgreSQL, and carried on by others."""
+
+    def command(seed: int) -> tuple[list[str], dict[str, str]]:
+        variables = {"TOOLBUS_KILLS": str(_KILLS), "TOOLBUS_KILLS_SEED": str(seed)}
+        return ["tests/durability/test_kill.py", "-n", "2", "-rs"], variables
+
+    outcome, counts = _tests(seed, given, command)
+    outcome.told = (
+        f"{counts['passed'] * _KILLS} random moments, {_said(counts, 'runs', 'failed', 'skipped', 'cut off')}"
+    )
+    return outcome
+
+
+def fuzzing(seed: int, given: Time) -> Outcome:
+    """The tests of Hypothesis, with seeds of the soak's own and more examples."""
+
+    def command(seed: int) -> tuple[list[str], dict[str, str]]:
+        options = ["-p", "soak.fuzzing", "--hypothesis-profile=soak", f"--hypothesis-seed={seed}"]
+        return ["-m", "hypothesis and not live", *options, "-n", str(_JOBS), "--dist", "worksteal"], {}
+
+    outcome, counts = _tests(seed, given, command)
+    outcome.told = _said(counts, "runs", "passed", "failed", "error", "cut off")
+    return outcome
+
+
+def hostile(seed: int, given: Time) -> Outcome:
+    """Model servers, MCP servers, schemas, patterns and files that mean no good, with other hashes than ever."""
+    files = sorted({str(each.relative_to(ROOT)) for pattern in _HOSTILE for each in ROOT.glob(pattern)})
+
+    def command(seed: int) -> tuple[list[str], dict[str, str]]:
+        variables = {"PYTHONHASHSEED": str(seed % 2**32)}
+        return [*files, "-n", str(_JOBS), "--dist", "worksteal", "-m", "not live and not hypothesis"], variables
+
+    outcome, counts = _tests(seed, given, command, once=True)
+    outcome.told = _said(counts, "passed", "failed", "error", "skipped", "cut off")
+    return outcome
+
+
+PARTS: dict[str, Part] = {"hostile": hostile, "kills": kills, "fuzzing": fuzzing, "simulation": simulation}

@@ -1,0 +1,244 @@
+"""The soak's own parts: which changes it makes, which tests it runs for them, what it tells."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from soak import __main__ as soak
+from soak import mutations
+from soak.mutants import Mutant, mutants_of, mutated, users_of
+from soak.mutating import jobs_for
+from soak.parts import Outcome, Time
+from soak.recording import ROOT, Record, stale_files
+
+SOURCE = textwrap.dedent('''
+    """A text of 1 module."""
+    from typing import TYPE_CHECKING, TypeAlias
+    if TYPE_CHECKING:
+        import os
+    __all__ = ["work"]
+    Name: TypeAlias = str
+    MOST = 3
+
+    class Worker:
+        """It has 2 hands."""
+
+        done: int = 0
+
+        def work(self, items: list[int], most: int = MOST) -> int:
+            """Work on 1 item after the other."""
+            assert items is not None
+            while items and len(items) < 9:
+                self.done += items.pop()
+                _logger.info("done %d", 1)
+                notify(self)
+            for item in items:
+                if not item:
+                    continue
+                raise ValueError(f"{item + 1} is left")
+            return min(self.done, most)
+
+        def __repr__(self):
+            return f"<Worker of {self.done + 1}>"
+''')
+CHANGES = {
+    "3 -> 4",
+    "0 -> 1",
+    "while items and len(items) < 9: -> if items and len(items) < 9:",
+    "items and len(items) < 9 -> items or len(items) < 9",
+    "len(items) < 9 -> len(items) <= 9",
+    "9 -> 10",
+    "self.done += items.pop() -> self.done -= items.pop()",
+    "self.done += items.pop() -> pass",
+    "notify(self) -> pass",
+    "if not item: -> if not not item:",
+    "not item -> item",
+    "continue -> break",
+    "raise ValueError(f'{item + 1} is left') -> pass",
+    "return min(self.done, most) -> return None",
+    "min -> max",
+}
+
+
+def test_each_change_is_made_once_and_what_only_people_read_is_left_as_it_is():
+    found = mutants_of(SOURCE, "toolbus/x.py")
+    assert sorted(f"{each.before} -> {each.after}" for each in found) == sorted(CHANGES)
+    assert [each.number for each in found] == [*range(len(found))]
+
+
+@pytest.mark.parametrize("mutant", mutants_of(SOURCE, "toolbus/x.py"), ids=lambda each: each.kind)
+def test_a_mutant_is_the_module_with_this_one_change(mutant: Mutant):
+    whole = ast.unparse(ast.parse(SOURCE)).splitlines()
+    changed = ast.unparse(mutated(SOURCE, mutant)).splitlines()
+    compile(mutated(SOURCE, mutant), "x.py", "exec")
+    differ = [(one, other) for one, other in zip(whole, changed, strict=True) if one != other]
+    assert len(differ) == 1
+    assert mutant.before.partition("\n")[0] in differ[0][0]
+    assert ast.unparse(mutated(SOURCE, None)).splitlines() == whole
+
+
+def test_a_change_knows_its_function_and_outside_of_functions_the_names_that_it_binds():
+    known = {each.before: (each.where, each.names) for each in mutants_of(SOURCE, "toolbus/x.py")}
+    assert known["9"][0] == "Worker.work"
+    assert known["3"] == ("", ("MOST",))
+    assert known["0"] == ("Worker.", ("done",))
+    assert users_of(SOURCE, ["done"]) == {"Worker.work"}
+
+
+def test_a_loop_that_is_left_from_within_stays_a_loop():
+    source = "while a():\n    if b():\n        break\nwhile a():\n    for each in b():\n        break\n"
+    assert [each.line for each in mutants_of(source, "x.py") if each.kind == "while"] == [4]
+
+
+# ------------------------------------------------------------------------------------------------ which tests
+
+
+def test_the_cheapest_tests_that_run_the_changed_function_come_first_those_of_each_file_in_turn():
+    [nine] = [each for each in mutants_of(SOURCE, "toolbus/x.py") if each.before == "9"]
+    ran = ["toolbus/x.py:Worker.work"]
+    tests: dict[str, tuple[float, list[str]]] = {
+        "a.py::slow": (3.0, ran),
+        "a.py::quick": (0.1, ran),
+        "b.py::other": (0.2, []),
+        "c.py::quick": (0.3, ran),
+    }
+    [job] = jobs_for([nine], Record({}, tests))
+    assert job.helpings == [["a.py::quick", "c.py::quick", "a.py::slow"]]
+    tests["a.py::slow"] = (9.0, ran)
+    tests["a.py::slower"] = (20.0, ran)
+    [job] = jobs_for([nine], Record({}, tests))
+    assert job.helpings == [["a.py::quick", "c.py::quick", "a.py::slow"], ["a.py::slower"]]
+    assert [round(each, 1) for each in job.seconds] == [9.4, 20.0]
+
+
+def test_a_seed_gives_the_same_mutants_in_the_same_order_with_controls_among_them():
+    every = mutants_of(SOURCE * 3, "toolbus/x.py")
+    first, again, other = (mutations.picked(every, seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert [place for place, each in enumerate(first) if each is None] == [0, 21, 42]
+    assert {each for each in first if each is not None} == {*every}
+
+
+def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Path):
+    here, gone = "tests/test_soak.py::test_one", "tests/no_such_file.py::test_two"
+    record = Record({"tests/test_soak.py": "old"}, {here: (0.5, ["toolbus/a.py:f"]), gone: (1.0, [])})
+    record.write(tmp_path / "tests.json")
+    record = Record.read(tmp_path / "tests.json")
+    assert record.tests[here] == (0.5, ["toolbus/a.py:f"])
+    stale = stale_files(record, [ROOT / "tests" / "test_soak.py"])
+    assert [*stale] == ["tests/test_soak.py"]
+    (tmp_path / "new").mkdir()
+    lines = [json.dumps([here, 0.25, ["toolbus/a.py:g"]])]
+    (tmp_path / "new" / "1.jsonl").write_text("\n".join(lines))
+    record.renew(stale, tmp_path / "new", whole=False)
+    assert record.tests == {here: (0.5, ["toolbus/a.py:f"])}, "the process was busy with it when its time was over"
+    record.renew(stale, tmp_path / "new", whole=True)
+    assert record.tests == {here: (0.25, ["toolbus/a.py:g"])}
+    assert stale_files(record, [ROOT / "tests" / "test_soak.py"]) == {}
+    assert Record.read(tmp_path / "nowhere.json") == Record()
+
+
+def test_each_entry_of_the_known_equivalents_is_a_change_that_there_is():
+    known = mutations.Equivalents.read().known
+    assert all(known.values()), "each says why"
+    there: set[tuple[str, str, str, str]] = set()
+    for path in {path for path, *_ in known}:
+        found = mutants_of((ROOT / "src" / path).read_text(encoding="utf-8"), path)
+        there |= {(path, each.where, each.before, each.after) for each in found}
+    assert [*known.keys() - there] == []
+
+
+def test_a_known_equivalent_hides_no_other_change(tmp_path: Path):
+    nine, ten = (each for each in mutants_of(SOURCE, "toolbus/x.py") if each.before in ("9", "3"))
+    path = tmp_path / "equivalent.toml"
+    path.write_text(
+        f"[[mutant]]\npath = '{nine.path}'\nwhere = '{nine.where}'\nbefore = '{nine.before}'\nafter = '{nine.after}'\n"
+        "why = 'nobody has so many'\n"
+    )
+    known = mutations.Equivalents.read(path)
+    assert (known.why(nine), known.why(ten)) == ("nobody has so many", None)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="mutants are run in forked processes")
+def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_path: Path):
+    """In a process of its own, since this one has imported toolbus."""
+    program = textwrap.dedent("""
+        import sys, time
+        from soak.mutants import mutants_of
+        from soak.mutating import Job, preload, run_jobs
+        from soak.recording import SOURCES
+        preload()
+        path = "toolbus/core/retry.py"
+        mutants = mutants_of((SOURCES / path).read_text(), path)
+        mutant = next(each for each in mutants if each.kind == "return" and "backoff" in each.where)
+        notices, passes = ["tests/test_one.py::test_two"], ["tests/test_one.py::test_one"]
+        jobs = [Job(mutant, [passes, notices], [1.0, 1.0]), Job(mutant, [passes], [1.0]), Job(mutant, [], [])]
+        jobs += [Job(None, [passes + notices], [1.0]), Job(mutant, [["tests/test_one.py::test_gone"]], [1.0])]
+        for job in run_jobs(iter(jobs), until=time.monotonic() + 200, side_by_side=2):
+            print(jobs.index(job), job.verdict, job.by)
+    """)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text(
+        "from toolbus.core.retry import backoff_seconds\n"
+        "def test_one(): pass\n"
+        "def test_two(): assert backoff_seconds(1, 'a') is not None\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert sorted(done.stdout.splitlines()) == [
+        "0 noticed tests/test_one.py::test_two",
+        "1 survived ",
+        "2 no test ",
+        "3 survived ",
+        "4 no test ",
+    ], done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ what is told
+
+
+def test_parts_share_the_time_and_one_that_failed_says_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    had: dict[str, tuple[int, float]] = {}
+
+    def part(name: str, *problems: str):
+        def run(seed: int, given: Time) -> Outcome:
+            had[name] = (seed, given.left)
+            return Outcome(f"did {name}", [*problems])
+
+        return run
+
+    monkeypatch.setattr(soak, "PARTS", {"hostile": part("hostile"), "simulation": part("simulation", "seed 7 broke")})
+    assert soak.main(["--only", "hostile,simulation", "--minutes", "40"]) == 1
+    assert had["hostile"][1] == pytest.approx(600, abs=30)
+    assert had["simulation"][1] == pytest.approx(2_400, abs=60), "what the first one has left is the second one's"
+    told = capsys.readouterr().out
+    assert "seed 7 broke" in told
+    assert f"again: python3 dev.py soak --only simulation --seed {had['simulation'][0]}" in told
+    assert [line.split()[:2] for line in told.splitlines() if line.startswith(("ok", "FAILED"))] == [
+        ["ok", "hostile"],
+        ["FAILED", "simulation"],
+    ]
+    seeds = [seed for seed, _ in had.values()]
+    assert soak.main(["--only", "hostile", "--seed", "4711"]) == 0
+    assert had["hostile"][0] == 4711
+    assert len({*seeds, 4711}) == 3
+
+
+@pytest.mark.parametrize("arguments", [["--only", "nothing"], ["--minutes", "0"], ["--minutes", "inf"]])
+def test_what_cannot_be_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        soak.main(arguments)
+    assert caught.value.code == 2
+    assert "error: argument" in capsys.readouterr().err
