@@ -430,6 +430,17 @@ async def test_an_executor_is_told_once_when_somebody_settles_its_call_and_befor
     assert told[4:] == ["heard 1"]
 
 
+@pytest.mark.guarantee("G17")
+async def test_no_executor_takes_a_call_on_that_is_not_open_whatever_the_bus_has_forgotten():
+    bus = EventBus(max_settled=0)
+    opened(bus, "1", "2")
+    bus.claim("r", "1")
+    assert bus.watch("r", "1", lambda: None) is False
+    assert bus.watch("r", "nobody's", lambda: None) is False
+    assert bus.watch("r", "2", lambda: None) is True
+    assert bus.watch("elsewhere", "1", lambda: None) is False
+
+
 @pytest.mark.guarantee("G03", "G04")
 async def test_a_watch_that_raises_loses_no_result(caplog: pytest.LogCaptureFixture):
     bus = EventBus()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from toolbus import Runtime, tool
+from toolbus import EventBus, Limits, Runtime, tool
 from toolbus.core.transcript import validate
-from toolbus.events import ApprovalDecided, ApprovalRequested, DeadLetter, ToolCallRequested
+from toolbus.events import ApprovalDecided, ApprovalRequested, DeadLetter, ToolCallRequested, ToolCallStarted
 from toolbus.messages import ToolMessage
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -55,6 +55,23 @@ async def test_two_calls_that_are_approved_in_reverse_order_run_as_they_are_appr
     assert "Ben denied the call: keep it" in results[0].content
     assert [letter.letter_type for letter in dead] == ["approval_decided"]
     validate(result.messages)
+
+
+@pytest.mark.guarantee("G17")
+async def test_a_call_that_is_approved_and_given_up_in_one_step_never_begins_though_the_bus_has_forgotten_it() -> None:
+    script, began = [calls(("delete", {"path": "a"}), ("delete", {"path": "b"}))], list[ToolCallStarted]()
+    async with Runtime(ScriptedProvider(script), tools=[delete], bus=EventBus(max_settled=0)) as runtime:
+        asked: list[ApprovalRequested] = []
+        runtime.bus.connect(ApprovalRequested, asked.append)
+        runtime.bus.connect(ToolCallStarted, began.append)
+        session = runtime.start("Tidy up.", limits=Limits(on_failure="fail_fast"))
+        await settle()
+        assert runtime.bus.publish(asked[0].decided(approved=True))
+        assert runtime.bus.publish(asked[1].decided(approved=False))
+        result = await session.result()
+        await settle()
+    assert [call.reason for call in result.tool_calls] == ["cancelled", "denied"]
+    assert began == []
 
 
 @pytest.mark.guarantee("G26")
