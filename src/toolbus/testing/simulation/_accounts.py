@@ -63,7 +63,10 @@ class Durable(Protocol):
 
 
 class Call:
-    """One call. `before` is its request in another process, of which nobody knows what became."""
+    """One call. `before` is its request in another process, of which nobody knows what became.
+
+    `settled_at` does not count the time in which the process stood still.
+    """
 
     __slots__ = ("approved", "asked", "attempts", "before", "deadline", "name", "requested", "settled_at", "terminal")
 

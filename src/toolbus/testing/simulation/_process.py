@@ -247,7 +247,7 @@ class Process:
     def _pause(self, seconds: float) -> None:
         """As SIGSTOP does, and SIGCONT after so many seconds."""
         self.world.faults["process paused"] += 1
-        self.watch.slack_seconds += seconds
+        self.watch.stand_still(seconds)
         SteadyLoop.running().pause(self, seconds)
         contextvars.Context().run(self.makes_way.set)
 

@@ -89,6 +89,7 @@ class Watch:
         self._recalls = False
         self.is_over = False
         self.slack_seconds = 0.0
+        self._pauses: list[tuple[float, float]] = []  # when they began, and how long they were to last
         self.requests: dict[str, Request] = {}
         self.heard: list[tuple[float, Event]] = []
         self.checks: Counter[str] = Counter()
@@ -98,6 +99,16 @@ class Watch:
 
     def _now(self) -> float:
         return self._bus.clock()
+
+    def stand_still(self, seconds: float) -> None:
+        """The process stands still from now on, for so long."""
+        self.slack_seconds += seconds
+        self._pauses.append((self._now(), seconds))
+
+    def _lived(self) -> float:
+        """The clock's reading without the time in which the process stood still: it could do nothing then."""
+        now = self._now()
+        return now - sum(min(now - began, seconds) for began, seconds in self._pauses)
 
     def __call__(self, event: Event) -> None:
         """Check one event. For `EventBus.connect`."""
@@ -280,7 +291,7 @@ class Watch:
             is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
             self.check("G31", is_first, f"{event.call_id} has another terminal event than in an earlier process")
         call.terminal = event
-        call.settled_at = request.settled_at = self._now()
+        call.settled_at, request.settled_at = self._lived(), self._now()
         if call.requested is None:
             self.check("G06", call.before is None or isinstance(event, ToolCallFailed), f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
@@ -321,7 +332,7 @@ class Watch:
         request = self.requests.get(request_id)
         call = None if request is None else request.calls.get(call_id)
         if call is not None and not self.is_over:
-            since = self._now() - call.settled_at
+            since = self._lived() - call.settled_at
             self.note("G17", since <= _EPSILON, f"the handler of {call_id} runs {since:g} s after it was to stop")
 
     def begins(self, request_id: str, call_id: str, key: str) -> None:
