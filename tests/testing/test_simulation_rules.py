@@ -82,3 +82,79 @@ async def test_the_time_in_which_a_process_stands_still_is_not_its_handlers(sett
         await anyio.sleep(1)
         desk.watch.runs("r", "c")
     assert [each.guarantee for each in desk.broken] == ["G17"]
+
+
+class Journaled:
+    """A journal that has `facts` of each request, and in which nothing has failed."""
+
+    remembered: set[str] = set()
+    asked_at: dict[str, float] = {}
+
+    def __init__(self) -> None:
+        self.facts: list[Event] = []
+
+    def written(self, request_id: str) -> Sequence[Event]:
+        return self.facts
+
+    def is_durable(self, fact: Event) -> bool:
+        return fact in self.facts
+
+    def is_ours(self, request_id: str) -> bool:
+        return True
+
+    def has_failed(self, request_id: str) -> bool:
+        return False
+
+    is_unheard = has_given_up = has_failed
+
+    def failed_since(self, moment: float) -> bool:
+        return True
+
+    def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
+        return True, key
+
+
+class Home(Desk):
+    """A process with a journal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal = self.watch.journal = Journaled()
+
+    def write(self, *events: Event) -> None:
+        """Facts of this process, or of another one."""
+        self.journal.facts += events
+
+
+RESUMED = RequestResumed(event_id="f4", request_id="r", resumption=1)
+STORE_FAILED = RequestFailed(event_id="f5", request_id="r", reason="store_unavailable", error="away")
+
+
+async def test_a_request_that_others_had_meanwhile_goes_on_here_with_what_the_journal_has() -> None:
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        home.write(STARTED, ASKED, REQUESTED)
+        home.tell(STARTED, ASKED, REQUESTED)
+        home.write(FAILED, RESUMED)  # by another process
+        home.tell(RESUMED)
+        assert home.broken == []
+        home.tell(FAILED)
+    assert [str(each) for each in home.broken] == ["G19: c was settled elsewhere, and that is told again"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "broken"), [(STORE_FAILED, []), (RequestCompleted(event_id="f5", request_id="r"), ["G06"])]
+)
+async def test_a_request_goes_on_after_an_ending_only_where_its_store_had_failed(
+    ending: Event, broken: list[str]
+) -> None:
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        home.write(STARTED)
+        home.tell(STARTED)
+        if broken:
+            home.write(ending)
+        home.tell(ending)
+        home.write(RESUMED)
+        home.tell(RESUMED)
+    assert [each.guarantee for each in home.broken] == broken

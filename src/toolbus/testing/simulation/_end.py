@@ -50,21 +50,20 @@ def look_at_the_process(process: Process, warned: set[str]) -> None:
     watch.check("G10", not left.mailboxes, f"{left.mailboxes} mailboxes are left")
     watch.check("G06", not left.open_calls, f"{left.open_calls} calls are left open")
     watch.check("G02", not left.subscriptions, f"{left.subscriptions} are left")
-    resumable = {result.request_id for result in process.results if result.resumable}
+    resumable = {result.request_id for result, _ in process.results if result.resumable}
     for each in watch.requests.values():
         told = each.ending is not None or each.request_id in resumable or not process.handle.is_ours(each.request_id)
         watch.check("G10", told, f"{each.request_id} has no ending")
     for request_id in process.handle.given_up:
         told = request_id in warned or watch.slack_seconds > 0  # while it stood still, the session's own time was over
         watch.check("G11", told, f"{request_id} goes on without its journal, and nobody is told")
-    for result in process.results:
-        _look_at_the_result(process, result)
+    for result, request in process.results:
+        _look_at_the_result(process, result, request)
 
 
-def _look_at_the_result(process: Process, result: RequestResult[Any]) -> None:
-    """Check a result against what was heard of its request, and what the journal has."""
+def _look_at_the_result(process: Process, result: RequestResult[Any], request: Request | None) -> None:
+    """Check a result against what was heard of its request until then, and what the journal has."""
     watch = process.watch
-    request = watch.requests.get(result.request_id)
     watch.valid(result.messages, f"{result.request_id} leaves")
     turn = result.new_messages
     asked = [call.call_id for each in turn if isinstance(each, AssistantMessage) for call in each.tool_calls]

@@ -15,6 +15,7 @@ from ...outcome import RequestResult
 from ...runtime import Runtime
 from ...session import RequestSession
 from ...storage import RequestRecord
+from ._accounts import Request
 from ._actors import Actors
 from ._disk import Handle
 from ._findings import Broken
@@ -58,7 +59,7 @@ class Process:
             journal=self.handle if world.disk.journals else None,
         )
         self.makes_way = anyio.Event()
-        self.results: list[RequestResult[Any]] = []
+        self.results: list[tuple[RequestResult[Any], Request | None]] = []  # with what was heard until then
         self._started: list[RequestSession] = []  # whose results nobody waits for any more
         self.refused = 0
         self.order: list[Event] = []
@@ -181,7 +182,7 @@ class Process:
 
     def _take(self, result: RequestResult[Any], *, is_carried: bool = False) -> None:
         """A result: where the request was left, what was done of it is durable, and it can go on."""
-        self.results.append(result)
+        self.results.append((result, self.watch.requests.get(result.request_id)))
         request_id, disk = result.request_id, self.world.disk
         if is_carried and disk.journals and not self.is_dead:
             self._look_at_who_ended(result)
@@ -254,7 +255,7 @@ class Process:
     async def _look_at_what_is_left(self) -> None:
         """What was left while the store worked can be taken at once."""
         journal = self.world.disk.memory.journal
-        for result in self.results:
+        for result, _ in self.results:
             if not result.resumable or journal is None or self.world.disk.newest_fault >= 0:
                 continue
             record = await journal.request(result.request_id)

@@ -154,7 +154,7 @@ class _Run:
         checks: Counter[str] = Counter()
         digest = hashlib.sha256()
         for process in self._processes:
-            outcomes.update("left" if result.resumable else result.outcome for result in process.results)
+            outcomes.update("left" if result.resumable else result.outcome for result, _ in process.results)
             if process.refused:
                 outcomes["refused"] += process.refused
             checks += process.watch.checks

@@ -151,6 +151,11 @@ class Watch:
         if isinstance(event, DeadLetter):
             self.letters += 1
             return
+        if isinstance(event, RequestResumed):
+            # What this process knows of the request may be out of date: it may have left it to others meanwhile.
+            left = request is None or request.ending is None or is_store_failure(request.ending)
+            self.check("G06", left, f"{event.type} of {event.request_id} after its ending")
+            request = None
         if request is None:
             if handle is None or not event.is_fact:
                 return
@@ -177,7 +182,7 @@ class Watch:
         self.check("G31", self._is_durable(fact), f"{fact.type} of {fact.request_id} is heard before it is durable")
 
     def _new_request(self, event: Event) -> Request:
-        """One that is heard of for the first time here; of what others have done of it, the journal tells."""
+        """One that begins or is resumed here; of what was done of it before, the journal tells."""
         view = self._bus.view(event.request_id)
         options: Mapping[str, Any] = {} if view is None else view.options
         limits = options.get("limits") or _DEFAULT_LIMITS
