@@ -61,9 +61,7 @@ class Stage:
 @pytest.mark.parametrize("how", ["a result", "a failure", "a cancel"])
 async def test_what_others_publish_is_heard_after_the_journal_has_it_and_in_its_order(how: str) -> None:
     kind = {"a result": ToolCallCompleted, "a failure": ToolCallFailed, "a cancel": CancelRequested}[how]
-    stage = Stage(
-        {ToolCallCompleted: "tool_call_completed", ToolCallFailed: "tool_call_failed"}.get(kind, "cancel_requested")
-    )
+    stage = Stage({"a result": "tool_call_completed", "a failure": "tool_call_failed"}.get(how, "cancel_requested"))
     async with anyio.create_task_group() as group:
         group.start_soon(stage.session.run)
         await anyio.sleep(1)

@@ -175,8 +175,10 @@ class Watch:
     def _is_written(self, request: Request, fact: Event) -> None:
         """What is heard is in the journal, but for an ending that is reported because the store failed."""
         journal = self.journal
-        if journal is None or request.is_below or (isinstance(fact, _ENDINGS) and journal.has_failed(fact.request_id)):
+        if journal is None or request.is_below or is_store_failure(fact):
             return
+        if isinstance(fact, _ENDINGS) and journal.has_failed(fact.request_id):
+            return  # its caller has cancelled it while the store failed
         if isinstance(fact, ApprovalRequested) and request.resumed_at is not None:
             return  # it was written elsewhere, and is asked again
         self.check("G31", self._is_durable(fact), f"{fact.type} of {fact.request_id} is heard before it is durable")
