@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -307,6 +308,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"results": {"read": "other"}}, "the newest result of read: 'plain', not 'other'"),
     ({"results": {"write": "x"}}, "there is no result of write"),
     ({"results": {"read": None}}, "the newest result of read is there"),
+    ({"native_output": True}, "the reply may be any"),
     ({"images": 0}, "the newest user message has 1 images, not 0"),
     ({"round": 0, "images": 2}, "has 1 images, not 2; it is round 1, not 0"),
 ]
@@ -340,6 +342,14 @@ async def test_a_request_that_was_not_expected_is_told_with_all_that_was_asked(
     )
     with pytest.raises(ScriptError, match="expects another request"):
         provider.assert_done()
+
+
+async def test_a_request_whose_reply_is_held_to_a_schema_is_told_apart() -> None:
+    held = replace(ASKED, output_schema={"type": "object"})
+    provider = ScriptedProvider([text("{}", expect=asked(native_output=each)) for each in (True, False)])
+    assert (await ask(provider, held))[0].message.text == "{}"
+    with pytest.raises(ScriptError, match=r"the reply has to be JSON of a schema; it was asked in round 1, .* schema"):
+        await ask(provider, held)
 
 
 async def test_an_expectation_may_be_any_function_of_the_request() -> None:

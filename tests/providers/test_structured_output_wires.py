@@ -19,7 +19,7 @@ from toolbus.providers._anthropic_request import request_body as anthropic_body
 from toolbus.providers.anthropic import AnthropicProvider
 from toolbus.providers.ollama import OllamaProvider
 from toolbus.testing import calls
-from toolbus.testing.wire import DIALECTS, RecordedRequest, WireFault, WireReply, WireServer, WireStep
+from toolbus.testing.wire import DIALECTS, RecordedRequest, WireBreak, WireFault, WireReply, WireServer, WireStep
 
 KEY = "sk-not-a-real-key"
 MAKERS: dict[str, Callable[[str], Any]] = {
@@ -160,6 +160,17 @@ async def test_a_server_that_knows_no_schemas_is_asked_for_a_call_and_that_is_re
     assert offered == [[]] + [["final_answer"]] * 3
 
 
+@pytest.mark.parametrize("dialect", MAKERS)
+async def test_a_server_that_says_so_inside_a_stream_is_understood_as_well(dialect: str) -> None:
+    wording = 1 if dialect == "anthropic" else 0  # its other one is overload, which passes
+    said = "failed to parse grammar"
+    refusal = WireBreak(reply=WireReply(text="{"), how="error", after=1, message=said, wording=wording)
+    with WireServer([refusal, calls(("final_answer", PARIS))], dialect=dialect) as server:
+        result = await ask(server)
+    assert (result.outcome, result.output, len(server.requests)) == ("completed", WANTED, 2)
+    assert [tool.name for tool in server.read().tools] == ["final_answer"]
+
+
 async def test_a_schema_that_is_refused_says_nothing_of_others() -> None:
     refusal = WireFault(kind="bad_request", message="Invalid schema for response_format 'final_answer': too deep")
     with WireServer([refusal], dialect="openai") as server:
@@ -191,11 +202,12 @@ async def test_other_errors_stay_what_they_are(fault: WireFault, reason: str) ->
 
 async def test_a_server_that_is_away_is_unavailable() -> None:
     with WireServer() as server:
-        url = server.base_url
+        url = f"{server.origin}/structured-outputs/grammar/v1"
     provider = MAKERS["openai"](url)
     try:
         async with Runtime(provider) as runtime:
-            result = await runtime.run("Weather?", output=Weather, limits=Limits(max_model_attempts=1))
+            once = Limits(max_model_attempts=1)
+            result = await runtime.run("Weather?", output=Weather, output_mode="native", limits=once)
     finally:
         await close(provider)
     assert (result.outcome, result.reason) == ("failed", "provider_unavailable")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from toolbus import Limits, Runtime, subrequest_tool, tool
+from toolbus import Interceptor, Limits, Runtime, ToolContext, subrequest_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import Event, ModelResponded, ModelRetrying
@@ -182,6 +182,20 @@ async def test_a_native_answer_that_breaks_the_type_is_sent_back_in_words_that_f
     newest = provider.requests[1].messages[-1]
     assert isinstance(newest, UserMessage)
     assert "$.celsius" in user_text(newest)
+    assert user_text(newest).endswith("Answer again, with the whole JSON and nothing else.")
+
+
+async def test_behind_interceptors_it_is_sent_back_in_the_same_words() -> None:
+    class Shouts(Interceptor):
+        async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
+            return text.upper().replace("CITY", "city").replace("CELSIUS", "celsius")
+
+    provider = native(text(HOT), text(PARIS))
+    async with Runtime(provider, interceptors=[Shouts()]) as runtime:
+        result = await runtime.run("Weather in Paris?", output=Forecast)
+    assert result.output == Forecast(city="PARIS", celsius=21)
+    newest = provider.requests[1].messages[-1]
+    assert isinstance(newest, UserMessage)
     assert user_text(newest).endswith("Answer again, with the whole JSON and nothing else.")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from ..errors import ConfigurationError, MissingExtra, ProviderUnavailable, ToolbusError
+from ..errors import ConfigurationError, MissingExtra, ProviderError, ProviderUnavailable, ToolbusError
 from ..network import check_allowed
 from ..protocols import Emit, ModelReply, ModelRequest, NativeOutput
 from ._anthropic_errors import AnthropicErrors
@@ -182,6 +182,11 @@ class AnthropicProvider:
         reply = MessageBuilder(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
         try:
             await self._whole_turn(body, reply)
+        except ProviderError as exc:
+            judged = self._refused.judged(request, exc)
+            if judged is exc:
+                raise
+            raise judged from exc
         except ToolbusError:
             raise
         except Exception as exc:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ..errors import ConfigurationError, MissingExtra, ToolbusError
+from ..errors import ConfigurationError, MissingExtra, ProviderError, ToolbusError
 from ..messages import AssistantMessage, without_images
 from ..network import check_allowed
 from ..protocols import Emit, ModelReply, ModelRequest, NativeOutput, TextPiece
@@ -221,6 +221,11 @@ class OpenAIProvider:
                 response = await self._post(without_half_characters(body))
             lines = EventLines(line_bytes, self._errors)
             await read_reply(response, reply, lines, limit_bytes=line_bytes, errors=self._errors)
+        except ProviderError as exc:
+            judged = self._refused.judged(request, exc)
+            if judged is exc:
+                raise
+            raise judged from exc
         except ToolbusError:
             raise
         except Exception as exc:
