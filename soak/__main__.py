@@ -48,7 +48,7 @@ class _Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts that were asked for; the exit status."""
-    options = _parsed(arguments)
+    options = parse(arguments)
     parts: dict[str, Part] = {**PARTS, "mutations": functools.partial(mutations, at=options.at, jobs=options.jobs)}
     chosen = [name for name in parts if name in options.only]
     ends = time.monotonic() + options.minutes * 60
@@ -77,7 +77,8 @@ def _told(rows: Sequence[_Row]) -> int:
     return 1 if failed else 0
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; exits with a message where it is wrong."""
     known = [*PARTS, "mutations"]
 
     def names(text: str) -> list[str]:

@@ -32,6 +32,7 @@ from typing import Any
 import anyio
 import pytest
 from benchmarks.__main__ import parse as parse_bench
+from soak.__main__ import parse as parse_soak
 
 from toolbus.cli._arguments import parse as parse_command_line
 
@@ -232,6 +233,8 @@ def check_command(words: list[str]) -> None:
         assert not rest[1:] or _is_example(ROOT / "examples" / rest[1]), f"there is no example {rest[1]}"
     elif program == "dev.py" and rest[:1] == ["bench"]:
         _check_options(parse_bench, rest[1:])
+    elif program == "dev.py" and rest[:1] == ["soak"]:
+        _check_options(parse_soak, rest[1:])
     elif Path(program).name == "toolbus" or (program == "dev.py" and rest[:1] != ["test"]):
         _check_options(parse_command_line, rest)
     for word in words:
