@@ -31,7 +31,7 @@ from ._findings import Broken
 from ._process import Process
 from ._watch import Watch
 
-__all__ = ["look_at_the_disk", "look_at_the_process"]
+__all__ = ["look_at_the_disk", "look_at_the_process", "look_at_the_results"]
 
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
@@ -69,8 +69,6 @@ def _look_at_the_result(process: Process, result: RequestResult[Any], request: R
     asked = [call.call_id for each in turn if isinstance(each, AssistantMessage) for call in each.tool_calls]
     answered = [each.call_id for each in turn if isinstance(each, ToolMessage)]
     watch.check("G06", asked == answered, f"the turn of {result.request_id} asks {asked} and answers {answered}")
-    if watch.journal is not None:
-        _look_at_the_journal_of(process, result)
     if request is None:
         return
     contents = {each.call_id: each for each in turn if isinstance(each, ToolMessage)}
@@ -116,16 +114,20 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
     watch.check("G01", same, f"the facts of {request.request_id}, replayed, give another turn")
 
 
-def _look_at_the_journal_of(process: Process, result: RequestResult[Any]) -> None:
-    """What a result says of its journal is so."""
-    watch, handle, disk = process.watch, process.handle, process.world.disk
-    request_id, ending = result.request_id, disk.endings.get(result.request_id)
-    if result.journaled:
-        watch.check(
-            "G19", ending == result.outcome, f"{request_id} ended {result.outcome}, and the journal says {ending}"
-        )
-    elif not result.resumable:
-        known = handle.has_failed(request_id) or not disk.facts(request_id)
+def look_at_the_results(process: Process) -> None:
+    """What a process said of requests is so in the end, also where it was killed afterwards.
+
+    One that was reported to have ended, and not to be resumable, is ended in another way by nobody.
+    """
+    watch, disk = process.watch, process.world.disk
+    for result, _ in process.results:
+        request_id, ending = result.request_id, disk.endings.get(result.request_id)
+        watch.check("G19", not (result.journaled and result.resumable), f"{request_id} has ended, and is to go on")
+        if watch.journal is None or result.resumable:
+            continue
+        ends = (result.outcome,) if result.journaled else ("abandoned", None)
+        watch.check("G19", ending in ends, f"{request_id} ended {result.outcome}, and the journal says {ending}")
+        known = result.journaled or process.handle.has_failed(request_id) or not disk.facts(request_id)
         watch.check("G11", known, f"{request_id} is not in the journal, and nothing says why")
 
 

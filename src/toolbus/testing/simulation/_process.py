@@ -182,11 +182,13 @@ class Process:
 
     def _take(self, result: RequestResult[Any], *, is_carried: bool = False) -> None:
         """A result: where the request was left, what was done of it is durable, and it can go on."""
+        if self.is_dead:
+            return
         self.results.append((result, self.watch.requests.get(result.request_id)))
         request_id, disk = result.request_id, self.world.disk
-        if is_carried and disk.journals and not self.is_dead:
+        if is_carried and disk.journals:
             self._look_at_who_ended(result)
-        if self.is_dead or not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):
+        if not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):
             return
         ending, request = disk.endings.get(request_id), self.watch.requests.get(request_id)
         self.watch.note("G18", ending is None, f"{request_id} was left to be resumed, and has ended as {ending}")

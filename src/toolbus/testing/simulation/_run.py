@@ -15,7 +15,7 @@ from ...clock import wall_time_from
 from ...events import Event
 from ...events._base import ids_from
 from .._loop import VirtualDeadlock
-from ._end import look_at_the_disk, look_at_the_process
+from ._end import look_at_the_disk, look_at_the_process, look_at_the_results
 from ._findings import Broken, SeedReport, SimulationFailed
 from ._loop import PausingLoop, SteadyLoop, steady_scopes
 from ._plans import Plan
@@ -124,6 +124,7 @@ class _Run:
         last = self._processes[-1].watch
         last.check("G10", not patience.cancelled_caught, "the world did not end")
         for process in self._processes:
+            look_at_the_results(process)
             if not process.is_dead:
                 look_at_the_process(process, self.warned)
         await look_at_the_disk(world.disk, world.conversations, last)
