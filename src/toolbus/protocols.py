@@ -15,6 +15,7 @@ from .messages import AssistantMessage, Message, Usage
 from .storage import Journal, JournalStore, Store
 
 __all__ = [
+    "MAX_REPLY_CALLS",
     "ApprovalRule",
     "ArgumentsPiece",
     "CallView",
@@ -207,9 +208,16 @@ of tokens ("length"), by the provider ("content_filter"), or the model would not
 not say. The vendor's own word is `ModelReply.vendor_finish_reason`."""
 
 
+MAX_REPLY_CALLS = 1_000
+"""Calls in one reply, at which reading stops with `ReplyTooLarge`: each makes facts and messages, refused or not."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ModelReply:
-    """The model's whole reply. The message's ids are empty: the session mints them."""
+    """The model's whole reply. The message's ids are empty: the session mints them.
+
+    With more than `MAX_REPLY_CALLS` calls it is not taken: its request fails as `reply_too_large`.
+    """
 
     message: AssistantMessage
     finish_reason: FinishReason = ""

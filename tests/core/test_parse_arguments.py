@@ -106,9 +106,9 @@ def test_the_same_key_in_different_objects_is_no_repetition() -> None:
 
 
 def test_one_key_too_many_among_many_is_found_in_linear_time() -> None:
-    text = "{" + ",".join(f'"k{number}":0' for number in range(100_000)) + ',"k99999":0}'
+    text = "{" + ",".join(f'"k{number}":0' for number in range(90_000)) + ',"k89999":0}'
     began = time.process_time()
-    assert refused(text) == "the arguments have the key 'k99999' twice"
+    assert refused(text) == "the arguments have the key 'k89999' twice"
     assert time.process_time() - began < 5  # counting each key anew takes minutes
 
 

@@ -430,7 +430,10 @@ def test_a_pause_is_the_end_where_no_tool_of_the_servers_ran_or_a_call_waits(eve
 
 @pytest.mark.parametrize(
     ("line", "problem"),
-    [(b"{nope", "sent an event that is no JSON: '{nope'"), (b"[1]", r"sent an event that is no object: '\[1\]'")],
+    [
+        (b"{nope", "sent an event that is no JSON object: '{nope'"),
+        (b"[1]", r"sent an event that is no JSON object: '\[1\]'"),
+    ],
 )
 def test_an_event_that_cannot_be_read_breaks_the_reply(line: bytes, problem: str) -> None:
     with pytest.raises(ProviderUnavailable, match=problem):

@@ -203,7 +203,7 @@ async def test_a_web_page_is_no_reply() -> None:
 @pytest.mark.parametrize("body", ["{", "[1]"])
 async def test_a_body_that_is_no_object_is_unavailable(body: str) -> None:
     error = await failure_of(Reply(body=body, headers={"Content-Type": "application/json"}))
-    assert "answered with a body that is no JSON object" in str(error)
+    assert "sent a body that is no JSON object" in str(error)
 
 
 @pytest.mark.parametrize("reply", [text("x" * 5000), Reply(body={"x": "y" * 5000}), Reply(chunks=["x" * 5000])])

@@ -1,19 +1,19 @@
 """Reading the JSON that models write as a call's arguments: strictly, and with an answer that helps the model.
 
 Refused are what JSON does not have (NaN, Infinity), what readers disagree on (duplicate keys, lone surrogates,
-integers over 64 bits, numbers over a double), and nesting deeper than 64.
+integers over 64 bits, numbers over a double), nesting deeper than 64, and more than 100,000 values.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 import orjson
 
 from ..errors import InvalidArguments
+from ..json_bounds import MAX_VALUES, has_big_number, has_many_values
 
 __all__ = [
     "CONTAINERS",
@@ -39,7 +39,6 @@ MAX_DEPTH = 64
 """Levels of nesting that arguments may have: the bad-input table's bound; real schemas stay under ten."""
 
 _Json: TypeAlias = dict[str, Any]
-_BIG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; below that nothing is lost
 
 
 def parse_arguments(text: str) -> _Json:
@@ -49,8 +48,11 @@ def parse_arguments(text: str) -> _Json:
     """
     if not text or text.isspace():
         return {}
+    data = text.encode("utf-8", "surrogatepass")
+    if has_many_values(data):
+        raise InvalidArguments(f"the arguments have more than {MAX_VALUES} values; send them in several calls")
     try:
-        value = orjson.loads(text)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as exc:
         raise InvalidArguments(f"the arguments are not valid JSON: {exc}") from None
     if not isinstance(value, dict):
@@ -58,7 +60,7 @@ def parse_arguments(text: str) -> _Json:
     if text.count("{") + text.count("[") > MAX_DEPTH and depth(value) > MAX_DEPTH:
         raise InvalidArguments(f"the arguments are nested deeper than {MAX_DEPTH} levels")
     # Every member has one colon of its own, so as many colons as members proves that no key was written twice.
-    if text.count(":") != len(cast("_Json", value)) or _BIG_NUMBER.search(text):
+    if text.count(":") != len(cast("_Json", value)) or has_big_number(data):
         _check_slowly(text)
     return cast("_Json", value)
 

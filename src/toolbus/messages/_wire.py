@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from ..errors import InvalidHistory
+from ..json_bounds import has_big_number, has_many_values
 from ._model import FilePart
 
 __all__ = [
@@ -41,7 +42,6 @@ MALFORMED = "_malformed_arguments"
 
 _ILLEGAL_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _SURELY_WRITTEN = 200  # brackets, and so at most as many levels of nesting
-_BIG_NUMBER = re.compile(r"\d{19}")  # from here on orjson may turn an integer into a float
 
 
 class OutgoingIds:
@@ -134,17 +134,19 @@ def legal_name(name: str) -> str:
 def arguments_object(text: str) -> dict[str, Any]:
     """The argument text as an object that any JSON writer can write; nothing is lost.
 
-    Empty text is `{}`. Text that is no JSON object, or is nested deeper than the 254 levels that orjson writes, stands
-    as it is under `MALFORMED`, so that the model sees what it wrote when its error message comes back.
+    Empty text is `{}`. Text that is no JSON object, is nested deeper than the 254 levels that orjson writes, or has more
+    values than are read, stands as it is under `MALFORMED`, so that the model sees what it wrote when its error message
+    comes back.
     """
     if not text.strip():
         return {}
+    data = text.encode("utf-8", "surrogatepass")
     try:
-        value = orjson.loads(text)
-        if text.count("[") + text.count("{") > _SURELY_WRITTEN:
+        value = None if has_many_values(data) else orjson.loads(data)
+        if data.count(b"[") + data.count(b"{") > _SURELY_WRITTEN:
             # orjson reads more levels than it writes. How many the standard library takes differs by Python's version.
             orjson.dumps(value)
-        if _BIG_NUMBER.search(text):
+        if value is not None and has_big_number(data):
             value = json.loads(text)
     except (TypeError, ValueError):
         value = None

@@ -1,27 +1,39 @@
 """Puts a streamed message of the Messages API together: events, then blocks, then the one whole reply.
 
 Knows the wire as Anthropic speaks it and as compatible servers bend it; does no I/O. Tolerated: events and blocks of
-unknown type, deltas of unknown type, no `index`, a block that nobody began, calls that arrive whole, no `message_stop`,
-characters cut in half. A block that is no text and no call is kept as it is, since it has to go back.
+unknown type, deltas of unknown type, no `index`, a block that nobody began, calls that arrive whole, blocks in
+`message_start`, no `message_stop`, characters cut in half. A block that is no text and no call is kept as it is, since
+it has to go back.
+
+A stream is cut, whatever its end says, where a second message begins before the first is whole, as behind gateways that
+ask twice, and where a call was begun and neither arguments nor the end of its block came: `{}` is what nobody wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from ..core.arguments import parse_arguments
 from ..errors import InvalidArguments
 from ..messages import AssistantMessage, ToolCall, Usage
-from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from ..protocols import (
+    MAX_REPLY_CALLS,
+    ArgumentsPiece,
+    Emit,
+    FinishReason,
+    ModelReply,
+    ReasoningPiece,
+    TextPiece,
+)
 from ._errors import ErrorTranslator
+from ._reading import MAX_REPLY_PARTS, read_object
 from ._text import (
     Characters,
     as_object,
     as_objects,
     count_at,
     dumped,
-    loads,
     object_in,
     size_bytes,
     start_of,
@@ -39,26 +51,65 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "refusal": "refusal",
 }
 _CUT_OFF = "max_tokens"
+_NEVER_RUN = frozenset({_CUT_OFF, "refusal"})  # of such replies no call is run that is not whole
 _NEUTRAL = frozenset(
     {"text", "tool_use", "thinking", "redacted_thinking"}
 )  # other blocks are of the server's own tools
 _SERVERS_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+_COUNTS = frozenset(
+    {
+        "input_tokens",
+        "output_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+        "output_tokens_details",
+    }
+)
 _MALFORMED = "_malformed_arguments"  # as `toolbus.messages` quotes argument text that is no JSON object
 
 
 class _Block:
     """A block as far as it has arrived."""
 
-    __slots__ = ("fields", "kind", "pieces", "place")
+    __slots__ = ("citations", "fields", "grown", "is_over", "kind", "pieces", "place")
 
     def __init__(self, fields: Mapping[str, Any], place: int) -> None:
         self.fields: dict[str, Any] = {name: each for name, each in fields.items() if each is not None}
         self.kind = self.fields["type"] = str(fields.get("type") or "")
         self.place = place
         """Among the calls, for a call."""
+        self.is_over = False
+        """Whether the server said that there is no more of it."""
         self.pieces = Characters()
         """Text, thinking, or the text of a call's arguments."""
+        self.citations: list[Any] = []
+        self.grown: dict[str, list[str]] = {}
+        """The pieces of other fields that come in pieces."""
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Take a delta of a kind that this module does not know: text goes on, anything else is replaced."""
+        for name, piece in delta.items():
+            if name == "type" or piece is None:
+                continue
+            before = self.fields.get(name)
+            if isinstance(piece, str) and (name in self.grown or isinstance(before, str)):
+                self.grown.setdefault(name, [str(before)]).append(piece)
+            else:
+                self.grown.pop(name, None)
+            self.fields[name] = piece
+
+    def join(self) -> None:
+        """Put together in `fields` what came in pieces."""
+        self.fields |= {name: "".join(pieces) for name, pieces in self.grown.items()}
+        self.grown = {}
+        if self.citations:
+            before = self.fields.get("citations")
+            self.fields["citations"] = [
+                *(cast("list[Any]", before) if isinstance(before, list) else ()),
+                *self.citations,
+            ]
+            self.citations = []
 
     def arguments(self) -> str:
         """The argument text as the model wrote it; without text, the object that the block began with, or nothing."""
@@ -70,6 +121,7 @@ class _Block:
 
     def wire(self) -> dict[str, Any]:
         """The block as it goes back."""
+        self.join()
         found = dict(self.fields)
         text = self.pieces.whole()
         if self.kind in {"text", "thinking"}:
@@ -85,6 +137,12 @@ class _Block:
         """Whether it could be whole as it stands: a call's arguments are an object."""
         return self.kind != "tool_use" or object_in(self.pieces.whole() or "{}") is not None
 
+    def was_cut(self) -> bool:
+        """Whether it is a call whose end did not come, and that is not whole as it stands."""
+        if self.kind != "tool_use" or self.is_over or self.fields.get("input"):
+            return False
+        return object_in(self.pieces.whole()) is None
+
     def is_plain(self) -> bool:
         """Whether text, id, name and arguments are all there is to it."""
         return set(self.fields) <= {"type", "text", "id", "name", "input"} and self.kind in {"text", "tool_use"}
@@ -95,12 +153,15 @@ class MessageBuilder:
 
     __slots__ = (
         "_asked",
+        "_before",
         "_blocks",
         "_by_index",
         "_calls",
         "_emit",
         "_errors",
+        "_given",
         "_limit_bytes",
+        "_message_id",
         "_model",
         "_size_bytes",
         "_spent",
@@ -123,6 +184,9 @@ class MessageBuilder:
         self._size_bytes = 0
         self._blocks: list[_Block] = []
         self._by_index: dict[int, _Block] = {}
+        self._given: list[tuple[int, Mapping[str, Any]]] = []  # blocks of `message_start` and their indexes, last first
+        self._message_id: str | None = None  # of the message that has begun
+        self._before = 0  # the blocks that there were when it began
         self._calls = 0
         self._thinking: _Block | None = None  # the last block with a thought in it
         self._stop_reason = ""
@@ -135,23 +199,23 @@ class MessageBuilder:
         """Take one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContextOverflow` or `ReplyTooLarge`."""
         if self.done or data.startswith(b"[DONE]"):
             return
-        try:
-            found: Any = loads(data)
-        except ValueError:
-            raise self._errors.unavailable(f"sent an event that is no JSON: {start_of(data)}") from None
-        if not isinstance(found, Mapping):
-            raise self._errors.unavailable(f"sent an event that is no object: {start_of(data)}")
-        fields = cast("Mapping[str, Any]", found)
+        fields = read_object(data, self._errors, "an event")
         kind = str(fields.get("type") or event)
         if kind == "error" or event == "error":
             raise self._errors.in_stream(fields)
         if kind == "message_start":
-            self._start(as_object(fields.get("message")))
+            self._open(as_object(fields.get("message")), len(data))
         elif kind == "content_block_start":
             self._grow(len(data))
+            self._take_given(fields.get("index"))
+            if self._given and self._given[-1][0] == fields.get("index"):
+                self._given.pop()  # it is streamed after all
             self._begin(as_object(fields.get("content_block")), fields.get("index"))
         elif kind == "content_block_delta":
             self._delta(as_object(fields.get("delta")), fields.get("index"))
+        elif kind == "content_block_stop":
+            if (block := self._at(fields.get("index"))) is not None:
+                block.is_over = True
         elif kind == "message_delta":
             self._stop(as_object(fields.get("delta")))
             self._count(fields.get("usage"))
@@ -166,9 +230,21 @@ class MessageBuilder:
             raise self._errors.unavailable(f"answered with no message: {start_of(dumped(completion).encode())}")
         self._start(completion)
         for block in as_objects(completion.get("content")):
-            self._begin(block, None)
+            self._begin(block, None).is_over = True
         self._stop(completion)
         self.done = True
+
+    def _open(self, message: Mapping[str, Any], size: int) -> None:
+        """Take the beginning of a message. Its content is empty, unless a gateway has put all of it there."""
+        wire_id = str(message.get("id") or "")
+        if self._message_id is not None and (wire_id != self._message_id or len(self._blocks) > self._before):
+            raise self._errors.unavailable("began another message before the first was whole")
+        self._message_id, self._before = wire_id, len(self._blocks)
+        content = as_objects(message.get("content"))
+        if content:
+            self._grow(size)
+        self._given = list(enumerate(content))[::-1]
+        self._start(message)
 
     def _start(self, message: Mapping[str, Any]) -> None:
         if isinstance(model := message.get("model"), str) and model:
@@ -178,7 +254,8 @@ class MessageBuilder:
 
     def _count(self, usage: object) -> None:
         # Cumulative: what comes later counts, and leaves out or sets to null what it does not know.
-        self._usage.update({name: each for name, each in as_object(usage).items() if each is not None})
+        counts = as_object(usage)
+        self._usage.update({name: counts[name] for name in _COUNTS if counts.get(name) is not None})
 
     def _stop(self, delta: Mapping[str, Any]) -> None:
         self._in_container(delta)
@@ -188,9 +265,19 @@ class MessageBuilder:
     def _in_container(self, fields: Mapping[str, Any]) -> None:
         self.container = str(as_object(fields.get("container")).get("id") or "") or self.container
 
+    def _at(self, index: object) -> _Block | None:
+        """The block of an index; without one, the last."""
+        if isinstance(index, int):
+            return self._by_index.get(index)
+        return self._blocks[-1] if self._blocks else None
+
     def _begin(self, fields: Mapping[str, Any], index: object) -> _Block:
+        if len(self._blocks) == MAX_REPLY_PARTS:
+            raise self._errors.too_many(MAX_REPLY_PARTS, "blocks")
         block = _Block(fields, self._calls)
         self._calls += block.kind == "tool_use"
+        if self._calls > MAX_REPLY_CALLS:
+            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
         self._blocks.append(block)
         if isinstance(index, int):
             self._by_index[index] = block
@@ -201,7 +288,11 @@ class MessageBuilder:
 
     def _delta(self, delta: Mapping[str, Any], index: object) -> None:
         kind = str(delta.get("type") or "")
-        block = self._by_index.get(index) if isinstance(index, int) else self._blocks[-1] if self._blocks else None
+        block = self._at(index)
+        if block is None:
+            self._take_given(index)
+            if self._given and self._given[-1][0] == index:
+                block = self._begin(self._given.pop()[1], index)
         if block is None:
             if kind not in _BLOCK_OF_DELTA:
                 return
@@ -215,15 +306,10 @@ class MessageBuilder:
             block.fields["signature"] = str(delta.get("signature") or "")
         elif kind == "citations_delta":
             self._grow(len(dumped(delta)))
-            before = block.fields.get("citations")
-            block.fields["citations"] = [*(before if isinstance(before, list) else ()), delta.get("citation")]
-        else:  # of a block that this module does not know
+            block.citations.append(delta.get("citation"))
+        else:
             self._grow(len(dumped(delta)))
-            for name, piece in delta.items():
-                before = block.fields.get(name)
-                if name != "type" and piece is not None:
-                    joined = isinstance(before, str) and isinstance(piece, str)
-                    block.fields[name] = f"{before}{piece}" if joined else piece
+            block.add(delta)
 
     def _say(self, block: _Block, piece: object) -> None:
         if not isinstance(piece, str) or not piece:
@@ -264,6 +350,8 @@ class MessageBuilder:
         self._spent += _usage(self._usage)
         self._usage = {}
         self._by_index = {}
+        self._given = []
+        self._message_id = None
         self._stop_reason = ""
         self.done = False
 
@@ -274,13 +362,19 @@ class MessageBuilder:
         model's window was full before it was whole.
         """
         reason = self._stop_reason
+        self._take_given(None)
+        for block in self._blocks:
+            block.join()
         if not reason and not (self.done and all(block.is_complete() for block in self._blocks)):
             raise self._errors.unavailable("ended the stream before the reply was whole")
         if reason == "model_context_window_exceeded":
             raise self._errors.context_overflow(f"{self._errors.vendor}'s reply filled the model's context window")
+        if reason not in _NEVER_RUN and any(block.was_cut() for block in self._blocks):
+            raise self._errors.unavailable("ended the stream before a call was whole")
         thoughts = [block.pieces.whole() for block in self._blocks if block.kind == "thinking"]
         cut = self._blocks[-1] if self._blocks and reason == _CUT_OFF else None
-        self._blocks = [block for block in self._blocks if self._stays(block, cut)]
+        led_on = {found for block in self._blocks for found in _led_on(block.fields)}
+        self._blocks = [block for block in self._blocks if self._stays(block, cut, led_on)]
         return ModelReply(
             message=AssistantMessage(
                 text="".join(block.pieces.whole() for block in self._blocks if block.kind == "text"),
@@ -303,9 +397,15 @@ class MessageBuilder:
             model=self._model,
         )
 
-    def _stays(self, block: _Block, cut: _Block | None) -> bool:
+    def _take_given(self, until: object) -> None:
+        """Take the blocks of `message_start` before an index, or without one all that are left: none is streamed."""
+        while self._given and not (isinstance(until, int) and self._given[-1][0] >= until):
+            index, fields = self._given.pop()
+            self._begin(fields, index).is_over = True
+
+    def _stays(self, block: _Block, cut: _Block | None, led_on: Collection[str]) -> bool:
         if cut is not None and block.kind in _SERVERS_CALLS:  # one without a result is refused for good
-            return block.fields.get("id") in [found for each in self._blocks for found in _led_on(each.fields)]
+            return str(block.fields.get("id")) in led_on
         if self._stop_reason == "refusal":  # what it had begun is not to be done, and its thinking not to go back
             return block.kind == "text"
         # Half a thought has no signature, and is refused without one.
@@ -323,9 +423,10 @@ class MessageBuilder:
         return not late_text and all(block.is_plain() for block in self._blocks)
 
 
-def _led_on(fields: Mapping[str, Any]) -> tuple[Any, Any]:
+def _led_on(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The ids of the calls of the server's own tools that a block is the result of, or was called in."""
-    return fields.get("tool_use_id"), as_object(fields.get("caller")).get("tool_id")
+    found = (fields.get("tool_use_id"), as_object(fields.get("caller")).get("tool_id"))
+    return tuple(each for each in found if isinstance(each, str))
 
 
 def _runnable(text: str) -> dict[str, Any] | None:

@@ -183,6 +183,12 @@ class ErrorTranslator:
         """A request that this provider will never take as it is."""
         return ProviderRejected(self.clean(f"{self.vendor} at {self.where}: {problem}"), vendor=self.vendor)
 
+    def no_function(self, what: str) -> ProviderRejected:
+        """A reply with a call of something else than a function, which only whoever asked for it can run."""
+        return self.rejected(
+            f"the reply has {what}, and toolbus runs functions only: offer no such tool (see extra_body)"
+        )
+
     def unavailable(self, problem: str) -> ProviderUnavailable:
         """A reply that broke the protocol and may go well the next time."""
         return ProviderUnavailable(
@@ -202,6 +208,10 @@ class ErrorTranslator:
             "bound it with ModelSettings(max_output_tokens=...)",
             vendor=self.vendor,
         )
+
+    def too_many(self, most: int, what: str) -> ReplyTooLarge:
+        """A reply that passed the number of calls, or of other parts, at which reading stops."""
+        return ReplyTooLarge(f"{self.vendor}'s reply has more than {most} {what}: reading stopped", vendor=self.vendor)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -8,12 +8,21 @@ streamed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from ..messages import AssistantMessage, ToolCall, Usage
-from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from ..protocols import (
+    MAX_REPLY_CALLS,
+    ArgumentsPiece,
+    Emit,
+    FinishReason,
+    ModelReply,
+    ReasoningPiece,
+    TextPiece,
+)
 from ._errors import ErrorTranslator
-from ._text import Characters, as_object, as_objects, count_at, dumped, loads, size_bytes, start_of
+from ._reading import read_object
+from ._text import Characters, as_object, as_objects, count_at, dumped, size_bytes
 
 __all__ = ["ReplyBuilder"]
 
@@ -56,13 +65,7 @@ class ReplyBuilder:
         """Take one line. Raises `ProviderUnavailable`, `ContextOverflow` or `ReplyTooLarge`."""
         if self.done:
             return
-        try:
-            line: Any = loads(data)
-        except ValueError:
-            line = None
-        if not isinstance(line, Mapping):
-            raise self._errors.unavailable(f"sent a line that is no JSON object: {start_of(data)}")
-        self.whole(cast("Mapping[str, Any]", line))
+        self.whole(read_object(data, self._errors, "a line"))
 
     def whole(self, completion: Mapping[str, Any]) -> None:
         """Take one object: a part of the reply, or all of it from a server that does not stream."""
@@ -84,18 +87,19 @@ class ReplyBuilder:
         if completion.get("done"):
             self.done = True
             self._finish_reason = str(completion.get("done_reason") or "")
-            self._usage = Usage(
-                input_tokens=count_at(completion, "prompt_eval_count"), output_tokens=count_at(completion, "eval_count")
-            )
+            self._usage = _usage(completion)
 
     def _call(self, wire: Mapping[str, Any]) -> None:
         function = as_object(wire.get("function"))
         name = str(function.get("name") or "")
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else dumped(arguments) if arguments else ""
-        self._grow(_CALL_OVERHEAD_BYTES + len(name) + size_bytes(text))
+        wire_id = str(wire.get("id") or "")
+        if len(self._calls) == MAX_REPLY_CALLS:
+            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
+        self._grow(_CALL_OVERHEAD_BYTES + size_bytes(name) + size_bytes(wire_id) + size_bytes(text))
         self._emit(ArgumentsPiece(len(self._calls), name, text or "{}"))
-        self._calls.append(ToolCall(name=name, arguments=text, provider_call_id=str(wire.get("id") or "")))
+        self._calls.append(ToolCall(name=name, arguments=text, provider_call_id=wire_id))
 
     def _grow(self, more_bytes: int) -> None:
         self._size_bytes += more_bytes
@@ -120,3 +124,16 @@ class ReplyBuilder:
             vendor=self._errors.vendor,
             model=self._model,
         )
+
+
+def _usage(line: Mapping[str, Any]) -> Usage:
+    """The last line's counts; tokens from the cache are among those of the prompt (llm/llama_server.go).
+
+    Servers before 0.33 do not tell of a cache, and of a prompt that was in it the oldest count the rest only.
+    """
+    cached = count_at(line, "prompt_eval_cached_count")
+    return Usage(
+        input_tokens=max(count_at(line, "prompt_eval_count"), cached),
+        output_tokens=count_at(line, "eval_count"),
+        cached_tokens=cached,
+    )

@@ -11,23 +11,31 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..messages import AssistantMessage, ToolCall, Usage
-from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from ..protocols import (
+    MAX_REPLY_CALLS,
+    ArgumentsPiece,
+    Emit,
+    FinishReason,
+    ModelReply,
+    ReasoningPiece,
+    TextPiece,
+)
 from ._errors import ErrorTranslator
 from ._native_output import invalid_json
+from ._reading import read_object
 from ._text import (
     Characters,
+    WholeObject,
     as_object,
     as_objects,
     count_at,
     dumped,
-    loads,
-    object_in,
     size_bytes,
     start_of,
     storable,
 )
 
-__all__ = ["ReplyBuilder", "read_chunk"]
+__all__ = ["ReplyBuilder"]
 
 _CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -41,21 +49,10 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
-def read_chunk(data: bytes, errors: ErrorTranslator) -> Mapping[str, Any]:
-    """The object that an event's data is. Raises `ProviderUnavailable` for anything else."""
-    try:
-        chunk: Any = loads(data)
-    except ValueError:
-        raise errors.unavailable(f"sent a chunk that is no JSON: {start_of(data)}") from None
-    if not isinstance(chunk, Mapping):
-        raise errors.unavailable(f"sent a chunk that is no object: {start_of(data)}")
-    return cast("Mapping[str, Any]", chunk)
-
-
 class _Call:
     """A tool call as far as it has arrived."""
 
-    __slots__ = ("arguments", "extra", "name", "place", "wire_id")
+    __slots__ = ("_whole", "arguments", "extra", "name", "place", "wire_id")
 
     def __init__(self, place: int) -> None:
         self.place = place
@@ -63,16 +60,18 @@ class _Call:
         self.name = ""
         self.arguments = Characters()
         self.extra: dict[str, Any] = {}
+        self._whole = WholeObject()
 
     def is_complete(self) -> bool:
         """Whether the arguments are a JSON object as they stand."""
-        return object_in("".join(self.arguments.parts)) is not None
+        return self._whole.is_whole(self.arguments.parts)
 
 
 class ReplyBuilder:
     """Puts chunks together. `feed` every event, then `finish`."""
 
     __slots__ = (
+        "_by_id",
         "_by_index",
         "_calls",
         "_emit",
@@ -99,6 +98,7 @@ class ReplyBuilder:
         self._text = Characters()
         self._reasoning = Characters()
         self._calls: list[_Call] = []
+        self._by_id: dict[str, _Call] = {}  # the newest call of each id
         self._by_index: dict[int, _Call] = {}
         self._finish_reason = ""
         self._refused = False
@@ -109,7 +109,7 @@ class ReplyBuilder:
         if self.done or data.startswith(b"[DONE]"):
             self.done = True
             return
-        fields = read_chunk(data, self._errors)
+        fields = read_object(data, self._errors, "a chunk")
         if (written := invalid_json(fields)) is not None:
             if not self._text.parts:
                 self._say(written)
@@ -157,7 +157,7 @@ class ReplyBuilder:
 
     def _say(self, piece: object) -> None:
         if isinstance(piece, str) and piece:
-            self._grow(piece)
+            self._grow(size_bytes(piece))
             if text := self._text.add(piece):
                 self._emit(TextPiece(text))
 
@@ -167,27 +167,43 @@ class ReplyBuilder:
 
     def _reason(self, piece: object) -> None:
         if isinstance(piece, str) and piece:
-            self._grow(piece)
+            self._grow(size_bytes(piece))
             if text := self._reasoning.add(piece):
                 self._emit(ReasoningPiece(text))
 
     def _fragment(self, fragment: Mapping[str, Any]) -> None:
         function = as_object(fragment.get("function"))
+        if not function:
+            self._refuse_foreign(fragment)
         arguments = function.get("arguments")
         if isinstance(arguments, Mapping):
             arguments = dumped(cast("object", arguments))
         piece = arguments if isinstance(arguments, str) else ""
         name = str(function.get("name") or "")
         wire_id = str(fragment.get("id") or "")
-        if not (name or wire_id or piece or fragment.keys() - _KNOWN_IN_CALL):
+        extra = {key: value for key, value in fragment.items() if key not in _KNOWN_IN_CALL}
+        if not (name or wire_id or piece or extra):
             return  # some servers send an empty one beside the text
         call = self._call_of(fragment.get("index"), wire_id, name, piece)
-        call.wire_id = call.wire_id or wire_id
-        call.name = call.name or name
-        call.extra.update({key: value for key, value in fragment.items() if key not in _KNOWN_IN_CALL})
-        self._grow(piece)
+        if wire_id and not call.wire_id:
+            self._grow(size_bytes(wire_id))
+            call.wire_id = wire_id
+            self._by_id[wire_id] = call
+        if name and not call.name:
+            self._grow(size_bytes(name))
+            call.name = name
+        if extra:
+            self._grow(len(dumped(extra)))
+            call.extra.update(extra)
+        self._grow(size_bytes(piece))
         if text := call.arguments.add(piece):
             self._emit(ArgumentsPiece(call.place, call.name, text))
+
+    def _refuse_foreign(self, fragment: Mapping[str, Any]) -> None:
+        """Raise `ProviderRejected` for a call that is no function's, such as `{"type": "custom", "custom": {...}}`."""
+        kind = fragment.get("type")
+        if isinstance(kind, str) and kind != "function" and isinstance(fragment.get(kind), Mapping):
+            raise self._errors.no_function(f"a tool call of type {kind!r}")
 
     def _call_of(self, index: object, wire_id: str, name: str, piece: str) -> _Call:
         """The call that a fragment belongs to, which may be a new one.
@@ -199,24 +215,30 @@ class ReplyBuilder:
         if isinstance(index, int):
             found = self._by_index.get(index)
         else:
-            same_id = (each for each in reversed(self._calls) if wire_id and each.wire_id == wire_id)
-            found = next(same_id, self._calls[-1] if self._calls else None)
+            found = self._by_id.get(wire_id) or (self._calls[-1] if self._calls else None)
         begins = found is None
         if found is not None and name and found.name:
             other_id = bool(wire_id and found.wire_id and wire_id != found.wire_id)
             begins = other_id or (bool(piece or name != found.name) and found.is_complete())
         if found is None or begins:
+            if len(self._calls) == MAX_REPLY_CALLS:
+                raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
             found = _Call(len(self._calls))
             self._calls.append(found)
-            self._size_bytes += _CALL_OVERHEAD_BYTES
+            self._grow(_CALL_OVERHEAD_BYTES)
         if isinstance(index, int):
             self._by_index[index] = found
         return found
 
-    def _grow(self, piece: str) -> None:
-        self._size_bytes += size_bytes(piece)
+    def _grow(self, more_bytes: int) -> None:
+        self._size_bytes += more_bytes
         if self._size_bytes > self._limit_bytes:
             raise self._errors.too_large(self._limit_bytes)
+
+    @property
+    def said(self) -> str:
+        """The text so far."""
+        return self._text.whole()
 
     def finish(self) -> ModelReply:
         """The whole reply. Raises `ProviderUnavailable` where the stream ended before the reply did."""

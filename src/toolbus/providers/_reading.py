@@ -11,10 +11,14 @@ from typing import Any, Protocol, cast
 
 import anyio
 
+from ..json_bounds import MAX_VALUES
 from ._errors import ErrorTranslator
-from ._text import loads
+from ._text import TooManyValues, loads, start_of
 
-__all__ = ["Building", "Lines", "Response", "leave", "read_reply"]
+__all__ = ["MAX_REPLY_PARTS", "Building", "Lines", "Response", "leave", "read_object", "read_reply"]
+
+MAX_REPLY_PARTS = 10_000
+"""Blocks or items of one reply, those that are no calls included: each takes a kilobyte of memory, however short."""
 
 _DRAIN_SECONDS = 0.5  # the end of the body comes with the reply's, as a rule; without it the connection is lost
 _CLOSE_SECONDS = 2.0
@@ -118,10 +122,20 @@ async def _whole_body(
             break
     if len(body) > limit_bytes:
         raise errors.too_large(limit_bytes)
+    return read_object(bytes(body), errors, "a body")
+
+
+def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str, Any]:
+    """The object that the data of an event is; `what` names it in errors, as "a chunk".
+
+    Raises `ProviderUnavailable` for anything else, and `ReplyTooLarge` for one with more values than are read.
+    """
     try:
-        found: Any = loads(bytes(body))
+        found: Any = loads(data)
+    except TooManyValues:
+        raise errors.too_many(MAX_VALUES, f"values in {what}") from None
     except ValueError:
         found = None
     if not isinstance(found, Mapping):
-        raise errors.unavailable("answered with a body that is no JSON object")
+        raise errors.unavailable(f"sent {what} that is no JSON object: {start_of(data)}")
     return cast("Mapping[str, Any]", found)

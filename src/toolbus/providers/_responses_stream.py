@@ -13,14 +13,23 @@ from typing import Any, TypeAlias, cast
 from ..errors import InvalidHistory
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..messages._response_items import Reply, read_reply
-from ..protocols import ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from ..protocols import (
+    MAX_REPLY_CALLS,
+    ArgumentsPiece,
+    Emit,
+    FinishReason,
+    ModelReply,
+    ReasoningPiece,
+    TextPiece,
+)
 from ._errors import ErrorTranslator
-from ._openai_stream import read_chunk
+from ._reading import MAX_REPLY_PARTS, read_object
 from ._text import Characters, as_object, as_objects, count_at, dumped, size_bytes, storable
 
-__all__ = ["ResponseBuilder"]
+__all__ = ["ResponseBuilder", "most_event_bytes"]
 
-_ITEM_OVERHEAD_BYTES = 64  # so that a stream of empty items ends at the size limit too
+_PART_OVERHEAD_BYTES = 64  # so that a stream of empty items, or of parts of one character, ends at the size limit too
+_ECHO_BYTES = 2**20  # events repeat the tools of the request, and the last one the whole reply
 _BETWEEN = "\n\n"  # between messages, and between parts of reasoning, as in `toolbus.messages`
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _INCOMPLETE: Mapping[str, FinishReason] = {
@@ -28,6 +37,8 @@ _INCOMPLETE: Mapping[str, FinishReason] = {
     "content_filter": "content_filter",
     "": "length",  # it may have ended anywhere; the API's other reasons are between items
 }
+
+_RUN_ELSEWHERE = frozenset({"mcp_approval_request"})  # what waits for the application, beside items with a `call_id`
 
 # Which part of an item an event is of: the item's kind, the part's, and the field with its place.
 _Part: TypeAlias = tuple[str, str, str]
@@ -45,6 +56,11 @@ _DONE: Mapping[str, tuple[_Part, str]] = {
     "response.reasoning_text.done": (_DELTAS["response.reasoning_text.delta"], "text"),
     "response.function_call_arguments.done": (_DELTAS["response.function_call_arguments.delta"], "arguments"),
 }
+
+
+def most_event_bytes(limit_bytes: int) -> int:
+    """What one event may have, and what all finished items may have together, of a reply within `limit_bytes`."""
+    return 2 * limit_bytes + _ECHO_BYTES
 
 
 class _Item:
@@ -100,6 +116,7 @@ class ResponseBuilder:
         "_emit",
         "_ended",
         "_errors",
+        "_item_bytes",
         "_items",
         "_limit_bytes",
         "_model",
@@ -117,6 +134,7 @@ class ResponseBuilder:
         self._limit_bytes = limit_bytes
         self._errors = errors
         self._size_bytes = 0
+        self._item_bytes = 0  # of the events that have items whole
         self._items: list[_Item] = []
         self._at: dict[int | str, _Item] = {}  # the newest item at each place of the output
         self._calls = 0
@@ -130,7 +148,7 @@ class ResponseBuilder:
         """Take one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContentFiltered` or `ReplyTooLarge`."""
         if self.done or data.startswith(b"[DONE]"):
             return
-        fields = read_chunk(data, self._errors)
+        fields = read_object(data, self._errors, "a chunk")
         kind = str(fields.get("type") or event)
         if kind == "error" or (fields.get("error") and not kind.startswith("response.")):
             raise self._errors.in_stream(fields)
@@ -142,8 +160,10 @@ class ResponseBuilder:
             part, field = found
             self._rest(part, fields, fields.get(field))
         elif kind == "response.output_item.added":
+            self._keep(len(data))
             self._added(fields)
         elif kind == "response.output_item.done":
+            self._keep(len(data))
             item = as_object(fields.get("item"))
             self._settle(self._find(_key(fields), str(item.get("type")), str(item.get("id") or "")), item)
         elif kind in _ENDINGS:
@@ -166,17 +186,27 @@ class ResponseBuilder:
         self._ended = {**response, "status": status}
         self._items.sort(key=lambda item: item.place)
         if output := as_objects(response.get("output")):
-            there, self._items = self._items, []
-            for place, item in enumerate(output):
-                self._compare(place, _same(there, place, item), item)
+            self._compare(output)
         self.done = True
 
-    def _compare(self, place: int, known: _Item | None, item: Mapping[str, Any]) -> None:
-        """Take an item from the output in the last event, which may be known already."""
-        if known is None or known in self._items:
-            known = self._new(place, str(item.get("type")))
-        else:
-            self._items.append(known)
+    def _compare(self, output: Sequence[Mapping[str, Any]]) -> None:
+        """Take the output in the last event. Of an item that is known, by its id or its place, it tells the rest."""
+        there, self._items = self._items, []
+        by_id = {(each.kind, str(each.wire.get("id"))): each for each in reversed(there) if each.wire.get("id")}
+        left = set(there)
+        for place, item in enumerate(output):
+            kind = str(item.get("type"))
+            known = by_id.get((kind, str(item.get("id"))))  # some servers leave items out, so places alone do not tell
+            if known is None and place < len(there) and there[place].kind == kind:
+                known = there[place]
+            if known in left:
+                left.remove(known)
+                self._items.append(known)
+            else:
+                known = self._new(place, kind)
+            self._take_last(known, item)
+
+    def _take_last(self, known: _Item, item: Mapping[str, Any]) -> None:
         # Of reasoning, the item's own last event is the one to give back, says the SDK (ResponseReasoningItem).
         if not (known.settled and known.kind == "reasoning"):
             self._settle(known, item)
@@ -184,10 +214,14 @@ class ResponseBuilder:
     # ----------------------------------------------------------------------------------------------- items
 
     def _new(self, key: int | str, kind: str) -> _Item:
+        if len(self._items) == MAX_REPLY_PARTS:
+            raise self._errors.too_many(MAX_REPLY_PARTS, "items")
         item = _Item(kind, key if isinstance(key, int) else len(self._items), self._calls)
         self._calls += kind == "function_call"
+        if self._calls > MAX_REPLY_CALLS:
+            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
         self._items.append(item)
-        self._grow(_ITEM_OVERHEAD_BYTES)
+        self._grow(_PART_OVERHEAD_BYTES)
         return item
 
     def _find(self, key: int | str, kind: str, wire_id: str = "") -> _Item:
@@ -243,9 +277,9 @@ class ResponseBuilder:
         """Pass on what is missing of a part's text. What is wrong in it cannot be called back."""
         if not isinstance(truth, str) or not truth:
             return
-        told = "".join(item.parts[part].parts) if part in item.parts else ""
-        if truth.startswith(told):
-            self._pass_on(item, part, truth[len(told) :])
+        before = item.parts.get(part) or Characters()
+        if before.length <= len(truth) and truth.startswith("".join(before.parts)):
+            self._pass_on(item, part, truth[before.length :])
         elif not item.settled:
             item.parts[part] = Characters()
             item.parts[part].add(truth)
@@ -254,7 +288,9 @@ class ResponseBuilder:
         if not piece:
             return
         self._grow(size_bytes(piece))
-        characters = item.parts.setdefault(part, Characters())
+        if (characters := item.parts.get(part)) is None:
+            self._grow(_PART_OVERHEAD_BYTES)
+            characters = item.parts[part] = Characters()
         text = characters.add(piece)
         if not text:
             return
@@ -276,13 +312,27 @@ class ResponseBuilder:
         if self._size_bytes > self._limit_bytes:
             raise self._errors.too_large(self._limit_bytes)
 
+    def _keep(self, size: int) -> None:
+        self._item_bytes += size
+        if self._item_bytes > most_event_bytes(self._limit_bytes):
+            raise self._errors.too_large(self._limit_bytes)
+
     # --------------------------------------------------------------------------------------------- the end
+
+    @property
+    def said(self) -> str:
+        """The text so far."""
+        texts = (
+            "".join(part.whole() for part in item.parts.values()) for item in self._items if item.kind == "message"
+        )
+        return _BETWEEN.join(filter(None, texts))
 
     def finish(self) -> ModelReply:
         """The whole reply. Raises `ProviderUnavailable` where the stream ended before the reply did."""
         if not self.done:
             raise self._errors.unavailable("ended the stream before the reply was whole")
         items = [item.finished() for item in self._items]
+        self._refuse_foreign(items)
         try:
             reply = read_reply([item for item in items if item])
         except InvalidHistory as exc:
@@ -306,13 +356,19 @@ class ResponseBuilder:
             model=self._model,
         )
 
+    def _refuse_foreign(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """Raise `ProviderRejected` for an item that asks the application for something else than a function.
 
-def _same(items: Sequence[_Item], place: int, item: Mapping[str, Any]) -> _Item | None:
-    """What is known of an item in the last event's output, by its id or its place; some servers leave others out."""
-    found = [each for each in items if each.kind == item.get("type")]
-    by_id = (each for each in found if item.get("id") and each.wire.get("id") == item.get("id"))
-    here = items[place] if place < len(items) else None
-    return next(by_id, here if here in found else None)
+        Those are custom, shell and patch calls and what will come of the kind: they have a `call_id`, and no output in
+        the reply. What the vendor runs has none, or has both.
+        """
+        others = [item for item in items if item.get("type") != "function_call"]
+        is_output = [str(item.get("type")).endswith("_output") for item in others]
+        answered = {str(item.get("call_id")) for item, output in zip(others, is_output, strict=True) if output}
+        for item, output in zip(others, is_output, strict=True):
+            waits = item.get("call_id") and not output and str(item["call_id"]) not in answered
+            if waits or item.get("type") in _RUN_ELSEWHERE:
+                raise self._errors.no_function(f"an item of type {item.get('type')!r}")
 
 
 def _finish_reason(reply: Reply) -> FinishReason:

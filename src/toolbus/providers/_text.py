@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import orjson
 
 from ..core.arguments import depth
+from ..json_bounds import has_big_number, has_many_values
 
 __all__ = [
     "Characters",
+    "TooManyValues",
+    "WholeObject",
     "as_object",
     "as_objects",
     "count_at",
@@ -30,8 +32,6 @@ __all__ = [
 ]
 
 
-_BIG_NUMBER = re.compile(rb"\d{19}")  # from here on orjson may turn an integer into a float
-
 _MAX_DEPTH = 500
 """Levels of nesting that are read: `json` writes them on every version of Python, and 1,000 on some only."""
 
@@ -39,11 +39,13 @@ _MAX_DEPTH = 500
 class Characters:
     """Text from pieces that may cut a character in half, as JSON escapes of a surrogate pair can."""
 
-    __slots__ = ("_half", "parts")
+    __slots__ = ("_half", "length", "parts")
 
     def __init__(self) -> None:
         self.parts: list[str] = []
         """What has been added and is whole; a last half of a character is not in it yet."""
+        self.length = 0
+        """The characters in `parts`."""
         self._half = ""
 
     def add(self, piece: str) -> str:
@@ -55,6 +57,7 @@ class Characters:
             piece = piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         if piece:
             self.parts.append(piece)
+            self.length += len(piece)
         return piece
 
     def whole(self) -> str:
@@ -65,11 +68,17 @@ class Characters:
         return "".join(self.parts)
 
 
+class TooManyValues(ValueError):
+    """JSON has so many values that it is not read: that would hold the event loop."""
+
+
 def loads(data: bytes) -> Any:
     """JSON that may end in half a surrogate pair, as a chunk may; integers stay exact.
 
-    Raises `ValueError`, also for JSON that is nested deeper than 500 levels.
+    Raises `TooManyValues`, and `ValueError` for what is no JSON, or nested deeper than 500 levels.
     """
+    if has_many_values(data):
+        raise TooManyValues
     value = _loads(data)
     if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and depth(value) > _MAX_DEPTH:
         raise ValueError("nested too deeply")
@@ -77,7 +86,7 @@ def loads(data: bytes) -> Any:
 
 
 def _loads(data: bytes) -> Any:
-    if not _BIG_NUMBER.search(data):
+    if not has_big_number(data):
         with contextlib.suppress(orjson.JSONDecodeError):
             return orjson.loads(data)
     try:
@@ -105,6 +114,8 @@ def storable(value: Any) -> Any:
 
 def object_in(text: str) -> dict[str, Any] | None:
     """The object that a text is the JSON of, or None: of a model that repeats a bracket for ever it is none."""
+    if has_many_values(text.encode("utf-8", "surrogatepass")):
+        return None
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -120,6 +131,52 @@ def start_of(data: bytes) -> str:
 def size_bytes(piece: str) -> int:
     """The size of a piece of text in UTF-8; half a character counts as three."""
     return len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
+
+
+class WholeObject:
+    """Whether text that comes in pieces is the JSON of an object by now.
+
+    However often that is asked, each piece is looked at once, and the whole is read twice at most: where its brackets
+    first balance, and never again once that was no object or more has come. Servers ask for it with each chunk.
+    """
+
+    __slots__ = ("_at", "_begun", "_depth", "_escaped", "_found", "_in_string")
+
+    def __init__(self) -> None:
+        self._at = 0  # the first piece that was not looked at
+        self._begun = False  # a bracket has come
+        self._depth = 0
+        self._escaped = False  # the last piece ended in a backslash that escapes the next character
+        self._in_string = False
+        self._found: bool | None = None  # what the text was where its brackets balanced
+
+    def is_whole(self, pieces: Sequence[str]) -> bool:
+        """Whether the pieces, which are those of the last time and maybe more, are an object together."""
+        while self._at < len(pieces):
+            piece = pieces[self._at]
+            self._at += 1
+            if self._found is None:
+                self._look_at(piece)
+            elif piece.strip():
+                self._found = False
+        if self._found is None and self._begun and not self._in_string and self._depth == 0:
+            self._found = object_in("".join(pieces)) is not None
+        return self._found or False
+
+    def _look_at(self, piece: str) -> None:
+        if self._escaped:
+            piece, self._escaped = piece[1:], False
+        if "\\" in piece:
+            piece = piece.replace("\\\\", "")
+            self._escaped = piece.endswith("\\")
+            piece = piece.replace('\\"', "")
+        # Two quotes in a row change nothing for what is around them, whether they open or close.
+        parts = piece.replace('""', "").split('"')
+        outside = "".join(parts[self._in_string :: 2])
+        self._in_string ^= len(parts) % 2 == 0
+        opened = outside.count("{") + outside.count("[")
+        self._begun = self._begun or opened > 0
+        self._depth += opened - outside.count("}") - outside.count("]")
 
 
 def as_object(value: object) -> Mapping[str, Any]:

@@ -67,7 +67,7 @@ class OllamaProvider:
     The constructor imports the SDK, which takes half a second the first time: construct providers at start-up.
     Connections belong to an event loop, so in a second loop the provider builds a client more. Works on asyncio and
     trio. Errors are as in `toolbus.protocols.Provider`. Keys do not appear in the repr, in errors or in logs. Usage is
-    what the server counted; of a prompt that it had in its cache, older ones count nothing.
+    what the server counted. Of a prompt that was in its cache, servers from 0.33 on say so; old ones count nothing.
 
     Raises `MissingExtra` without the SDK, and `ConfigurationError` for an option that cannot be.
     """

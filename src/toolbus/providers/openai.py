@@ -34,7 +34,7 @@ from ._options import (
 )
 from ._reading import read_reply
 from ._responses_request import reasons, response_body
-from ._responses_stream import ResponseBuilder
+from ._responses_stream import ResponseBuilder, most_event_bytes
 from ._sse import EventLines
 from ._text import without_half_characters
 
@@ -48,7 +48,6 @@ Api: TypeAlias = Literal["chat", "responses"]
 """Which of OpenAI's two APIs to speak: chat completions, or Responses."""
 
 _PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
-_ECHO_BYTES = 2**20  # the events of Responses repeat the tools of the request, and the last one the whole reply
 _DEFAULT_URL = "https://api.openai.com/v1"
 _NO_KEY = "none"  # servers without keys ignore it; the SDK insists on one
 _CONNECT_SECONDS = 5.0  # the SDK's own limit for connecting
@@ -213,7 +212,7 @@ class OpenAIProvider:
         held = HeldText(emit, offered) if self._calls_in_text and offered else None
         reply = self._builder(held or emit)
         limit_bytes = self._max_reply_bytes
-        line_bytes = limit_bytes if self._api == "chat" else 2 * limit_bytes + _ECHO_BYTES
+        line_bytes = limit_bytes if self._api == "chat" else most_event_bytes(limit_bytes)
         try:
             try:
                 response = await self._post(body)

@@ -1,0 +1,35 @@
+"""What JSON text from outside holds, measured before it is read. Pure.
+
+Reading JSON costs by its values and not by its bytes: 8 MiB of `[],` take a second of the event loop, 8 MiB of one
+string a hundredth. The functions here take time by the bytes alone, some 5 ms for each MiB.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MAX_VALUES", "has_big_number", "has_many_values"]
+
+MAX_VALUES = 100_000
+"""Values in one piece of JSON, beyond which it is not read: 50 ms of reading, and far beyond what a model writes."""
+
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+_BIG = b"0" * 19  # 2**63 has 19 digits; an integer with fewer is exact in every reader
+
+
+def has_big_number(data: bytes) -> bool:
+    """Whether 19 digits stand in a row, so that a fast reader may have turned an integer into a float."""
+    return _BIG in data.translate(_DIGITS)
+
+
+def has_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
+    """Whether JSON has more than `most` values; each member of an object and each item of a list is one."""
+    if len(data) < 2 * most or _separators(data) <= most:
+        return False
+    # Most of them may stand in strings: leave those out.
+    data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if data.count(b'"') > 4 * most:  # a key and a value for each
+        return True
+    return _separators(b"".join(data.split(b'"')[::2])) > most
+
+
+def _separators(data: bytes) -> int:
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
