@@ -33,7 +33,9 @@ from .inputs import Instructions, is_blank, provider_list, read_instructions
 from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
 from .messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
+from .model_call import ModelCall, too_many_calls
 from .protocols import (
+    MAX_REPLY_CALLS,
     Emit,
     ModelReply,
     ModelRequest,
@@ -51,7 +53,6 @@ from .tools import ToolContext
 
 if TYPE_CHECKING:
     from .hiding import ReplyMask
-    from .model_call import ModelCall
     from .options import ProviderForRound, SessionOptions
 
 __all__ = ["Asker", "check_together", "context_of"]
@@ -231,13 +232,13 @@ class Asker:
         try:
             if not self.interceptors:
                 reply = await self._asked.respond(request, call.emit if mask is None else mask.emit)
-                if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-                    return _no_reply(reply)
+                if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                    return self._not_taken(reply, spent)
                 self.sending.answered(reply.usage)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
-            if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance]
-                return _no_reply(reply)
+            if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance]
+                return self._not_taken(reply, spent)
             replied = await self._screened(reply, view)
             replied.native_output = self._native
             if mask is not None:  # once more: an interceptor may have put anything there
@@ -250,11 +251,17 @@ class Asker:
         except Exception as exc:
             return self._failed(exc, sum(spent, Usage()))
 
+    def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
+        """What the turn machine is told of something that is no reply, or has more calls than one may have."""
+        if not isinstance(given, ModelReply):
+            return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
+        return self._failed(too_many_calls(given.vendor), sum(spent, Usage()) if spent else given.usage)
+
     def _failed(self, exc: Exception, spent: Usage) -> ModelFailed:
         """What the turn machine is told of an exception. `spent` is what a reply that came, and is lost, has used."""
         if isinstance(exc, ProviderError):
             self.error = exc
-            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds)
+            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds, usage=spent)
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
@@ -304,6 +311,8 @@ class Asker:
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 spent.append(reply.usage)
                 self.sending.answered(reply.usage)
+                if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+                    raise too_many_calls(reply.vendor)
                 if mask is not None:
                     reply = mask.whole(reply)
             return reply
@@ -356,10 +365,6 @@ def _returned(given: object, kind: type[T], interceptor: Interceptor, method: st
         name = f"{type(interceptor).__name__}.{method}"
         raise ApplicationError(f"{name} gave a {type(given).__name__}; it has to return a {kind.__name__}")
     return given
-
-
-def _no_reply(given: object) -> ModelFailed:
-    return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
 
 
 def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> Ask:

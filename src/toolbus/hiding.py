@@ -18,7 +18,7 @@ from .core.secrets import Marks, PieceMask, replaced
 from .errors import InvalidArguments
 from .events import CallOutcome, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from .messages import AssistantMessage, ToolCall, ToolMessage
-from .protocols import ArgumentsPiece, Delta, Emit, ModelReply, ReasoningPiece, TextPiece, ToolSpec
+from .protocols import ArgumentsPiece, Delta, Emit, ModelReply, ReasoningPiece, SignOfLife, TextPiece, ToolSpec
 from .vault import Vault
 
 __all__ = ["ReplyMask", "hidden", "hidden_arguments"]
@@ -109,6 +109,9 @@ class ReplyMask:
 
     def emit(self, piece: Delta) -> None:
         """Tell of a piece what can be told by now."""
+        if isinstance(piece, SignOfLife):
+            self._feed(piece)
+            return
         if isinstance(piece, ArgumentsPiece):
             if any(name.startswith(piece.name) for name in self._marked):  # it may not be whole yet
                 self._pass_over(piece, ToolArgumentsDelta)
@@ -122,8 +125,8 @@ class ReplyMask:
         mask, _ = self._masks.get((type(piece), place), (None, None))
         if mask is None:
             mask = PieceMask(self._vault.mask)
-        self._masks[type(piece), place] = (mask, piece)
         self._emit(self._with_text(piece, mask.feed(piece.text)))
+        self._masks[type(piece), place] = (mask, piece)  # after it was taken: a call past the bound is not
 
     def _with_text(self, piece: Delta, text: str) -> Delta:
         if isinstance(piece, ArgumentsPiece):

@@ -14,11 +14,12 @@ from .bus import EventBus
 from .clock import SessionClock
 from .core.state import TurnState
 from .core.turn import CallModel, Elapsed, Input, ModelFailed
+from .errors import ReplyTooLarge
 from .events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
-from .protocols import ArgumentsPiece, Delta, ReasoningPiece, TextPiece
+from .protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, ReasoningPiece, SignOfLife, TextPiece
 from .status import StatusTeller
 
-__all__ = ["ModelCall"]
+__all__ = ["ModelCall", "too_many_calls"]
 
 _IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has passed, not for every piece
 
@@ -34,6 +35,12 @@ _EVENTS: dict[type[Delta], _Kind] = {
 def _event_of(delta: Delta) -> _Kind:
     """The event of a piece whose class an application has derived."""
     return next(event for piece, event in _EVENTS.items() if isinstance(delta, piece))
+
+
+def too_many_calls(vendor: str) -> ReplyTooLarge:
+    """The error of a reply with more calls than one may have, whoever its provider is: each makes facts, run or not."""
+    text = f"{vendor or 'the model'}'s reply has more than {MAX_REPLY_CALLS} calls: reading stopped"
+    return ReplyTooLarge(text, vendor=vendor)
 
 
 class ModelCall:
@@ -76,7 +83,10 @@ class ModelCall:
         self.heard: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
 
     def emit(self, delta: Delta) -> None:
-        """Pass a piece on to whoever listens; move the timer for streams that stand still."""
+        """Pass a piece on to whoever listens; move the timer for streams that stand still.
+
+        Raises `ReplyTooLarge` for a piece of a call past the bound, into the provider that emits it.
+        """
         if self.over:  # a provider's stray task, after its reply
             return
         self.feed(delta)
@@ -95,8 +105,17 @@ class ModelCall:
         else:
             self._bus.announce(kind(**made, text=delta.text))
 
-    def feed(self, _delta: Delta) -> None:
-        """Move the timer alone: of a reply that may still change, nobody hears pieces."""
+    def feed(self, delta: Delta) -> None:
+        """Move the timer only: of a reply that may still change, nobody hears pieces.
+
+        A sign of life moves the timer of a stream that has begun, and begins none: a model may think for a minute
+        before its first piece. Raises as `emit` does.
+        """
+        if isinstance(delta, ArgumentsPiece):
+            if delta.index >= MAX_REPLY_CALLS:
+                raise too_many_calls("")
+        elif isinstance(delta, SignOfLife) and not self._move_at:
+            return
         now = self._clock.loop_time()
         if now >= self._move_at and not self.over:
             self._move_at = now + self._idle_seconds * _IDLE_SLACK

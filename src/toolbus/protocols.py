@@ -37,6 +37,7 @@ __all__ = [
     "Provider",
     "ReasoningPiece",
     "RequestView",
+    "SignOfLife",
     "Store",
     "Summary",
     "TextPiece",
@@ -250,7 +251,18 @@ class ArgumentsPiece:
     text: str
 
 
-Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece
+@dataclass(slots=True)
+class SignOfLife:
+    """Something has come from the server that is no piece: it works with a tool of its own, or says that it is there.
+
+    It feeds the timer for streams that stand still, once a piece has begun one. Nobody hears of it.
+    """
+
+    text: str = ""
+    """Always empty, as every piece has a text."""
+
+
+Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece | SignOfLife
 Emit: TypeAlias = Callable[[Delta], None]
 
 
@@ -260,8 +272,10 @@ class Provider(Protocol):
 
     `respond` calls `emit` for each piece as it arrives (synchronous, cheap when nobody listens, feeds the timer
     for streams that stand still) and returns the whole reply; a provider that does not stream never emits.
-    Pieces of text, joined, are the reply's text. It keeps no state between calls and may be called concurrently.
-    It does not retry: the turn machine does. It raises a `ProviderError` for all that goes wrong out there.
+    Pieces of text, joined, are the reply's text. What shows that a stream is alive and is no piece is a `SignOfLife`.
+    `emit` raises `ReplyTooLarge` for a piece of a call past `MAX_REPLY_CALLS`. It keeps no state between calls and may
+    be called concurrently. It does not retry: the turn machine does. It raises a `ProviderError` for all that goes
+    wrong out there.
 
     It must let cancellation pass, and soon: that is how a time-out, a cancelled request and a closing runtime reach
     it. One that swallows cancellation, or shields itself from it, holds its request until `respond` returns.

@@ -46,7 +46,7 @@ class Characters:
         """What has been added and is whole; a last half of a character is not in it yet."""
         self.length = 0
         """The characters in `parts`."""
-        self._half = ""
+        self._half: str = ""
 
     def add(self, piece: str) -> str:
         """The text that is whole now; half a character waits for the next piece."""
