@@ -41,7 +41,7 @@ HUGE = {
     "a long number": '{"a": ' + "9" * 10_000 + "}",
     "a long fraction": '{"a": 0.' + "9" * 10_000 + "}",
     "a long exponent": '{"a": 1e' + "9" * 10_000 + "}",
-    "many keys": "{" + ",".join(f'"k{number}":0' for number in range(200_000)) + "}",
+    "many keys": "{" + ",".join(f'"k{number}":0' for number in range(90_000)) + "}",
     "one key many times": "{" + ",".join(['"k":0'] * 200_000) + "}",
     "many lists": "[" + "[]," * 200_000 + "[]]",
     "a deep list with a long number": '{"a": ' + "[" * 1_010 + "1" * 25 + "]" * 1_010 + "}",

@@ -365,12 +365,13 @@ def test_cache_marks_are_not_carried() -> None:
     wire = [
         {"role": "user", "content": [{"type": "text", "text": "hi", **mark}]},
         {"role": "assistant", "content": [{"type": "text", "text": "ho", **mark}]},
+        {"role": "user", "content": "and?"},
         {"role": "assistant", "content": [{**each, **mark} for each in THINKING]},
     ]
     found = from_anthropic(wire)
     assert found[:2] == [UserMessage(content=(TextPart(text="hi"),)), AssistantMessage(text="ho")]
-    assert isinstance(found[2], AssistantMessage)
-    assert found[2].vendor_data == {"anthropic": {"content": THINKING}}
+    assert isinstance(found[3], AssistantMessage)
+    assert found[3].vendor_data == {"anthropic": {"content": THINKING}}
 
 
 def test_thinking_that_is_not_shown_is_kept_without_reasoning() -> None:

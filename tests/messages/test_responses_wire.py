@@ -94,7 +94,7 @@ def test_reasoning_is_kept_unchanged_and_nothing_is_kept_twice() -> None:
 
 def test_a_reply_that_is_text_and_calls_alone_keeps_nothing() -> None:
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
-    items: Items = [{"role": "assistant", "content": "Look:"}, call]
+    items: Items = [{"type": "message", "role": "assistant", "content": "Look:"}, call]
     (message,) = from_openai_responses(items)
     assert message == AssistantMessage(
         text="Look:", tool_calls=(ToolCall(name="f", call_id="a", provider_call_id="a"),)
@@ -108,12 +108,14 @@ def test_what_one_api_keeps_the_other_does_not_send() -> None:
         text="hi", tool_calls=(ToolCall(name="f", call_id="c"),), vendor_data={"openai": {**chat, "responses": []}}
     )
     assert to_openai_responses([message]) == [
-        {"role": "assistant", "content": "hi"},
+        {"type": "message", "role": "assistant", "content": "hi"},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
     ]
     (thought,) = from_openai_responses([THOUGHT, SAID])
     assert to_openai([thought]) == [{"role": "assistant", "content": "Sunny."}]
-    assert to_openai_responses([thought], vendor="azure") == [{"role": "assistant", "content": "Sunny."}]
+    assert to_openai_responses([thought], vendor="azure") == [
+        {"type": "message", "role": "assistant", "content": "Sunny."}
+    ]
 
 
 def test_an_edited_reply_goes_as_it_is_now_without_the_items_of_the_old_one() -> None:
@@ -121,12 +123,12 @@ def test_an_edited_reply_goes_as_it_is_now_without_the_items_of_the_old_one() ->
     assert isinstance(message, AssistantMessage)
     message.text = "It is sunny."
     sent = to_openai_responses([message])
-    assert sent[0] == {"role": "assistant", "content": "It is sunny."}
+    assert sent[0] == {"type": "message", "role": "assistant", "content": "It is sunny."}
     assert [each.get("id") for each in sent] == [None, None]
     message.text = "Sunny."
     assert len(to_openai_responses([message])) == 3
     message.tool_calls = ()
-    assert to_openai_responses([message]) == [{"role": "assistant", "content": "Sunny."}]
+    assert to_openai_responses([message]) == [{"type": "message", "role": "assistant", "content": "Sunny."}]
 
 
 def test_arguments_that_somebody_edited_are_sent_in_their_items_place() -> None:
@@ -143,7 +145,7 @@ def test_several_messages_of_one_reply_are_parted_again() -> None:
     assert message.text == "Look:\n\nThen."
     assert to_openai_responses([message]) == items
     message.text = "Look: xThen."
-    assert to_openai_responses([message])[0] == {"role": "assistant", "content": "Look: xThen."}
+    assert to_openai_responses([message])[0] == {"type": "message", "role": "assistant", "content": "Look: xThen."}
 
 
 def test_reasoning_that_leads_to_nothing_is_not_sent() -> None:
@@ -154,7 +156,7 @@ def test_reasoning_that_leads_to_nothing_is_not_sent() -> None:
 
 def test_items_of_a_reply_that_stands_there_twice_go_once() -> None:
     (message,) = from_openai_responses([THOUGHT, SAID])
-    again = [THOUGHT, SAID, {"role": "assistant", "content": "Sunny."}]
+    again = [THOUGHT, SAID, {"type": "message", "role": "assistant", "content": "Sunny."}]
     assert to_openai_responses([message, message]) == again
     assert to_openai_responses([message, copy.deepcopy(message)]) == again
 
@@ -189,7 +191,10 @@ def test_refusals_and_tools_that_run_at_the_vendor_go_both_ways() -> None:
 
 
 def test_replies_in_a_row_stay_apart_and_a_reply_that_calls_is_whole() -> None:
-    first, second = {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}
+    first, second = (
+        {"type": "message", "role": "assistant", "content": "a"},
+        {"type": "message", "role": "assistant", "content": "b"},
+    )
     assert from_openai_responses([first, second]) == [AssistantMessage(text="a"), AssistantMessage(text="b")]
     whole = [ASKED, THOUGHT, {**ASKED, "id": "fc_2", "call_id": "call_2"}, second]
     results = [ANSWERED, {**ANSWERED, "call_id": "call_2"}]

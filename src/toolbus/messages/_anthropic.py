@@ -212,11 +212,12 @@ def from_anthropic(
     """The messages that Messages-API dictionaries stand for.
 
     Takes a message list, with `system` beside it, or the dictionary that `to_anthropic` makes. Ids are read as in
-    `from_openai`. A user message with results becomes one `ToolMessage` for each, then a `UserMessage` of what else is
-    in it. A reply that has more than one text and its calls (thinking, redacted thinking, server tools) keeps all
-    its blocks in `vendor_data["anthropic"]["content"]`, and gives them back unchanged. The first block of a result is
-    its text, if it is one; what follows are its parts. A message of role `system` is a system message where it stands.
-    Not carried: cache marks, and of results what is neither text nor image nor document (a mark stands for each).
+    `from_openai`. Messages of the assistant in a row are one reply, as the API takes them to be. A user message with
+    results becomes one `ToolMessage` for each, then a `UserMessage` of what else is in it. A reply that has more than
+    one text and its calls (thinking, redacted thinking, server tools) keeps all its blocks in
+    `vendor_data["anthropic"]["content"]`, and gives them back unchanged. The first block of a result is its text, if it
+    is one; what follows are its parts. A message of role `system` is a system message where it stands. Not carried:
+    cache marks, and of results what is neither text nor image nor document (a mark stands for each).
 
     Raises `InvalidHistory` with the index of a message that has an unknown role, part or a wrongly typed field.
     """
@@ -229,23 +230,37 @@ def from_anthropic(
     if system:
         found.append(SystemMessage(text=_instructions(system)))
     ids = IncomingIds()
+    reply: list[tuple[int, _Block]] = []  # of the assistant's messages in a row
     for index, each in enumerate(messages):
         wire = mapping_at(index, each, "a message")
         role, content = word(wire.get("role")), wire.get("content")
         if role not in {"user", "assistant", "system"}:
             raise InvalidHistory(index, f"role {role!r} is none of user, assistant, system")
-        if content is None or isinstance(content, str):
-            text = content or ""
-            found.append(_plain(role, text))
-            continue
-        if not isinstance(content, Sequence):
-            raise InvalidHistory(index, f"content must be text or blocks, not {type(content).__name__}")
-        blocks = [_block_at(index, block) for block in cast("Sequence[Any]", content)]
-        if role == "system":
+        blocks = _blocks(index, content)
+        if role == "assistant":
+            reply += [(index, block) for block in blocks]
+            if index + 1 == len(messages) or not _is_reply(messages[index + 1]):
+                found.append(_assistant_back(reply, ids))
+                reply = []
+        elif content is None or isinstance(content, str):
+            found.append(_plain(role, content or ""))
+        elif role == "system":
             found.append(SystemMessage(text=_text_of(blocks)))
         else:
-            found += [_assistant_back(index, blocks, ids)] if role == "assistant" else _user_back(index, blocks, ids)
+            found += _user_back(index, blocks, ids)
     return found
+
+
+def _is_reply(message: object) -> bool:
+    return isinstance(message, Mapping) and cast("Mapping[str, Any]", message).get("role") == "assistant"
+
+
+def _blocks(index: int, content: object) -> list[_Block]:
+    if content is None or isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    if not isinstance(content, Sequence):
+        raise InvalidHistory(index, f"content must be text or blocks, not {type(content).__name__}")
+    return [_block_at(index, block) for block in cast("Sequence[Any]", content)]
 
 
 def _instructions(system: object) -> str:
@@ -256,9 +271,7 @@ def _instructions(system: object) -> str:
 
 
 def _plain(role: str | None, text: str) -> Message:
-    if role == "user":
-        return UserMessage(content=text)
-    return SystemMessage(text=text) if role == "system" else AssistantMessage(text=text)
+    return UserMessage(content=text) if role == "user" else SystemMessage(text=text)
 
 
 def _block_at(index: int, value: object) -> _Block:
@@ -274,32 +287,32 @@ def _text_of(blocks: Sequence[Mapping[str, Any]]) -> str:
     return "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
 
 
-def _assistant_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: IncomingIds) -> AssistantMessage:
+def _assistant_back(reply: Sequence[tuple[int, Mapping[str, Any]]], ids: IncomingIds) -> AssistantMessage:
     calls: list[ToolCall] = []
     plain = True
     thoughts: list[str] = []
-    uses = [block for block in blocks if block.get("type") == "tool_use"]
-    if uses:
+    if any(block.get("type") == "tool_use" for _, block in reply):
         ids.begin()
-    for block in uses:
-        name = text_at(index, block.get("name"), "a tool_use's name")
-        wire_id = text_at(index, block.get("id"), "a tool_use's id")
-        arguments = mapping_at(index, block.get("input") or {}, "a tool_use's input")
-        call_id = ids.call(wire_id, name)
-        calls.append(
-            ToolCall(name=name, arguments=arguments_text(index, arguments), call_id=call_id, provider_call_id=wire_id)
-        )
-    for place, block in enumerate(blocks):
+    for place, (index, block) in enumerate(reply):
         kind = block.get("type")
         if kind == "thinking":
             thoughts.append(text_at(index, block.get("thinking"), "thinking"))
+        elif kind == "tool_use":
+            calls.append(_call_back(index, block, ids))
         plain = plain and (kind == "tool_use" or (kind == "text" and place == 0 and len(block) == 2))
     return AssistantMessage(
-        text=_text_of(blocks),
+        text=_text_of([block for _, block in reply]),
         tool_calls=tuple(calls),
         reasoning="\n\n".join(each for each in thoughts if each),
-        vendor_data=None if plain else {_VENDOR: {"content": [_kept(index, block) for block in blocks]}},
+        vendor_data=None if plain else {_VENDOR: {"content": [_kept(index, block) for index, block in reply]}},
     )
+
+
+def _call_back(index: int, block: Mapping[str, Any], ids: IncomingIds) -> ToolCall:
+    name = text_at(index, block.get("name"), "a tool_use's name")
+    wire_id = text_at(index, block.get("id"), "a tool_use's id")
+    arguments = arguments_text(index, mapping_at(index, block.get("input") or {}, "a tool_use's input"))
+    return ToolCall(name=name, arguments=arguments, call_id=ids.call(wire_id, name), provider_call_id=wire_id)
 
 
 def _kept(index: int, block: Mapping[str, Any]) -> Mapping[str, Any]:

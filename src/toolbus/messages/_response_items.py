@@ -156,7 +156,7 @@ def items_again(kept: Sequence[Item], text: str, calls: Sequence[Item]) -> list[
             items.append({**item, **next(fresh)})
         elif kind == "message":
             cutter.begin()
-            items.append({**item, "content": cutter.content(item.get("content"))})
+            items.append({"type": "message", **item, "content": cutter.content(item.get("content"))})
         else:
             items.append(item)
     while items and items[-1].get("type") == "reasoning":

@@ -103,8 +103,9 @@ def _assistant(
     if again is not None:
         same_ids.append(kept)
         return again
-    said: list[Item] = [{"role": "assistant", "content": message.text}] if message.text or not calls else []
-    return said + calls
+    # The API needs no type here, and llama.cpp's converter does: "Cannot determine type of 'item'" (#26394).
+    said: Item = {"type": "message", "role": "assistant", "content": message.text}
+    return [said, *calls] if message.text or not calls else calls
 
 
 def _result(message: ToolMessage, ids: OutgoingIds) -> Item:

@@ -134,9 +134,9 @@ def legal_name(name: str) -> str:
 def arguments_object(text: str) -> dict[str, Any]:
     """The argument text as an object that any JSON writer can write; nothing is lost.
 
-    Empty text is `{}`. Text that is no JSON object, is nested deeper than the 254 levels that orjson writes, or has more
-    values than are read, stands as it is under `MALFORMED`, so that the model sees what it wrote when its error message
-    comes back.
+    Empty text is `{}`. Text that is no JSON object, is nested deeper than the 254 levels that orjson writes, or has
+    more values than are read, stands as it is under `MALFORMED`, so that the model sees what it wrote when its error
+    message comes back.
     """
     if not text.strip():
         return {}

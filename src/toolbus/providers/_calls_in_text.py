@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ..core.arguments import encodable_json
+from ..json_bounds import has_many_values
 from ..messages import ToolCall
-from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, TextPiece
+from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Emit, ModelReply, TextPiece
 
 __all__ = ["HeldText", "calls_in_text", "may_become_calls"]
 
-_FENCE = re.compile(r"```[ \t]*(?P<info>\w*)[ \t\r]*\n(?P<inside>.*?)\n?[ \t]*```", re.DOTALL)
+_FENCE = "```"
 _FENCE_START = re.compile(r"```[ \t]*(?P<info>\w*)[ \t\r]*(?:\n\s*(?P<first>\S)?.*)?", re.DOTALL)
 _INFOS = frozenset({"", "json", "tool_call", "tool_calls"})
 _TAG, _TAG_END = "<tool_call>", "</tool_call>"
@@ -28,19 +29,24 @@ _BESIDE = frozenset({"type", "id"})
 _BEGINNING = 64  # characters that tell what text may become; the longest beginning is a fence's first line
 
 
-def calls_in_text(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:
+def calls_in_text(text: str, names: Collection[str] | None) -> tuple[ToolCall, ...]:
     """The calls that `text` is as a whole, in order; empty where it is anything else.
 
-    A call is an object with the name of a tool and an object of arguments, and nothing more: `{"name": ...,
-    "arguments": {...}}`, also with "parameters", with "id" and "type", or inside `{"type": "function", "function":
-    ...}`. The text is one of them or a list of them, bare or in a fence, or each in `<tool_call>` tags, of which the
-    last may be open. JSON with a key twice, NaN or another fault is text.
+    A call is an object with the name of a tool (one of `names`, or without those any) and an object of arguments, and
+    nothing more: `{"name": ..., "arguments": {...}}`, also with "parameters", with "id" and "type", or inside
+    `{"type": "function", "function": ...}`. The text is one of them or a list of them, bare or in a fence, or each in
+    `<tool_call>` tags, of which the last may be open. JSON with a key twice, NaN or another fault is text. Of more
+    calls than a reply may have, one too many is given.
     """
     text = text.strip()
-    if fence := _FENCE.fullmatch(text):
-        if fence["info"] not in _INFOS or "```" in fence["inside"]:
+    if text.startswith(_FENCE):
+        head, _, inside = text.removeprefix(_FENCE).partition("\n")
+        text, fence, rest = inside.partition(_FENCE)
+        if head.strip(" \t\r") not in _INFOS or not fence or rest:
             return ()
-        text = fence["inside"].strip()
+        text = text.strip()
+    if has_many_values(text.encode("utf-8", "surrogatepass")):
+        return ()
     values = [text]
     if text.startswith(_TAG):
         values = [value.strip().removesuffix(_TAG_END) for value in text.split(_TAG)[1:]]
@@ -50,34 +56,37 @@ def calls_in_text(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:
         if not found:
             return ()
         calls += found
-    return tuple(calls)
+        if len(calls) > MAX_REPLY_CALLS:
+            break
+    return tuple(calls[: MAX_REPLY_CALLS + 1])
 
 
 def may_become_calls(text: str) -> bool:
     """Whether `text` may be the beginning of what `calls_in_text` takes for calls."""
-    text = text.lstrip()
+    text = text.lstrip()[:_BEGINNING]
     if text[:1] in {"", "{", "["}:
         return True
-    if text.startswith("```"):
+    if text.startswith(_FENCE):
         start = _FENCE_START.fullmatch(text)
         return start is not None and _is_start(start["info"]) and start["first"] in {None, "{", "[", "<"}
-    return _TAG.startswith(text[: len(_TAG)]) or "```".startswith(text)
+    return _TAG.startswith(text[: len(_TAG)]) or _FENCE.startswith(text)
 
 
 def _is_start(info: str) -> bool:
     return any(each.startswith(info) for each in _INFOS)
 
 
-def _calls(text: str, names: Collection[str]) -> list[ToolCall]:
+def _calls(text: str, names: Collection[str] | None) -> list[ToolCall]:
     try:
         value: Any = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return []
-    calls = [_call(each, names) for each in (cast("list[Any]", value) if isinstance(value, list) else [value])]
+    values = cast("list[Any]", value)[: MAX_REPLY_CALLS + 1] if isinstance(value, list) else [value]
+    calls = [_call(each, names) for each in values]
     return [call for call in calls if call] if all(calls) else []
 
 
-def _call(value: object, names: Collection[str]) -> ToolCall | None:
+def _call(value: object, names: Collection[str] | None) -> ToolCall | None:
     if not isinstance(value, dict):
         return None
     fields = cast("dict[str, Any]", value)
@@ -87,7 +96,9 @@ def _call(value: object, names: Collection[str]) -> ToolCall | None:
     if len(keys) != 1 or set(fields) - _BESIDE != {"name", keys[0]} or fields.get("type", "function") != "function":
         return None
     name, arguments = fields["name"], fields[keys[0]]
-    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    if names is not None and name not in names:
         return None
     written = encodable_json(json.dumps(arguments, ensure_ascii=False))
     return ToolCall(name=name, arguments=written)

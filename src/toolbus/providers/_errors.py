@@ -29,7 +29,7 @@ from ..errors import (
 from ._overflow import overflow
 from ._text import as_object, dumped
 
-__all__ = ["ErrorTranslator", "retry_after"]
+__all__ = ["ErrorTranslator", "Said", "read_body", "retry_after"]
 
 _RETRYABLE = frozenset({408, 409, 429})  # and 5xx, as the vendors' own SDKs do
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
@@ -39,7 +39,7 @@ _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # where words of the conte
 
 
 @dataclass(slots=True, frozen=True)
-class _Said:
+class Said:
     """What a server's error body says."""
 
     text: str
@@ -120,7 +120,7 @@ class ErrorTranslator:
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """An HTTP error answer, with the server's own words."""
-        said = _said(body)
+        said = read_body(body)
         try:
             name = _PHRASES.get(status) or HTTPStatus(status).phrase
         except ValueError:
@@ -146,7 +146,7 @@ class ErrorTranslator:
 
     def in_stream(self, body: object) -> ProviderError:
         """An error that the server reports inside a stream that began well."""
-        said = _said(body)
+        said = read_body(body)
         for code in said.codes:
             if code.isdecimal() and 400 <= int(code) < 600:  # vLLM and OpenRouter put the status there
                 return self.status(int(code), {}, body)
@@ -159,10 +159,10 @@ class ErrorTranslator:
             return ProviderRejected(self.clean(text), vendor=self.vendor)
         return ProviderUnavailable(self.clean(text), vendor=self.vendor, retryable=True)
 
-    def _filtered(self, text: str, said: _Said, status: int | None) -> ContentFiltered | None:
+    def _filtered(self, text: str, said: Said, status: int | None) -> ContentFiltered | None:
         return self.content_filtered(text, status) if self.filtered.intersection(said.codes) else None
 
-    def _overflow(self, text: str, said: _Said, status: int | None) -> ContextOverflow | None:
+    def _overflow(self, text: str, said: Said, status: int | None) -> ContextOverflow | None:
         by_words = status is None or status in _OVERFLOW_STATUSES
         found, limit_tokens = overflow(said.text, frozenset(said.codes), said.fields, by_words=by_words)
         return self.context_overflow(text, status, limit_tokens) if found else None
@@ -239,14 +239,14 @@ def _date(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _said(body: object) -> _Said:
+def read_body(body: object) -> Said:
     """The server's message, its codes and the fields around them, from the shapes of body that are about."""
     fields = as_object(body)
     if isinstance(body, list) and body:  # Gemini
         fields = as_object(cast("list[object]", body)[0])
     inner = fields.get("error")
     if isinstance(inner, Mapping | str) and inner:
-        return _said(cast("object", inner))
+        return read_body(cast("object", inner))
     told = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
     codes = tuple(str(code) for code in told if code)
     if fields:
@@ -259,7 +259,7 @@ def _said(body: object) -> _Said:
     text = encodable(body.strip()) if isinstance(body, str) else ""
     if text.startswith("<"):  # a proxy's page; its words are for browsers
         text = ""
-    return _Said(text[:_LONGEST_MESSAGE], codes, fields)
+    return Said(text[:_LONGEST_MESSAGE], codes, fields)
 
 
 def _chain(exc: BaseException | None) -> Iterator[BaseException]:

@@ -14,9 +14,8 @@ from ..errors import NativeOutputUnsupported, ProviderError, ProviderRejected, P
 from ..messages import Message, SystemMessage
 from ..protocols import ModelRequest, NativeOutput
 from ._strict_schema import OPENAI, strict_schema
-from ._text import as_object
 
-__all__ = ["RefusedSchemas", "invalid_json", "json_schema_format", "messages_with_schema", "with_extra"]
+__all__ = ["RefusedSchemas", "json_schema_format", "messages_with_schema", "with_extra"]
 
 _MOST_SCHEMAS = 256
 _STATUSES = frozenset({None, 400, 404, 405, 415, 422, 500, 501})
@@ -31,7 +30,6 @@ _PARAMETER = re.compile(
 # And of the schema: "Invalid schema for response_format 'final_answer'" (OpenAI), "Schema is too complex" (Anthropic),
 # "invalid JSON schema in format" (Ollama), "failed to parse grammar" (llama.cpp).
 _SCHEMA = re.compile(r"\bschemas?\b(?! for (?:function|tool))|\bgrammar\b", re.IGNORECASE)
-_INVALID_JSON = "json_validate_failed"  # Groq
 
 
 def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,11 +107,3 @@ def _is_about_schema(error: ProviderError) -> bool:
     if error.status is None and _IN_STREAM not in text:
         return False
     return bool(_PARAMETER.search(text) or _SCHEMA.search(text))
-
-
-def invalid_json(body: object) -> str | None:
-    """What the model has written, where the server's error only says that it is no JSON of the schema; else None."""
-    fields = as_object(body)
-    fields = as_object(fields.get("error")) or fields
-    written = fields.get("failed_generation")
-    return written if fields.get("code") == _INVALID_JSON and isinstance(written, str) else None

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ..errors import ProviderError
-from ._errors import ErrorTranslator
+from ._errors import ErrorTranslator, read_body
+from ._failed_generation import CODES, FailedGeneration
 
 __all__ = ["OpenAIErrors", "ResponsesErrors"]
 
@@ -63,6 +64,22 @@ class OpenAIErrors(ErrorTranslator):
         if found := self.connection(exc):
             return found
         return self.rejected(exc) if isinstance(exc, openai.OpenAIError) else None
+
+    def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
+        """An HTTP error answer; that the model wrote what the server could not read is a `FailedGeneration`."""
+        return self._failed_generation(body, status) or super().status(status, headers, body)
+
+    def in_stream(self, body: object) -> ProviderError:
+        """An error that the server reports inside a stream; the same."""
+        return self._failed_generation(body, None) or super().in_stream(body)
+
+    def _failed_generation(self, body: object, status: int | None) -> FailedGeneration | None:
+        told = read_body(body)
+        if CODES.isdisjoint(told.codes):
+            return None
+        text = self.clean(f"{self.vendor} could not read what its model wrote: {told.text or 'it gave no reason'}")
+        generation = told.fields.get("failed_generation")
+        return FailedGeneration(text, vendor=self.vendor, status=status, codes=told.codes, generation=generation)
 
 
 class ResponsesErrors(OpenAIErrors):

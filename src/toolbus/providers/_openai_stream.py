@@ -21,7 +21,6 @@ from ..protocols import (
     TextPiece,
 )
 from ._errors import ErrorTranslator
-from ._native_output import invalid_json
 from ._reading import read_object
 from ._text import (
     Characters,
@@ -110,11 +109,6 @@ class ReplyBuilder:
             self.done = True
             return
         fields = read_object(data, self._errors, "a chunk")
-        if (written := invalid_json(fields)) is not None:
-            if not self._text.parts:
-                self._say(written)
-            self._finish_reason, self.done = "stop", True
-            return
         if event == "error" or _is_error(fields):
             raise self._errors.in_stream(fields)
         self._chunk(fields)

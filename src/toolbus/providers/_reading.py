@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, cast
 
 import anyio
+import anyio.lowlevel
 
 from ..json_bounds import MAX_VALUES
+from ..protocols import Emit, SignOfLife
 from ._errors import ErrorTranslator
 from ._text import TooManyValues, loads, start_of
 
@@ -22,6 +24,7 @@ MAX_REPLY_PARTS = 10_000
 
 _DRAIN_SECONDS = 0.5  # the end of the body comes with the reply's, as a rule; without it the connection is lost
 _CLOSE_SECONDS = 2.0
+_SLICE_BYTES = 2**16  # a thousand small events, some 50 ms of the event loop
 _FIELDS = (b"data:", b"event:", b":")  # with which events begin: some gateways stream under the name of JSON
 
 
@@ -51,15 +54,19 @@ class Building(Protocol):
 
 
 async def read_reply(
-    response: Response, reply: Building, lines: Lines, *, limit_bytes: int, errors: ErrorTranslator
+    response: Response, reply: Building, lines: Lines, *, emit: Emit, limit_bytes: int, errors: ErrorTranslator
 ) -> None:
     """Feed the body's events to `reply`, or the whole body where the server did not stream; then close `response`.
+
+    Whatever comes is a `SignOfLife` for `emit`, comments and pings included: only a server that is there sends them.
+    Much that comes at once is read in slices, between which others have their turn.
 
     Under cancellation, and where reading fails, the connection is closed at once; after a whole reply what is left of
     the body is read for half a second, so that the connection can be used again. Raises what `reply` raises, what the
     HTTP library raises, and `ProviderRejected`, `ProviderUnavailable` and `ReplyTooLarge` for the body as such.
     """
-    pieces = response.aiter_bytes()
+    body = response.aiter_bytes()
+    pieces: AsyncIterator[bytes] = _Slices(body, emit)
     try:
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/html":
@@ -70,7 +77,32 @@ async def read_reply(
         else:
             await _events(begun, pieces, reply, lines)
     finally:
-        await leave(response, pieces)
+        await leave(response, body)
+
+
+class _Slices:
+    """A body in pieces of a bounded size. No generator: one that is left half way would have to be closed."""
+
+    __slots__ = ("_at", "_body", "_emit", "_piece")
+
+    def __init__(self, body: AsyncIterator[bytes], emit: Emit) -> None:
+        self._body = body
+        self._emit = emit
+        self._piece = b""
+        self._at = 0
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._at < len(self._piece):
+            await anyio.lowlevel.checkpoint()
+        else:
+            self._piece, self._at = await self._body.__anext__(), 0
+            self._emit(SignOfLife())
+        start = self._at
+        self._at += _SLICE_BYTES
+        return self._piece[start : self._at]
 
 
 async def leave(response: Response, pieces: AsyncIterator[bytes]) -> None:

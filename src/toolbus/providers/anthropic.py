@@ -181,7 +181,7 @@ class AnthropicProvider:
         )
         reply = MessageBuilder(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
         try:
-            await self._whole_turn(body, reply)
+            await self._whole_turn(body, reply, emit)
         except ProviderError as exc:
             judged = self._refused.judged(request, exc)
             if judged is exc:
@@ -245,7 +245,7 @@ class AnthropicProvider:
 
     # --------------------------------------------------------------------------------------------- asking
 
-    async def _whole_turn(self, body: dict[str, Any], reply: MessageBuilder) -> None:
+    async def _whole_turn(self, body: dict[str, Any], reply: MessageBuilder, emit: Emit) -> None:
         messages = body["messages"]
         for _ in range(_MOST_PAUSES + 1):
             try:
@@ -253,7 +253,7 @@ class AnthropicProvider:
             except UnicodeEncodeError:
                 response = await self._post(without_half_characters(body))
             lines = EventLines(self._max_reply_bytes, self._errors)
-            await read_reply(response, reply, lines, limit_bytes=self._max_reply_bytes, errors=self._errors)
+            await read_reply(response, reply, lines, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
             if not reply.paused:
                 return
             body = {**body, "messages": [*messages, {"role": "assistant", "content": reply.so_far()}]}

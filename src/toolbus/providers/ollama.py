@@ -155,7 +155,7 @@ class OllamaProvider:
         try:
             response = await self._answer(_encoded(body))
             lines = JsonLines(self._max_reply_bytes, self._errors)
-            await read_reply(response, reply, lines, limit_bytes=self._max_reply_bytes, errors=self._errors)
+            await read_reply(response, reply, lines, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
         except ProviderError as exc:
             judged = self._refused.judged(request, exc)
             if judged is exc:

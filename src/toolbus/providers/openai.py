@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import ConfigurationError, MissingExtra, ProviderError, ToolbusError
-from ..messages import AssistantMessage, without_images
+from ..messages import without_images
 from ..network import check_allowed
-from ..protocols import Emit, ModelReply, ModelRequest, NativeOutput, TextPiece
+from ..protocols import MAX_REPLY_CALLS, Emit, ModelReply, ModelRequest, NativeOutput
 from ._calls_in_text import HeldText
 from ._clients import Clients
-from ._native_output import RefusedSchemas, invalid_json
+from ._failed_generation import FailedGeneration
+from ._native_output import RefusedSchemas
 from ._openai_errors import OpenAIErrors, ResponsesErrors
 from ._openai_request import request_body, speaks_for_openai
 from ._openai_stream import ReplyBuilder
@@ -37,6 +38,7 @@ from ._responses_request import reasons, response_body
 from ._responses_stream import ResponseBuilder, most_event_bytes
 from ._sse import EventLines
 from ._text import without_half_characters
+from ._wrapped_calls import Unwrapping
 
 if TYPE_CHECKING:
     import httpx2
@@ -203,23 +205,45 @@ class OpenAIProvider:
         Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered, and
         `ApplicationError` when the `api_key` callable fails. Of the contract's, `ContextOverflow` means that the server
         found the transcript too long, `ContentFiltered` that it refused what is in it, and `NativeOutputUnsupported`
-        that it does not take the output's schema. A reply that was withheld,
-        or refused without a word, is empty and says so by its `finish_reason`: it has been paid for.
+        that it does not take the output's schema. A reply that was withheld, or refused without a word, is empty and
+        says so by its `finish_reason`: it has been paid for. A call that the server could not read (Groq's
+        `tool_use_failed`) is in the reply as the model wrote it, for the turn machine to refuse, and so is the text of
+        an answer that is no JSON of the schema; `ProviderRejected` is raised too for a call that is no function's.
         """
         check_allowed(self.vendor, self._errors.where)
         body = self._body(request)
         offered = {tool.name for tool in request.tools} if request.settings.tool_choice != "none" else set[str]()
-        held = HeldText(emit, offered) if self._calls_in_text and offered else None
-        reply = self._builder(held or emit)
-        limit_bytes = self._max_reply_bytes
-        line_bytes = limit_bytes if self._api == "chat" else most_event_bytes(limit_bytes)
+        unwrapping = Unwrapping(emit, offered) if offered else None
+        held = HeldText(unwrapping or emit, offered) if self._calls_in_text and offered else None
+        told = held or unwrapping or emit
+        reply = self._builder(told)
+        try:
+            await self._read(request, body, reply, emit)
+        except FailedGeneration as exc:
+            if (meant := exc.reply(reply.said, model=self._model, emit=told, offered=offered)) is None:
+                raise
+            whole = meant
+        else:
+            whole = reply.finish()
+        whole = held.settle(whole) if held else whole
+        whole = unwrapping.settle(whole) if unwrapping else whole
+        if len(whole.message.tool_calls) > MAX_REPLY_CALLS:
+            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
+        return whole
+
+    async def _read(
+        self, request: ModelRequest, body: dict[str, Any], reply: ReplyBuilder | ResponseBuilder, emit: Emit
+    ) -> None:
+        limit_bytes = self._max_reply_bytes if self._api == "chat" else most_event_bytes(self._max_reply_bytes)
         try:
             try:
                 response = await self._post(body)
             except UnicodeEncodeError:
                 response = await self._post(without_half_characters(body))
-            lines = EventLines(line_bytes, self._errors)
-            await read_reply(response, reply, lines, limit_bytes=line_bytes, errors=self._errors)
+            lines = EventLines(limit_bytes, self._errors)
+            await read_reply(response, reply, lines, emit=emit, limit_bytes=limit_bytes, errors=self._errors)
+        except FailedGeneration:  # of the model, not of the schema
+            raise
         except ProviderError as exc:
             judged = self._refused.judged(request, exc)
             if judged is exc:
@@ -229,15 +253,13 @@ class OpenAIProvider:
             raise
         except Exception as exc:
             # Also what the emit function raises comes by here, and goes on as it is.
-            if (written := invalid_json(getattr(exc, "body", None))) is not None:
-                return self._as_written(written, emit)
             found = self._errors.translate(exc)
             if found is None:
                 raise
-            error, cause = self._refused.judged(request, found), exc
+            model_failed = isinstance(found, FailedGeneration)
+            error, cause = found if model_failed else self._refused.judged(request, found), exc
         else:
-            whole = reply.finish()
-            return held.settle(whole) if held else whole
+            return
         # Raised out here, so that no context hangs on to an SDK error that quotes a key.
         raise error from (None if self._errors.tells(cause) else cause)
 
@@ -267,14 +289,6 @@ class OpenAIProvider:
     def _builder(self, emit: Emit) -> ReplyBuilder | ResponseBuilder:
         kind = ResponseBuilder if self._api == "responses" else ReplyBuilder
         return kind(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
-
-    def _as_written(self, written: str, emit: Emit) -> ModelReply:
-        """The reply of which the server only says that it is no JSON of the output's schema."""
-        if written:
-            emit(TextPiece(written))
-        return ModelReply(
-            message=AssistantMessage(text=written), finish_reason="stop", vendor=self.vendor, model=self._model
-        )
 
     async def aclose(self) -> None:
         """Close the connections that were opened in this event loop; a client that was given stays open. Idempotent.
