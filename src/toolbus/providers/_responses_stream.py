@@ -59,8 +59,8 @@ _DONE: Mapping[str, tuple[_Part, str]] = {
 
 
 def most_event_bytes(limit_bytes: int) -> int:
-    """What one event may have, and what all finished items may have together, of a reply within `limit_bytes`."""
-    return 2 * limit_bytes + _ECHO_BYTES
+    """What one event may have, of a reply within `limit_bytes`."""
+    return limit_bytes + _ECHO_BYTES
 
 
 class _Item:
@@ -314,7 +314,7 @@ class ResponseBuilder:
 
     def _keep(self, size: int) -> None:
         self._item_bytes += size
-        if self._item_bytes > most_event_bytes(self._limit_bytes):
+        if self._item_bytes > 2 * most_event_bytes(self._limit_bytes):  # each is begun, and then finished
             raise self._errors.too_large(self._limit_bytes)
 
     # --------------------------------------------------------------------------------------------- the end
