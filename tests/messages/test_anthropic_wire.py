@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from wire_strategies import result_parts, transcripts
 
+from toolbus.core.transcript import validate
 from toolbus.errors import InvalidHistory
 from toolbus.messages import (
     AssistantMessage,
@@ -403,3 +404,37 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_index(wire: Any, prob
 def test_one_message_is_not_taken_for_an_empty_conversation() -> None:
     with pytest.raises(InvalidHistory, match="a dictionary without messages; give a list of them"):
         from_anthropic({"role": "user", "content": "hi"})
+
+
+@pytest.mark.guarantee("G08")
+def test_messages_of_the_assistant_in_a_row_are_one_reply_as_for_the_api() -> None:
+    wire = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "Let me look."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "a", "input": {}}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t2", "name": "b", "input": {"n": 1}}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "one"},
+                {"type": "tool_result", "tool_use_id": "t2", "content": "two"},
+            ],
+        },
+        {"role": "assistant", "content": "Done"},
+        {"role": "assistant", "content": "."},
+    ]
+    found = from_anthropic(wire)
+    validate(found)
+    assert [each.role for each in found] == ["user", "assistant", "tool", "tool", "assistant"]
+    reply = found[1]
+    assert isinstance(reply, AssistantMessage)
+    assert (reply.text, [call.name for call in reply.tool_calls]) == ("Let me look.", ["a", "b"])
+    assert reply.vendor_data is None
+    assert [each.text for each in found[4:] if isinstance(each, AssistantMessage)] == ["Done."]
+
+
+def test_what_is_wrong_in_a_row_of_messages_is_told_with_its_own_index() -> None:
+    with pytest.raises(InvalidHistory, match=r"history\[1\]: a tool_use's name must be text"):
+        from_anthropic(
+            [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": [{"type": "tool_use", "name": 3}]}]
+        )

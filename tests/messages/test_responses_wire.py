@@ -383,3 +383,13 @@ def test_arguments_may_be_an_object_and_a_result_without_a_call_keeps_its_name()
     assert from_openai_responses([orphan]) == [
         ToolMessage(call_id="x", name="g", content='{"ok":false}', is_error=True)
     ]
+
+
+@pytest.mark.guarantee("G08")
+def test_every_message_of_the_assistant_says_that_it_is_one_as_llama_cpp_wants_it() -> None:
+    kept = from_openai_responses(
+        [{"role": "assistant", "id": "m_1", "content": [{"type": "output_text", "text": "a"}]}]
+    )
+    others = [AssistantMessage(text="b", vendor_data={"anthropic": {"content": []}}), AssistantMessage(text="")]
+    for item in to_openai_responses([*kept, *others]):
+        assert (item["type"], item["role"]) == ("message", "assistant")

@@ -202,3 +202,16 @@ def test_all_that_a_reply_holds_counts_for_its_size(grow: dict[str, Any]) -> Non
         read(*[grow] * 200, LAST, limit_bytes=150)
     if "tool_calls" not in grow["message"]:
         read(*[grow] * 7, LAST, limit_bytes=150)
+
+
+@pytest.mark.parametrize(
+    ("counts", "usage"),
+    [
+        ({"prompt_eval_count": 948, "prompt_eval_cached_count": 900}, Usage(input_tokens=948, cached_tokens=900)),
+        ({"prompt_eval_count": 948, "prompt_eval_cached_count": 0}, Usage(input_tokens=948)),
+        ({"prompt_eval_count": 48, "prompt_eval_cached_count": 900}, Usage(input_tokens=900, cached_tokens=900)),
+        ({"prompt_eval_count": 48, "prompt_eval_cached_count": None}, Usage(input_tokens=48)),
+    ],
+)
+def test_tokens_of_the_prompt_that_were_in_the_cache_are_counted_among_it(counts: dict[str, Any], usage: Usage) -> None:
+    assert read({"message": {"content": "hi"}, "done": True, "done_reason": "stop", **counts}).usage == usage

@@ -229,18 +229,19 @@ def test_items_that_are_no_calls_are_bounded() -> None:
         read("responses", frames)
 
 
-@pytest.mark.parametrize(
-    ("wire", "frame"),
-    [
-        ("openai", lambda number: chat({"index": number % 900, "id": f"{number}", f"x{number}": "y" * 10_000})),
-        ("openai", lambda number: chat({"index": number, "function": {"name": "n" * 20_000}})),
-        ("openai", lambda number: chat({"index": number, "id": "i" * 20_000, "function": {"name": "f"}})),
-        ("responses", lambda number: item(number, {"type": "web_search_call", "query": "q" * 20_000}, kind="added")),
-        ("responses", lambda number: item(number, {"type": "reasoning", "encrypted_content": "e" * 20_000})),
-        ("anthropic", lambda number: begin(number, {"type": "redacted_thinking", "data": "d" * 20_000})),
-        ("ollama", lambda number: {"message": {"tool_calls": [{"id": "i" * 20_000, "function": {"name": "f"}}]}}),
-    ],
-)  # fmt: skip
+LONG = "y" * 20_000
+LARGE: list[tuple[str, Callable[[int], Frame]]] = [
+    ("openai", lambda number: chat({"index": number % 900, "id": f"{number}", f"x{number}": LONG})),
+    ("openai", lambda number: chat({"index": number, "function": {"name": LONG}})),
+    ("openai", lambda number: chat({"index": number, "id": LONG, "function": {"name": "f"}})),
+    ("responses", lambda number: item(number, {"type": "web_search_call", "query": LONG}, kind="added")),
+    ("responses", lambda number: item(number, {"type": "reasoning", "encrypted_content": LONG})),
+    ("anthropic", lambda number: begin(number, {"type": "redacted_thinking", "data": LONG})),
+    ("ollama", lambda _: {"message": {"tool_calls": [{"id": LONG, "function": {"name": "f"}}]}}),
+]
+
+
+@pytest.mark.parametrize(("wire", "frame"), LARGE)
 def test_what_is_kept_of_a_reply_counts_whatever_its_name(wire: str, frame: Callable[[int], Frame]) -> None:
     reply = builder(wire)
     tracemalloc.start()
@@ -405,7 +406,7 @@ def test_a_stream_takes_time_by_its_length(wire: str, frames: Callable[[int], li
 
 
 def test_the_last_event_is_compared_with_what_came_in_time_by_its_length() -> None:
-    output = [{"type": "reasoning", "id": f"rs_{number}", "summary": []} for number in range(8_000)]
+    output: list[Frame] = [{"type": "reasoning", "id": f"rs_{number}", "summary": []} for number in range(8_000)]
     frames = [orjson.dumps(item(place, each)) for place, each in enumerate(output)]
     last = orjson.dumps(completed(*output[::-1]))
 
@@ -438,7 +439,7 @@ def whole_bodies() -> Iterator[tuple[str, Any]]:
     yield "openai", {"choices": [{"message": {"tool_calls": [chat_call(number) for number in range(1_001)]}}]}
     yield "responses", {"status": "completed", "output": [function_call(number) for number in range(1_001)]}
     yield "anthropic", {"content": [use(f"toolu_{number}") for number in range(1_001)], "stop_reason": "tool_use"}
-    calls = [{"function": {"name": "f", "arguments": {}}}] * 1_001
+    calls: list[Frame] = [{"function": {"name": "f", "arguments": {}}}] * 1_001
     yield "ollama", {"message": {"tool_calls": calls}, "done": True}
 
 
