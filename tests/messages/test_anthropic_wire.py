@@ -408,7 +408,7 @@ def test_one_message_is_not_taken_for_an_empty_conversation() -> None:
 
 @pytest.mark.guarantee("G08")
 def test_messages_of_the_assistant_in_a_row_are_one_reply_as_for_the_api() -> None:
-    wire = [
+    wire: list[dict[str, Any]] = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "Let me look."},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "a", "input": {}}]},

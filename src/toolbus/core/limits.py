@@ -35,7 +35,8 @@ class Limits:
     tool_timeout_seconds: one call of a tool, from its request, waiting for a free worker included.
     model_timeout_seconds: one call of the model, from its start to the reply's end.
     approval_timeout_seconds: a person's decision on one call, from its question; then the call is `denied`.
-    stream_idle_seconds: a stream that has begun and stands still (kept within a tenth).
+    stream_idle_seconds: a stream that has begun and in which nothing comes any more (kept within a tenth). It begins
+        with the first piece of the reply; from then on work of a server's own tools, pings and comments count too.
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
     max_facts: facts of the request, which are what a journal keeps of it; and
     max_journal_bytes: what they take there, as the store counts it. A sub-request's are not kept, and not counted.
