@@ -19,7 +19,7 @@ from .scheduling import Flight
 from .secrecy import vault_of
 
 if TYPE_CHECKING:
-    from .execution import Failure
+    from .failures import Failure
     from .reports import Reports
     from .scheduling import Job
     from .tools import Tool

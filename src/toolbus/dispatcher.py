@@ -14,7 +14,7 @@ import inspect
 import math
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +25,10 @@ import anyio.lowlevel
 from .caching import ResultCache
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallRequested
-from .execution import (
-    Failure,
-    ThreadRun,
-    classify,
-    in_context,
-    is_being_cancelled,
-    is_cancellation,
-    is_keyboard_interrupt,
-)
+from .execution import NotBegun, ThreadRun, in_context, is_being_cancelled
+from .failures import Failure, classify, is_a, is_cancellation, keyboard_interrupt_of, leaves_of
 from .interceptors import screened, screens_results
+from .left_open import StrandedTasks, raise_elsewhere
 from .overdue import Overdue
 from .processes import run_in_process
 from .reports import Reports, as_sent
@@ -43,7 +37,7 @@ from .retries import retry_delay
 from .scheduling import Job, Schedule
 from .secrecy import delivered
 from .tools import Tool, ToolContext, ToolRegistry
-from .workers import Worker, WorkerPool
+from .workers import Then, Worker, WorkerPool
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -64,7 +58,8 @@ class DispatcherStatistics:
     `outside` those that hold none while they wait for a child request. `processes` are those in which handlers run;
     idle ones are kept for later calls, and not counted. `cached` is how many results are kept, `cache_hits` how many
     calls were answered with another call's result. `overdue` names the tools of handlers that were cancelled and still
-    run, and of threads that were given up.
+    run, and of threads that were given up. `stranded` are the tasks in which a tool has left a cancel scope or a task
+    group open.
     """
 
     running: int
@@ -81,6 +76,7 @@ class DispatcherStatistics:
     cached: int
     cache_hits: int
     overdue: tuple[str, ...]
+    stranded: int
 
 
 class ToolDispatcher:
@@ -114,7 +110,8 @@ class ToolDispatcher:
     how they end is told where the request goes on.
 
     A handler runs in the context (`contextvars`) of the session that asked. Whatever it raises, `SystemExit` included,
-    becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass.
+    becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass. One that leaves a cancel scope
+    or a task group open is named in the log, and its task takes no other call: see `toolbus.left_open`.
     """
 
     def __init__(
@@ -142,7 +139,8 @@ class ToolDispatcher:
         self._reports = Reports(bus)
         self._cache = ResultCache(self._reports, self._now)
         ready: deque[Job] = deque()
-        self._workers = WorkerPool[Job](ready, self._perform, self._give_up, self._start)
+        self._stranded = StrandedTasks()
+        self._workers = WorkerPool[Job](ready, self._perform, self._give_up, self._start, self._stranded.stay)
         self._schedule = Schedule(max_concurrency, max_threads, max_processes, ready, self._workers.call)
         self._overdue = Overdue(grace_seconds, self._start)
         self._retrying = 0
@@ -156,8 +154,7 @@ class ToolDispatcher:
         self._bus.bind()
         self._token = anyio.lowlevel.current_token()
         self._context = contextvars.copy_context()
-        self._group = anyio.create_task_group()
-        await self._group.__aenter__()
+        self._group = await self._stranded.open()
         self._workers.is_open = True
         self._reports.is_closing = False
         self._overdue.open()
@@ -176,7 +173,7 @@ class ToolDispatcher:
         self._overdue.close(self._workers.running())
         group.cancel_scope.cancel()
         try:
-            await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
+            await self._stranded.leave()
         finally:
             self._workers.close()
             self._group = None
@@ -244,9 +241,9 @@ class ToolDispatcher:
         self._context.copy().run(self._group.start_soon, function, *args)
 
     def _give_up(self, job: Job) -> None:
-        """End a call that has its places, but will not begin: it is settled, or the dispatcher is cancelled."""
+        """End a call that has its places, but will not begin: it is settled or will be, or this is cancelled."""
         self._overdue.discard(job)
-        if not job.settled:
+        if not (job.settled or job.stops):
             self._go_down()
             self._fail(job, Failure("cancelled", _CLOSED))
         self._schedule.leave(job)
@@ -258,31 +255,47 @@ class ToolDispatcher:
             if self._on_cancelled is not None:
                 self._on_cancelled()
 
-    async def _perform(self, job: Job, worker: Worker) -> bool:
-        """Run one call and publish its end. False when the worker has to end, too."""
-        if job.settled:  # between its admission and now
+    async def _perform(self, job: Job, worker: Worker) -> Then:
+        """Run one call and publish its end. Returns what the worker does then; raises what is the host's to handle."""
+        view = job.view
+        if job.settled or (view is not None and view.stops):  # between its admission and now
             self._give_up(job)
-            return True
+            return "next"
         job.worker = worker
         job.started_at = self._bus.clock()
         self._reports.started(job)
+        worker.scope = scope = anyio.CancelScope()
+        scope.__enter__()  # by hand, as it is not left where trio's task groups are open
+        screens, rendered, failed = False, None, None
         try:
             value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
             rendered = self._rendered(job, value)
-            screens = job.view is not None and bool(job.view.interceptors) and self._screens(job)
+            screens = view is not None and bool(view.interceptors) and self._screens(job)
             if screens and not job.settled:
                 rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
         except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
-            return self._on_exception(job, worker, exc)
+            failed = exc
+        left_open = worker.trio_task is not None and bool(worker.trio_task.child_nurseries)
+        if not left_open:
+            try:
+                scope.__exit__(None, None, None)
+            except RuntimeError:  # another scope is open inside of it
+                left_open = True
+        try:
+            if left_open:
+                self._reports.left_open(job)
+            if failed is not None:
+                return self._on_exception(job, scope, failed, left_open=left_open)
         finally:
             if job.run is None and self._overdue.jobs:
                 self._overdue.discard(job)
             self._schedule.leave(job, thread_goes_on=job.run is not None)
+        assert rendered is not None
         if screens and job.settled:
             self._start(self._complete_late, job, rendered)
         else:
             self._complete(job, rendered)
-        return True
+        return "stay" if left_open else "end" if scope.cancel_called else "next"
 
     def _rendered(self, job: Job, value: Any) -> Rendered:
         """What a handler gave, as it is to be sent; whole for the cache, since each request may want its own part."""
@@ -299,9 +312,15 @@ class ToolDispatcher:
 
     async def _complete_late(self, job: Job, rendered: Rendered) -> None:
         """Tell a result that came too late, as the request's interceptors leave it. In a task of its own."""
+        told = functools.partial(self._reports.left_open, job)
+        await self._stranded.contain(told, self._screen_late, job, rendered)
+
+    async def _screen_late(self, job: Job, rendered: Rendered) -> None:
         try:
             self._complete(job, await in_context(job.context, self._screened(job, rendered), _nothing))
-        except Exception as exc:  # the application's code; the task is the dispatcher's
+        except BaseException as exc:  # the application's code; the task is the dispatcher's
+            if is_being_cancelled() or keyboard_interrupt_of(exc):
+                raise
             self._fail(job, classify(exc), exc)
 
     async def _attempt(self, job: Job) -> Any:
@@ -332,6 +351,8 @@ class ToolDispatcher:
                 await anyio.sleep(delay)
             finally:
                 self._retrying -= 1
+            if job.stops:
+                raise NotBegun
             job.attempt += 1
             self._reports.started(job)
 
@@ -340,7 +361,7 @@ class ToolDispatcher:
             with contextlib.suppress(anyio.RunFinishedError):  # the loop is gone: nobody is left to tell
                 anyio.from_thread.run_sync(self._on_late_thread, job, value, error, token=self._token)
 
-        run = ThreadRun(call, on_late)
+        run = ThreadRun(call, lambda: not job.stops, on_late)
         try:
             value = await run.wait()
         except anyio.get_cancelled_exc_class():
@@ -371,43 +392,41 @@ class ToolDispatcher:
         if error is not None:
             self._fail(job, classify(error), error)
 
-    def _on_exception(self, job: Job, worker: Worker, exc: BaseException) -> bool:
-        """Tell how a handler failed. Returns whether the worker may go on; raises what is the host's to handle."""
-        cancelled = is_cancellation(exc)
-        if cancelled and worker.scope.cancel_called and job.settled:
-            raise exc  # as asked; the worker's scope takes it
-        if not job.settled and (is_being_cancelled() or is_keyboard_interrupt(exc)):
+    def _on_exception(self, job: Job, scope: anyio.CancelScope, exc: BaseException, *, left_open: bool) -> Then:
+        """Publish how a handler failed. Returns what the worker does then; raises what is the host's to handle."""
+        then: Then = "stay" if left_open else "end" if scope.cancel_called else "next"
+        if is_a(exc, NotBegun):
+            job.worker = None
+            return then
+        cancelled, interrupt = is_cancellation(exc), keyboard_interrupt_of(exc)
+        if cancelled and scope.cancel_called and job.settled:
+            return then  # as asked
+        # In a scope that was left open, a cancellation of that scope cannot be told from the host's.
+        by_host = not left_open and is_being_cancelled()
+        if not job.settled and (by_host or interrupt is not None):
             self._go_down()
-        if cancelled and is_being_cancelled():
+        if cancelled and by_host:
             self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
-            raise exc
+            raise next(leaves_of(exc))
         if cancelled:
             # A stray one cannot be told from that of a loop which shuts down: either way this task ends. Such a loop
             # cancels all tasks before any of them runs, so the task behind this one comes after its request's.
             self._start(self._end_astray, job, exc)
-            return False
+            return "stay" if left_open else "end"
         self._fail(job, classify(exc), exc)
-        if is_keyboard_interrupt(exc):
-            raise exc
-        return True
+        if interrupt is None:
+            return then
+        if left_open:  # nothing that this task raises would arrive
+            self._start(raise_elsewhere, interrupt)
+            return then
+        raise interrupt
 
     async def _end_astray(self, job: Job, exc: BaseException) -> None:
         self._overdue.discard(job)  # it may have been settled since its handler ended
         if not job.settled:
-            self._fail(job, classify(exc), exc)
-
-    @contextlib.asynccontextmanager
-    async def _outside(self, job: Job) -> AsyncGenerator[None]:
-        """Let a handler wait in this block for calls that may need its places, as those of a child request.
-
-        Otherwise as many handlers as there are places could wait for ever for what has no place to run. The handler
-        goes on behind those who wait for a place already. Cancelled as the handler is; see `Schedule.step_in`.
-        """
-        self._schedule.step_out(job)
-        try:
-            yield
-        finally:
-            await self._schedule.step_in(job)
+            if by_host := is_being_cancelled():
+                self._go_down()
+            self._fail(job, Failure("cancelled", _CLOSED, unknown=True) if by_host else classify(exc), exc)
 
     def _tool_context(self, job: Job) -> ToolContext[Any]:
         request, view = job.request, job.view
@@ -416,7 +435,7 @@ class ToolDispatcher:
             if view is None:
                 raise NotRunning("the request that called does not run in this process")
             child = view.child(request.call_id, prompt, **options)
-            async with self._outside(job):
+            async with self._schedule.stepped_out(job):
                 try:
                     return await child.run()
                 finally:
@@ -470,6 +489,7 @@ class ToolDispatcher:
             cached=len(self._cache),
             cache_hits=self._cache.hits,
             overdue=tuple(job.tool.name for job in self._overdue),
+            stranded=len(self._stranded),
         )
 
 

@@ -1,37 +1,22 @@
-"""How one handler is run: in its caller's context, in a thread that may be given up, with failures put into words.
+"""How one handler is run: in its caller's context, or in a thread that may be given up.
 
 Knows anyio and no bus; `toolbus.dispatcher` decides when and reports.
 """
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import math
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from .errors import Denied, InvalidArguments, ToolError, ToolRetry, UnserialisableResult
-from .events import FailureReason
-from .results import clean
-
-__all__ = [
-    "Failure",
-    "ReportedFailure",
-    "ThreadRun",
-    "classify",
-    "in_context",
-    "is_being_cancelled",
-    "is_cancellation",
-    "is_keyboard_interrupt",
-    "leaves_of",
-]
+__all__ = ["NotBegun", "ThreadRun", "in_context", "is_being_cancelled"]
 
 _NO_LIMIT = math.inf
 
@@ -59,16 +44,26 @@ def in_context(
         return stop.value
 
 
+class NotBegun(BaseException):
+    """A handler may not begin any more, and has not. It is no failure: whoever said so answers the call."""
+
+
 class ThreadRun:
     """One sync handler in a thread. The waiter may give it up; the thread tells `on_late` when it ends after that.
 
-    `on_late(value, error)` is called in the thread.
+    `may_begin()` is called in the thread, right before the handler is, and `on_late(value, error)` is called there too.
     """
 
-    __slots__ = ("_abandoned", "_began", "_call", "_ended", "_lock", "_on_late")
+    __slots__ = ("_abandoned", "_began", "_call", "_ended", "_lock", "_may_begin", "_on_late")
 
-    def __init__(self, call: Callable[[], Any], on_late: Callable[[Any, BaseException | None], None]) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        may_begin: Callable[[], bool],
+        on_late: Callable[[Any, BaseException | None], None],
+    ) -> None:
         self._call = call
+        self._may_begin = may_begin
         self._on_late = on_late
         self._lock = threading.Lock()
         self._began = False
@@ -76,7 +71,7 @@ class ThreadRun:
         self._abandoned = False
 
     async def wait(self) -> Any:
-        """The handler's value. When cancelled, gives the thread up at once."""
+        """The handler's value. When cancelled, gives the thread up at once. Raises `NotBegun` if it may not begin."""
         # anyio's own limiter counts waiters and would free a place too early, so it gets one without a bound.
         limiter = anyio.CapacityLimiter(_NO_LIMIT)
         await anyio.lowlevel.checkpoint_if_cancelled()  # trio begins a thread all the same
@@ -96,6 +91,8 @@ class ThreadRun:
         with self._lock:
             if self._abandoned:  # while it waited for a thread
                 return None, None
+            if not self._may_begin():
+                return None, NotBegun()
             self._began = True
         value: Any = None
         error: BaseException | None = None
@@ -109,93 +106,6 @@ class ThreadRun:
         if late:
             self._on_late(value, error)
         return value, error
-
-
-class Failure:
-    """A handler's exception in words. `shown` is whether the text is the author's own, for the model.
-
-    `unknown` is whether the tool may have had its effect all the same.
-    """
-
-    __slots__ = ("error", "reason", "retryable", "shown", "unknown")
-
-    def __init__(
-        self,
-        reason: FailureReason,
-        error: str,
-        *,
-        retryable: bool = False,
-        shown: bool = True,
-        unknown: bool = False,
-    ) -> None:
-        self.reason: FailureReason = reason
-        self.error = error
-        self.retryable = retryable
-        self.shown = shown
-        self.unknown = unknown
-
-
-class ReportedFailure(Exception):
-    """A handler failed elsewhere, and all that is known of it is this. The text is for the log."""
-
-    def __init__(self, failure: Failure, text: str) -> None:
-        super().__init__(text)
-        self.failure = failure
-
-
-def leaves_of(exc: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, of any depth; of any other exception itself."""
-    if isinstance(exc, BaseExceptionGroup):
-        for each in cast("BaseExceptionGroup[BaseException]", exc).exceptions:
-            yield from leaves_of(each)
-    else:
-        yield exc
-
-
-def classify(exc: BaseException) -> Failure:
-    """What the model is told of `exc`: the text of a `ToolError`, and a generic sentence of anything else."""
-    while isinstance(exc, BaseExceptionGroup):  # a handler's own task group
-        inner = cast("BaseExceptionGroup[BaseException]", exc).exceptions
-        if len(inner) != 1:
-            break
-        exc = inner[0]
-    if isinstance(exc, ReportedFailure):
-        return exc.failure
-    with contextlib.suppress(Exception):  # its text may be code of the application's, which fails as well
-        if isinstance(exc, InvalidArguments):
-            return Failure("invalid_arguments", clean(str(exc)))
-        if isinstance(exc, Denied):
-            return Failure("denied", clean(str(exc)))
-        if isinstance(exc, ToolRetry):
-            return Failure("error", clean(str(exc)), retryable=True)
-        if isinstance(exc, (ToolError, UnserialisableResult)):
-            return Failure("error", clean(str(exc)))
-    if not isinstance(exc, Exception) and isinstance(exc, _cancelled_class()):
-        return Failure("error", "The tool was cancelled from within.", shown=False)
-    return Failure("error", "The tool failed with an internal error.", shown=False)
-
-
-def _cancelled_class() -> tuple[type[BaseException], ...]:
-    """The event loop's class of cancellations; none where no event loop runs, as in a tool's own process."""
-    try:
-        return (anyio.get_cancelled_exc_class(),)
-    except anyio.NoEventLoopError:
-        return ()
-
-
-def is_cancellation(exc: BaseException) -> bool:
-    """Whether `exc` is a cancellation and nothing else; trio's own nurseries raise groups of them."""
-    cancelled = anyio.get_cancelled_exc_class()
-    if isinstance(exc, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", exc).split(cancelled)[1] is None
-    return isinstance(exc, cancelled)
-
-
-def is_keyboard_interrupt(exc: BaseException) -> bool:
-    """Whether `exc` is a `KeyboardInterrupt`, or a group with one in it."""
-    if isinstance(exc, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", exc).subgroup(KeyboardInterrupt) is not None
-    return isinstance(exc, KeyboardInterrupt)
 
 
 def is_being_cancelled() -> bool:

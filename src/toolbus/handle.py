@@ -14,6 +14,7 @@ from .buffers import Overflow
 from .bus import EventBus
 from .core.limits import Limits
 from .core.output import OutputType
+from .core.reducer import ends_at_once
 from .core.state import Messages, TurnState
 from .errors import ConfigurationError, StoreError, ToolbusError
 from .events import (
@@ -27,8 +28,10 @@ from .events import (
     Spent,
     SteeringAdded,
     TextDelta,
+    ToolCallFailed,
 )
 from .inputs import shown
+from .logs import logger
 from .mailbox import Mailbox
 from .messages import Message
 from .outcome import RequestResult, result_from
@@ -54,7 +57,9 @@ class SessionHandle:
         "_accepted",
         "_bus",
         "_done",
+        "_has_left_open",
         "_is_accepted",
+        "_is_told",
         "_journal",
         "_late",
         "_mailbox",
@@ -70,6 +75,7 @@ class SessionHandle:
         "conversation_id",
         "request_id",
         "secrecy",
+        "stops",
     )
 
     def __init__(
@@ -85,6 +91,7 @@ class SessionHandle:
     ) -> None:
         self.request_id = state.request_id
         self.conversation_id = state.conversation_id
+        self.stops = False
         self._bus = bus
         self._state = state
         self.calls = state.open_calls  # by id, those that are not settled
@@ -94,6 +101,8 @@ class SessionHandle:
         self._mailbox: Mailbox | None = None
         self._result: RequestResult[Any] | None = None
         self._done: anyio.Event | None = None
+        self._has_left_open = False
+        self._is_told = False  # whether the ending is published
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
         self._journal = journal
@@ -238,6 +247,16 @@ class SessionHandle:
         if self._result is not None:
             self._result.journaled = whole
 
+    def note_left_open(self) -> None:
+        """Log once that other people's code has left something open in the request's task (`toolbus.left_open`)."""
+        if not self._has_left_open:
+            self._has_left_open = True
+            logger.error(
+                "a provider, an interceptor or a store has left a cancel scope or a task group open in the task of a "
+                "request; open a client in the application's lifespan, or with `async with` inside the method",
+                extra={"request_id": self.request_id, "conversation_id": self.conversation_id},
+            )
+
     def _accept(self) -> None:
         self._is_accepted = True
         if self._accepted is not None:
@@ -334,4 +353,10 @@ class SessionHandle:
             self._mailbox.publishes_facts = True
             self._mailbox.publishes_inputs = self._journal is not None
             self._mailbox.told = None if self.secrecy is None else self.secrecy.told
+            self._mailbox.on_trouble = self._on_trouble
         return self._mailbox
+
+    def _on_trouble(self, event: ToolCallFailed | CancelRequested) -> None:
+        """Take note, before the session has its turn, of what makes it give up the calls that are open."""
+        if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
+            self.stops = True

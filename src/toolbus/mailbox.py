@@ -20,9 +20,10 @@ class Mailbox:
     """A session's control path: the terminal events of its calls, and what people ask of it. Lossless, in order.
 
     Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
-    each event that comes in, at once and in the publisher's stack: it must only wake its session. `open_calls` is how
-    many calls wait for their terminal event; the bus counts them. `late` says what becomes of second results. `told`
-    gives an event that is published for the request without its secrets; None for a request that has none.
+    each event that comes in, at once and in the publisher's stack: it must only wake its session. `on_trouble` is
+    called in the same way with each failure of a call and each cancel. `open_calls` is how many calls wait for their
+    terminal event; the bus counts them. `late` says what becomes of second results. `told` gives an event that is
+    published for the request without its secrets; None for a request that has none.
 
     `publishes_facts` says that the owner is a session, which alone publishes the facts of its request. With
     `publishes_inputs` it broadcasts what is put here too, after its journal has it (G31): `unpublished` are the calls
@@ -36,6 +37,7 @@ class Mailbox:
         "_woken",
         "late",
         "on_put",
+        "on_trouble",
         "open_calls",
         "publishes_facts",
         "publishes_inputs",
@@ -51,6 +53,7 @@ class Mailbox:
         self.open_calls = 0
         self.late: LateResults = "event"
         self.on_put: Callable[[Event], object] | None = None
+        self.on_trouble: Callable[[ToolCallFailed | CancelRequested], object] | None = None
         self.told: Callable[[Event], Event] | None = None
         self.publishes_facts = False
         self.publishes_inputs = False
@@ -63,6 +66,8 @@ class Mailbox:
     def put(self, event: Event, cause: BaseException | None = None) -> None:
         """Put an event in and wake the session. Called by the bus."""
         self._items.append(bound(event) if isinstance(event, ApprovalDecided) else event)
+        if self.on_trouble is not None and isinstance(event, _TROUBLE):
+            self.on_trouble(event)
         if cause is not None and isinstance(event, ToolCallFailed):
             self._causes = {**(self._causes or {}), event.call_id: cause}
         if self._woken is not None:
@@ -136,6 +141,9 @@ class Mailbox:
             await self._woken.wait()
         finally:
             self._woken = None
+
+
+_TROUBLE = (ToolCallFailed, CancelRequested)
 
 
 def _is_asked(event: Event) -> bool:

@@ -22,7 +22,7 @@ import anyio
 
 from .errors import ConfigurationError
 from .events import Artifact
-from .execution import Failure, ReportedFailure, classify, leaves_of
+from .failures import Failure, ReportedFailure, classify, leaves_of
 from .messages import FilePart, ImagePart, Part
 from .results import Rendered, render
 from .tools import Tool

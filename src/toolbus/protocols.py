@@ -129,7 +129,11 @@ class CallView(Protocol):
 
 
 class RequestView(Protocol):
-    """What a handler may see of the request that it works for. Read-only; valid while the request runs."""
+    """What a handler may see of the request that it works for. Read-only; valid while the request runs.
+
+    `stops` is whether the request is about to give up the calls that are open, because it is cancelled or one of them
+    failed. No handler of it may begin from then on, even if its session has not had its turn yet.
+    """
 
     @property
     def request_id(self) -> str: ...
@@ -149,6 +153,8 @@ class RequestView(Protocol):
     def options(self) -> Mapping[str, Any]: ...
     @property
     def calls(self) -> Mapping[str, CallView]: ...
+    @property
+    def stops(self) -> bool: ...
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any: ...
 
 

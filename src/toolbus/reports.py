@@ -17,14 +17,14 @@ from .events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from .execution import is_cancellation
+from .failures import is_cancellation, log_exception
 from .records import maker
 from .results import Rendered, clean, with_summary, without_data
 from .secrecy import secrecy_of, with_references
 
 if TYPE_CHECKING:
     from .bus import EventBus
-    from .execution import Failure
+    from .failures import Failure
     from .scheduling import Job
 
 __all__ = ["Reports", "as_sent", "ids_of", "logger"]
@@ -53,14 +53,9 @@ class Reports:
 
     def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
         """An attempt failed, and another one follows after the wait. The cause goes to the log."""
-        logger.warning(
-            "tool %s failed in attempt %d and is tried again in %.2f s",
-            job.tool.name,
-            job.attempt,
-            delay_seconds,
-            exc_info=cause,
-            extra=ids_of(job.request),
-        )
+        message = "tool %s failed in attempt %d and is tried again in %.2f s"
+        words = job.tool.name, job.attempt, delay_seconds
+        log_exception(logger, logging.WARNING, message, *words, cause=cause, ids=ids_of(job.request))
         request = job.request
         if self._bus.wants(ToolCallRetrying, request.request_id):
             self._bus.publish(
@@ -112,7 +107,8 @@ class Reports:
     def failed(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
         """Answer the call with a failure. A `cause` whose words are not for the model goes to the log."""
         if cause is not None and not failure.shown:
-            logger.error("tool %s failed", job.tool.name, exc_info=cause, extra=ids_of(job.request))
+            name, ids = job.tool.name, ids_of(job.request)
+            log_exception(logger, logging.ERROR, "tool %s failed", name, cause=cause, ids=ids)
         late, now = job.settled, self._leave(job)
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
         if may_be_why and not late and getattr(job.view, "leaves", ""):
@@ -127,6 +123,15 @@ class Reports:
             spent=job.spent,
         )
         self._bus.publish(_told_late(job, event) if late else event, cause=cause)
+
+    def left_open(self, job: Job) -> None:
+        """The handler, or an interceptor of its result, has left a cancel scope or a task group open."""
+        logger.error(
+            "tool %s has left a cancel scope or a task group open in the task that ran it, so that task takes no other "
+            "call; open a client in the application's lifespan, or with `async with` inside the handler",
+            job.tool.name,
+            extra=ids_of(job.request),
+        )
 
     def refused(self, request: ToolCallRequested, failure: Failure) -> None:
         """Answer a call that nobody here has taken on."""
@@ -165,8 +170,9 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
     if tool.summarize is not None:
         try:
             return with_summary(rendered, tool.summarize)
-        except Exception:  # the application's code
-            logger.warning("summarize of tool %s failed", tool.name, exc_info=True, extra=ids_of(job.request))
+        except Exception as exc:  # the application's code
+            ids = ids_of(job.request)
+            log_exception(logger, logging.WARNING, "summarize of tool %s failed", tool.name, cause=exc, ids=ids)
             return rendered
     include = tool.include_data
     if include is None and view is not None and view.options:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .core.retry import backoff_seconds
 from .errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
-from .execution import leaves_of
+from .failures import is_a, leaves_of, log_exception
 from .processes import Kinds, ProcessFailure
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
 
     A `retry_on` function that raises counts as False, and is logged.
     """
-    if isinstance(exc, ProcessFailure):
-        return all(_is_retried(tool, each) for each in exc.kinds)
+    if is_a(exc, ProcessFailure):
+        return all(_is_retried(tool, each) for each in cast("ProcessFailure", exc).kinds)
     return all(_is_retried(tool, each) for each in leaves_of(exc))
 
 
@@ -53,16 +53,15 @@ def _is_retried(tool: Tool[..., Any], exc: BaseException | Kinds) -> bool:
         return not _is_a(exc, (ToolError,))
     if not callable(retry_on):
         return _is_a(exc, retry_on)
-    assert isinstance(exc, Exception), "tools refuse a function together with processes"
     try:
-        return bool(retry_on(exc))
-    except Exception:  # a fault in the rule must not hide the tool's own failure
-        _logger.exception("retry_on of tool %s failed", tool.name)
+        return bool(retry_on(cast("Exception", exc)))  # tools refuse a function together with processes
+    except Exception as failed:  # a fault in the rule must not hide the tool's own failure
+        log_exception(_logger, logging.ERROR, "retry_on of tool %s failed", tool.name, cause=failed, ids={})
         return False
 
 
 def _is_a(exc: BaseException | Kinds, kinds: tuple[type[BaseException], ...]) -> bool:
-    """`isinstance`; of an exception in another process by its classes' names."""
-    if isinstance(exc, BaseException):
-        return isinstance(exc, kinds)
-    return any((each.__module__, each.__qualname__) in exc for each in kinds)
+    """`is_a`; of an exception in another process by its classes' names."""
+    if issubclass(type(exc), BaseException):
+        return is_a(cast("BaseException", exc), kinds)
+    return any((each.__module__, each.__qualname__) in cast("Kinds", exc) for each in kinds)

@@ -25,6 +25,7 @@ from .errors import ConfigurationError, NotRunning
 from .events import ToolCallLate
 from .inputs import read_messages, read_prompt, shown, tool_registry
 from .keeping import Keeper, OnStoreFailure, keeper_of
+from .left_open import StrandedTasks
 from .messages import Message, PromptLike
 from .narrator import Narrator
 from .options import OnBusy, RequestOptions, SessionOptions, check_options, check_word, merged_options
@@ -131,6 +132,7 @@ class Runtime:
         self._sessions: dict[str, RequestSession] = {}
         self._unbegun: dict[str, Ticket] = {}  # of requests whose own task has not begun yet
         self._group: anyio.abc.TaskGroup | None = None
+        self._stranded = StrandedTasks()  # of that group
         self._closing = False
 
     # ------------------------------------------------------------------------------------------------- lifetime
@@ -148,8 +150,7 @@ class Runtime:
             if (opens := getattr(self.store, "open", None)) is not None:
                 await opens()  # so that its faults are told at the start
             self._parts = stack.pop_all()
-        self._group = anyio.create_task_group()
-        await self._group.__aenter__()
+        self._group = await self._stranded.open()
         if self._keeper is not None:
             self._keeping = anyio.CancelScope()
             self._group.start_soon(self._keep, self._keeper, self._keeping)
@@ -174,14 +175,14 @@ class Runtime:
             if self._keeping is not None:
                 self._keeping.cancel()
             try:
-                await self._leave(group)
+                await self._leave()
             finally:  # also when it is cancelled while handlers take their time to end
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._close_parts()
 
-    async def _leave(self, group: anyio.abc.TaskGroup) -> None:
+    async def _leave(self) -> None:
         try:
-            await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
+            await self._stranded.leave()
         finally:
             try:  # asyncio may have cancelled tasks before they began; their requests were asked to end
                 for request_id, ticket in list(self._unbegun.items()):
@@ -368,7 +369,7 @@ class Runtime:
         assert self._group is not None
         session.when_cancelled = "" if self._keeper is None else _CANCELLED
         self._unbegun[session.request_id] = ticket
-        self._group.start_soon(self._carry_out, session, ticket)
+        self._group.start_soon(self._stranded.contain, session.note_left_open, self._carry_out, session, ticket)
 
     def _check_usable(self, options: RequestOptions) -> None:
         check_options(options, RequestOptions, "a request")

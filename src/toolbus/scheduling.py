@@ -5,9 +5,10 @@ Knows a call, its tool and its gates. Starts no task, publishes nothing and keep
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -72,6 +73,11 @@ class Job:
         self.gates = gates
         self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
         self.key: Key = (request.request_id, request.call_id)
+
+    @property
+    def stops(self) -> bool:
+        """Whether no handler of its request may begin any more: the session is about to settle the call."""
+        return self.view is not None and self.view.stops
 
 
 class Flight:
@@ -212,6 +218,19 @@ class Schedule:
                     self._come_back(job)
                 else:
                     self._enter(job)
+
+    @contextlib.asynccontextmanager
+    async def stepped_out(self, job: Job) -> AsyncGenerator[None]:
+        """Let a handler wait in this block for calls that may need its places, as those of a child request.
+
+        Otherwise as many handlers as there are places could wait for ever for what has no place to run. The handler
+        continues after those who wait for a place already. Cancelled as the handler is; see `step_in`.
+        """
+        self.step_out(job)
+        try:
+            yield
+        finally:
+            await self.step_in(job)
 
     def _release(self, gates: tuple[Gate, ...]) -> None:
         for gate in gates:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
@@ -19,16 +20,7 @@ from .beginning import Beginning, Parent, Prepare, identified, new_state
 from .bus import EventBus
 from .core.output import OutputType
 from .core.state import MODEL, NEW
-from .core.turn import (
-    AwaitCalls,
-    CallModel,
-    Elapsed,
-    Input,
-    ModelFailed,
-    Resume,
-    advance,
-    pending,
-)
+from .core.turn import AwaitCalls, CallModel, Elapsed, Input, ModelFailed, Resume, advance, pending
 from .crash import settle_broken
 from .errors import ConfigurationError, LeaseLost, StoreUnavailable, ToolbusError
 from .events import (
@@ -282,6 +274,7 @@ class RequestSession(SessionHandle):
                 await mailbox.wait()
                 await self._step(mailbox.drain(), self._clock())
             else:
+                scope.deadline = math.inf  # where another scope was left open inside, this one cannot be left
                 return
 
     async def _on_fired(self, mailbox: Mailbox) -> None:
@@ -374,7 +367,7 @@ class RequestSession(SessionHandle):
                 if type(fact) in logged:
                     log_fact(fact, self._state.envelope(fact.at))
         ending = self._state.ending  # it is the last that is heard of the request
-        is_last = ending is not None and bool(own) and own[-1] is ending
+        is_last = self._is_told = ending is not None and bool(own) and own[-1] is ending
         try:
             self._bus.announce_all(own[:-1] if is_last else own)
             if self._status is not None or self._bus.wants(StatusChanged, self.request_id):
@@ -513,6 +506,9 @@ class RequestSession(SessionHandle):
 
     def _crash(self, exc: Exception) -> None:
         """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
+        if self._is_told and isinstance(exc, RuntimeError):  # of a scope of ours in which another one is open
+            self.note_left_open()
+            return
         if not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
             logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
         state = self._state
@@ -531,7 +527,7 @@ class RequestSession(SessionHandle):
         if self._journal is not None:  # else all of it was broadcast when it came
             self._refuse(mailbox.drain())
             self._bus.announce_all(mailbox.close())
-        mailbox.view = mailbox.told = None  # else the result would keep the session alive
+        mailbox.view = mailbox.told = mailbox.on_trouble = None  # else the result would keep the session alive
         error = self._error or self.beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error)
         if self.leaves:

@@ -8,27 +8,33 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import anyio
 
 from .execution import is_being_cancelled
+from .left_open import trio_task
 
-__all__ = ["Worker", "WorkerPool"]
+__all__ = ["Then", "Worker", "WorkerPool"]
 
 T = TypeVar("T")
 
 _MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked worker holds about 4 KiB.
 
 
-class Worker:
-    """A task that runs one call after the other. Its scope is how a call is cancelled; then the worker ends too."""
+Then: TypeAlias = Literal["next", "end", "stay"]
+"""What a worker does after a call: take the next one, end, or stay without taking any (`toolbus.left_open`)."""
 
-    __slots__ = ("coming", "job", "scope", "wake")
+
+class Worker:
+    """A task that runs one call after the other. `scope` is that of its newest call, which is cancelled by it."""
+
+    __slots__ = ("coming", "job", "scope", "trio_task", "wake")
 
     def __init__(self) -> None:
         self.job: Any = None  # what it runs now
         self.scope = anyio.CancelScope()
+        self.trio_task: Any = None
         self.wake = anyio.Event()
         self.coming = False  # it was called, and has not begun to take calls yet
 
@@ -36,23 +42,26 @@ class Worker:
 class WorkerPool(Generic[T]):
     """The workers of one dispatcher. They take what is in `ready`, in order.
 
-    `perform(job, worker)` runs one, and returns False when its worker has to end, too; `give_up(job)` ends one that is
-    ready when the host is cancelled; `start(function, worker)` starts a task. `idle` are those that wait to be called.
+    `perform(job, worker)` runs one, and returns what its worker does then; `give_up(job)` ends one that is ready when
+    the host is cancelled; `start(function, worker)` starts a task; `stay()` keeps the task of a worker that has to
+    stay. `idle` are those that wait to be called.
     """
 
-    __slots__ = ("_coming", "_give_up", "_perform", "_ready", "_start", "_workers", "idle", "is_open")
+    __slots__ = ("_coming", "_give_up", "_perform", "_ready", "_start", "_stay", "_workers", "idle", "is_open")
 
     def __init__(
         self,
         ready: deque[T],
-        perform: Callable[[T, Worker], Awaitable[bool]],
+        perform: Callable[[T, Worker], Awaitable[Then]],
         give_up: Callable[[T], None],
         start: Callable[..., Any],
+        stay: Callable[[], Awaitable[NoReturn]],
     ) -> None:
         self._ready = ready
         self._perform = perform
         self._give_up = give_up
         self._start = start
+        self._stay = stay
         self._coming = 0
         self._workers: set[Worker] = set()
         self.idle: list[Worker] = []
@@ -92,38 +101,44 @@ class WorkerPool(Generic[T]):
 
     async def _work(self, worker: Worker) -> None:
         self._workers.add(worker)
+        worker.trio_task = trio_task()
+        stays = False
         try:
-            with worker.scope:
-                await self._take_calls(worker)
+            stays = await self._take_calls(worker)
         finally:
             self._workers.discard(worker)
-            self._retire(worker)
+            self._retire(worker, is_host_cancelled=not stays and is_being_cancelled())
+        if stays:
+            await self._stay()
 
-    async def _take_calls(self, worker: Worker) -> None:
+    async def _take_calls(self, worker: Worker) -> bool:
+        """Run call after call. Returns whether the worker has to stay."""
         while not is_being_cancelled():
             self._arrive(worker)
             while self._ready:
                 worker.job = self._ready.popleft()  # in no variable, which would keep the last one alive
-                if not await self._perform(worker.job, worker) or worker.scope.cancel_called:
-                    return
+                then = await self._perform(worker.job, worker)
                 worker.job = None
+                if then != "next":
+                    return then == "stay"
             if len(self.idle) >= _MAX_IDLE:
-                return
+                break
             worker.wake = anyio.Event()
             self.idle.append(worker)
             await worker.wake.wait()
+        return False
 
     def _arrive(self, worker: Worker) -> None:
         if worker.coming:
             worker.coming = False
             self._coming -= 1
 
-    def _retire(self, worker: Worker) -> None:
-        """A worker ends, outside of its own scope; what is ready goes to another one, or ends with the host."""
+    def _retire(self, worker: Worker, *, is_host_cancelled: bool) -> None:
+        """A worker takes no more calls; what is ready goes to another one, or ends with the host."""
         self._arrive(worker)
         with contextlib.suppress(ValueError):
             self.idle.remove(worker)
-        if is_being_cancelled():
+        if is_host_cancelled:
             self._give_up_ready()
         elif self._ready:
             self.call(1)

@@ -31,6 +31,7 @@ class View:
     ) -> None:
         self.request_id = request_id
         self.conversation_id = "conversation"
+        self.stops = False
         self.deps = deps
         self.messages = messages
         self.metadata: Mapping[str, Any] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,127 @@ async def failure_of(failing: Tool[..., Any]) -> ToolCallFailed:
     assert len(desk.endings("c1")) == 1
     assert encode(event)
     return event
+
+
+class Unsplittable(ExceptionGroup[Exception]):
+    """What a library's own group may be."""
+
+    def derive(self, excs: Any, /) -> Any:
+        raise RuntimeError("cannot be split")
+
+    @property
+    def exceptions(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("cannot be read")
+
+
+class Disguised(Exception):
+    """Says of itself that it is of no class."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("of no class")
+
+    def __repr__(self) -> str:
+        raise SystemExit(1)
+
+
+class Mute(ToolError):
+    """Ends the process when it is read."""
+
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+class Unnotable(Exception):
+    """Cannot be shown in a traceback."""
+
+    @property
+    def __notes__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no notes")
+
+
+def nested(innermost: BaseException, depth: int) -> BaseException:
+    """A group in a group, and so on: deeper than Python recurses."""
+    for _ in range(depth):
+        innermost = BaseExceptionGroup("deeper", [innermost])
+    return innermost
+
+
+def doubled(depth: int) -> BaseException:
+    """A group that has each group twice: two to the power of `depth` exceptions, in little memory."""
+    each: BaseException = ValueError("again")
+    for _ in range(depth):
+        each = BaseExceptionGroup[BaseException]("twice", [each, each])
+    return each
+
+
+def circular() -> BaseException:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    return one
+
+
+def chained(length: int) -> BaseException:
+    first = error = ValueError("first")
+    for _ in range(length):
+        error.__cause__ = ValueError("next")
+        error = error.__cause__
+    return first
+
+
+HOSTILE: dict[str, Callable[[], BaseException]] = {
+    "nested": lambda: nested(ValueError("inside"), 5_000),
+    "nested system exit": lambda: nested(SystemExit(1), 5_000),
+    "unsplittable": lambda: Unsplittable("own", [ValueError("a"), KeyError("b")]),
+    "unsplittable inside": lambda: BaseExceptionGroup("", [Unsplittable("own", [ValueError("a")]), SystemExit(1)]),
+    "doubled": lambda: doubled(60),
+    "circular": circular,
+    "chained": lambda: chained(20_000),
+    "disguised": Disguised,
+    "disguised in a group": lambda: ExceptionGroup("", [Disguised(), ValueError()]),
+    "mute": Mute,
+    "no notes": Unnotable,
+    "huge": lambda: ValueError("x" * 50_000_000),
+    "huge cause": lambda: BaseExceptionGroup("y" * 50_000_000, [ValueError("x" * 50_000_000)]),
+}
+
+
+@pytest.mark.guarantee("G15", "G12")
+@pytest.mark.parametrize(
+    ("name", "how"),
+    # A future of asyncio's own never gets an exception whose `__class__` raises, so that handler waits for its deadline.
+    [(name, how) for name in HOSTILE for how in MADE if (name, how) != ("disguised", "future")],
+)
+async def test_an_exception_that_is_made_to_harm_is_a_failure_in_a_generic_sentence(
+    name: str, how: str, caplog: pytest.LogCaptureFixture
+):
+    exception = HOSTILE[name]()
+    began = time.thread_time()
+    event = await failure_of(MADE[how](exception))
+    assert time.thread_time() - began < 2, "it costs no more than another one, or a little"
+    assert (event.reason, event.error, event.retryable) == ("error", GENERIC, False)
+    assert any(record.getMessage().startswith("tool fail failed") for record in caplog.records)
+
+
+@pytest.mark.guarantee("G13", "G15")
+@pytest.mark.parametrize("name", list(HOSTILE))
+async def test_an_exception_that_is_made_to_harm_is_tried_again_like_any_other(name: str):
+    attempts: list[int] = []
+
+    async def fail() -> None:
+        attempts.append(1)
+        raise HOSTILE[name]()  # noqa: RSE102 -- it is a function
+
+    failing = Tool("fail", handler=fail, retries=1, retry_on=(Exception,))
+    assert (await failure_of(failing)).error == GENERIC
+    assert len(attempts) == (1 if name in {"nested system exit", "unsplittable inside"} else 2)
+
+
+async def test_the_text_of_a_failure_is_cut_where_nobody_could_read_it_and_says_how_much_is_missing():
+    event = await failure_of(raising(ToolError("x" * 30_000_000), sync=False))
+    assert event.error.startswith("xxx")
+    assert event.error.endswith("x... (29,900,000 more characters)")
+    assert len(event.error) < 101_000
 
 
 EXCEPTIONS: list[BaseException] = [
@@ -264,7 +386,14 @@ def interrupted(backend: str, failing: Tool[..., Any]) -> tuple[BaseException, l
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize(
-    "make", [KeyboardInterrupt, lambda: BaseExceptionGroup("", [KeyboardInterrupt()])], ids=["alone", "grouped"]
+    "make",
+    [
+        KeyboardInterrupt,
+        lambda: BaseExceptionGroup("", [KeyboardInterrupt()]),
+        lambda: nested(KeyboardInterrupt(), 5_000),
+        lambda: BaseExceptionGroup("", [ValueError(), Unsplittable("", [ValueError()]), KeyboardInterrupt()]),
+    ],
+    ids=["alone", "grouped", "deep", "beside what cannot be split"],
 )
 def test_a_keyboard_interrupt_reaches_the_host_and_the_call_is_answered(
     backend: str, sync: bool, make: Callable[[], BaseException]

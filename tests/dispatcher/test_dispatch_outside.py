@@ -29,7 +29,7 @@ class Nesting(ToolDispatcher):
 
     def _tool_context(self, job: Job) -> ToolContext[Any]:
         context = super()._tool_context(job)
-        context.deps = functools.partial(self._outside, job)
+        context.deps = functools.partial(self._schedule.stepped_out, job)
         return context
 
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeAlias, TypeVar
 import anyio
 
 from ..errors import ConfigurationError
-from ..execution import leaves_of
+from ..failures import leaves_of
 
 __all__ = [
     "Abandoned",

@@ -18,7 +18,7 @@ import anyio.lowlevel
 from ...dispatcher import ToolDispatcher
 from ...errors import ConfigurationError, InvalidArguments, MissingExtra, NotRunning
 from ...events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from ...execution import classify
+from ...failures import classify
 from ...messages import Message, UserMessage
 from ...protocols import CallView, ToolSource
 from ...schemas import json_schema_validator
@@ -104,6 +104,7 @@ class _View:
     interceptors: Sequence[Any] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: Mapping[str, CallView] = field(default_factory=dict[str, CallView])
+    stops: bool = False
 
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any:  # noqa: ARG002 -- the seam's
         raise NotRunning("a contract check has no model for requests within requests; give the tool's own a stand-in")

@@ -16,7 +16,7 @@ import anyio.abc
 
 from ...core.retry import backoff_seconds
 from ...errors import ToolError
-from ...execution import Failure, ReportedFailure, leaves_of
+from ...failures import Failure, ReportedFailure, leaves_of
 from ...results import clean
 from ...tools import ToolContext
 from ._servers import McpServer
