@@ -6,6 +6,7 @@ Belongs to `toolbus.session`. It decides nothing about the request: what came of
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -29,6 +30,7 @@ from .errors import (
     ProviderError,
     ToolbusError,
 )
+from .failures import log_exception, passes, words_of
 from .inputs import Instructions, is_blank, provider_list, read_instructions
 from .interceptors import Ask, Interceptor, edits_replies
 from .logs import logger
@@ -123,9 +125,12 @@ class Asker:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
         except ToolbusError as exc:
             return self._masked(exc)
-        except Exception as exc:
-            logger.exception("on_prompt failed", extra={"request_id": view.request_id})
-            error = ApplicationError(f"on_prompt raised {type(exc).__name__}: {exc}")
+        except BaseException as exc:
+            if passes(exc):
+                raise
+            ids = {"request_id": view.request_id}
+            log_exception(logger, logging.ERROR, "on_prompt failed", cause=exc, ids=ids)
+            error = ApplicationError(f"on_prompt raised {words_of(exc)}")
             error.__cause__ = exc
             return self._masked(error)
         if is_blank(prompt):
@@ -220,7 +225,9 @@ class Asker:
         except ContextOverflow as exc:
             self.error = exc
             return ModelFailed(exc.code, str(exc), retryable=self.sending.was_refused)  # by another model
-        except Exception as exc:
+        except BaseException as exc:
+            if passes(exc):
+                raise
             return self._failed(exc, Usage())
 
     async def ask(self, call: ModelCall, request: ModelRequest, view: RequestView) -> Input:
@@ -248,7 +255,9 @@ class Asker:
             self.error = exc
             self.sending.refused(exc, self._asked, request)
             return ModelFailed(exc.code, str(exc), retryable=True)
-        except Exception as exc:
+        except BaseException as exc:
+            if passes(exc):
+                raise
             return self._failed(exc, sum(spent, Usage()))
 
     def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
@@ -257,7 +266,7 @@ class Asker:
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
         return self._failed(too_many_calls(given.vendor), sum(spent, Usage()) if spent else given.usage)
 
-    def _failed(self, exc: Exception, spent: Usage) -> ModelFailed:
+    def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
         """What the turn machine is told of an exception. `spent` is what a reply that came, and is lost, has used."""
         if isinstance(exc, ProviderError):
             self.error = exc
@@ -265,8 +274,9 @@ class Asker:
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
-            logger.error("the model could not be asked", exc_info=exc, extra={"request_id": self._state.request_id})
-            self.error = ApplicationError(f"{type(exc).__name__}: {exc}")
+            ids = {"request_id": self._state.request_id}
+            log_exception(logger, logging.ERROR, "the model could not be asked", cause=exc, ids=ids)
+            self.error = ApplicationError(words_of(exc))
             self.error.__cause__ = exc
         self._masked(self.error)
         return ModelFailed(self.error.code, str(self.error), usage=spent)

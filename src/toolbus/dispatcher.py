@@ -25,8 +25,8 @@ import anyio.lowlevel
 from .caching import ResultCache
 from .errors import ConfigurationError, NotRunning
 from .events import ToolCallRequested
-from .execution import NotBegun, ThreadRun, in_context, is_being_cancelled
-from .failures import Failure, classify, is_a, is_cancellation, keyboard_interrupt_of, leaves_of
+from .execution import NotBegun, ThreadRun, in_context
+from .failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
 from .interceptors import screened, screens_results
 from .left_open import StrandedTasks, raise_elsewhere
 from .overdue import Overdue
@@ -395,7 +395,7 @@ class ToolDispatcher:
     def _on_exception(self, job: Job, scope: anyio.CancelScope, exc: BaseException, *, left_open: bool) -> Then:
         """Publish how a handler failed. Returns what the worker does then; raises what is the host's to handle."""
         then: Then = "stay" if left_open else "end" if scope.cancel_called else "next"
-        if is_a(exc, NotBegun):
+        if type(exc) is NotBegun:
             job.worker = None
             return then
         cancelled, interrupt = is_cancellation(exc), keyboard_interrupt_of(exc)

@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-__all__ = ["NotBegun", "ThreadRun", "in_context", "is_being_cancelled"]
+__all__ = ["NotBegun", "ThreadRun", "in_context"]
 
 _NO_LIMIT = math.inf
 
@@ -106,8 +106,3 @@ class ThreadRun:
         if late:
             self._on_late(value, error)
         return value, error
-
-
-def is_being_cancelled() -> bool:
-    """Whether a cancel scope around this task is cancelled, so that a cancellation is the host's and no stray one."""
-    return anyio.current_effective_deadline() == -math.inf

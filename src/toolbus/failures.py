@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -21,10 +22,13 @@ __all__ = [
     "ReportedFailure",
     "classify",
     "is_a",
+    "is_being_cancelled",
     "is_cancellation",
     "keyboard_interrupt_of",
     "leaves_of",
     "log_exception",
+    "passes",
+    "words_of",
 ]
 
 
@@ -96,7 +100,7 @@ def classify(exc: BaseException) -> Failure:
         exc = members[0]
     if is_a(exc, ReportedFailure):
         return cast("ReportedFailure", exc).failure
-    if is_a(exc, _IN_WORDS) and (words := _words_of(exc)) is not None:
+    if is_a(exc, _IN_WORDS) and (words := _text_of(exc)) is not None:
         reason = "invalid_arguments" if is_a(exc, InvalidArguments) else "denied" if is_a(exc, Denied) else "error"
         return Failure(reason, words, retryable=is_a(exc, ToolRetry))
     if not is_a(exc, Exception) and is_a(exc, _cancelled_class()):
@@ -108,8 +112,14 @@ _IN_WORDS = (InvalidArguments, Denied, ToolError, UnserialisableResult)
 _MOST_WORDS = 100_000  # characters of an exception's text; a longer one would be copied over and over
 
 
-def _words_of(exc: BaseException) -> str | None:
-    """The text that its author wrote, for the model. None where it is code of the application's that fails as well."""
+def words_of(exc: BaseException) -> str:
+    """The class and the text of an exception, whatever is wrong with them."""
+    words = _text_of(exc)
+    return f"{type(exc).__name__}: {words}" if words else type(exc).__name__
+
+
+def _text_of(exc: BaseException) -> str | None:
+    """The text that its author wrote. None where that is code of the application's that fails as well."""
     try:
         words = str.__str__(str(exc))
     except BaseException:
@@ -136,6 +146,37 @@ def is_cancellation(exc: BaseException) -> bool:
 def keyboard_interrupt_of(exc: BaseException) -> BaseException | None:
     """`exc` if it is a `KeyboardInterrupt`; of a group the first one in it."""
     return next((each for each in leaves_of(exc) if is_a(each, KeyboardInterrupt)), None)
+
+
+def is_being_cancelled() -> bool:
+    """Whether a cancel scope around this task is cancelled, so that a cancellation is the host's and no stray one."""
+    return anyio.current_effective_deadline() == -math.inf
+
+
+def passes(exc: BaseException) -> bool:
+    """Whether what the application's code has raised in a request's task is for the host of that task.
+
+    A cancellation is, if somebody has cancelled the task; a stray one, such as the result of a cancelled future, is
+    a failure like any other. So is everything else but what ends a program.
+    """
+    if is_a(exc, Exception):
+        return False
+    leaves = tuple(leaves_of(exc))
+    if any(is_a(each, (KeyboardInterrupt, SystemExit, GeneratorExit)) for each in leaves):
+        return True
+    cancelled = anyio.get_cancelled_exc_class()
+    return any(is_a(each, cancelled) for each in leaves) and (is_being_cancelled() or _is_cancelled_by_asyncio())
+
+
+def _is_cancelled_by_asyncio() -> bool:
+    """Whether asyncio itself was asked to cancel this task, as by its time-outs: anyio knows only of its own scopes."""
+    import asyncio  # noqa: PLC0415 -- not before an event loop runs: it takes a tenth of the time of toolbus's import
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # another event loop runs
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 # ------------------------------------------------------------------------------------------------- the log

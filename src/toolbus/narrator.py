@@ -19,7 +19,8 @@ from .core.narration import display_name, redacted, sentence
 from .core.plain_text import clip, one_line
 from .errors import ConfigurationError
 from .events import StatusChanged, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from .execution import is_being_cancelled
+from .failures import is_being_cancelled
+from .left_open import StrandedTasks
 from .messages import UserMessage
 from .protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provider
 from .status import StatusTeller
@@ -126,14 +127,13 @@ class NarratorOnBus:
         self._bus = bus
         self._asking: dict[tuple[str, str], anyio.CancelScope] = {}
         self._group: anyio.abc.TaskGroup | None = None
+        self._stranded = StrandedTasks()  # of that group
         self._disconnects: list[Callable[[], None]] = []
 
     async def __aenter__(self) -> Narrator:
         if self._group is not None:
             raise ConfigurationError("the narrator is on its bus already; one `async with` at a time")
-        group = anyio.create_task_group()
-        await group.__aenter__()
-        self._group = group
+        self._group = await self._stranded.open()
         self._disconnects = [
             self._bus.connect(ToolCallRequested, self._on_requested),
             self._bus.connect((ToolCallCompleted, ToolCallFailed), self._on_settled),
@@ -147,7 +147,7 @@ class NarratorOnBus:
             disconnect()
         try:
             group.cancel_scope.cancel()
-            await group.__aexit__(None, None, None)  # so that the caller's exception stays as it is, in no group
+            await self._stranded.leave()
         finally:
             self._group = None
             self._asking.clear()
@@ -171,7 +171,9 @@ class NarratorOnBus:
         group = self._group
         assert group is not None
         scope = self._asking[key] = anyio.CancelScope()
-        group.start_soon(self._narrate, event, scope, name=f"narrate {event.name}")
+        group.start_soon(
+            self._stranded.contain, _tell_left_open, self._narrate, event, scope, name=f"narrate {event.name}"
+        )
 
     def _on_settled(self, event: ToolCallCompleted | ToolCallFailed) -> None:
         """There is nothing left to say of the call: its place is for another one."""
@@ -226,3 +228,7 @@ class NarratorOnBus:
 
 def _ignore(_delta: Delta) -> None:
     """Nobody reads along."""
+
+
+def _tell_left_open() -> None:
+    _logger.error("the narrator's provider has left a cancel scope or a task group open in the task that asked it")

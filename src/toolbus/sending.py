@@ -6,6 +6,7 @@ window, a policy of the application's, a long result, or one of a tool that says
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from .core.state import Messages, TurnState
 from .core.steps import HistoryShaped
 from .core.tokens import Calibration, Tokenizer, estimate_message, estimate_text, estimate_tools
 from .errors import ContextOverflow
+from .failures import log_exception, passes
 from .logs import logger
 from .messages import SystemMessage, ToolMessage, Usage
 from .protocols import ModelRequest, Provider, Summary, ToolSpec
@@ -185,8 +187,11 @@ class Sending:
                 raise TypeError(f"the summarizer gave a {type(summary).__name__}, not a Summary")  # noqa: TRY301
             text = encodable(summary.text).strip()
             text = text if self.shown is None else self.shown(text)
-        except Exception:
-            logger.exception("the history was not summed up", extra={"request_id": self._state.request_id})
+        except BaseException as exc:
+            if passes(exc):
+                raise
+            ids = {"request_id": self._state.request_id}
+            log_exception(logger, logging.ERROR, "the history was not summed up", cause=exc, ids=ids)
             return
         self._summed = summary
         if text:

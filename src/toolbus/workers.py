@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import anyio
 
-from .execution import is_being_cancelled
+from .failures import is_being_cancelled
 from .left_open import trio_task
 
 __all__ = ["Then", "Worker", "WorkerPool"]
