@@ -262,9 +262,9 @@ class ToolDispatcher:
             self._give_up(job)
             return "next"
         job.worker = worker
+        worker.scope = scope = anyio.CancelScope()
         job.started_at = self._bus.clock()
         self._reports.started(job)
-        worker.scope = scope = anyio.CancelScope()
         scope.__enter__()  # by hand, as it is not left where trio's task groups are open
         screens, rendered, failed = False, None, None
         try:

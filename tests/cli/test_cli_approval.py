@@ -347,7 +347,7 @@ class TestPlaces:
             print("and by another", file=sys.stderr)  # noqa: T201
             assert sys.stdout.isatty()
             assert sys.stdout.encoding == "utf-8"
-            assert sys.stdout.errors is None
+            assert sys.stdout.errors == "backslashreplace"
             sys.stdout.flush()
             with pytest.raises(io.UnsupportedOperation):
                 sys.stdout.fileno()  # the fake terminal's

@@ -193,7 +193,7 @@ class TestWhileAQuestionStands:
             assert screen.said
             terminal.write("y\n")
         done = '✓ Search Text  query="limits"  12 ms\n'
-        assert terminal.getvalue().partition("y\n")[2] == f"{done}printed told\nAnswer\n{done}"
+        assert terminal.getvalue().partition("y\n")[2] == f"{done}printed \ntold\nAnswer\n{done}"
 
     def test_the_live_line_is_gone_and_comes_back_afterwards(self, terminal: Terminal):
         screen = LiveScreen(terminal, terminal)

@@ -16,7 +16,7 @@ import anyio.to_thread
 from toolbus import EventBus, Tool, ToolContext, ToolError, ToolRegistry
 from toolbus.errors import InvalidArguments
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallProgress, ToolCallRequested
-from toolbus.execution import classify
+from toolbus.failures import classify
 from toolbus.results import render
 from toolbus.subscriptions import Subscription
 

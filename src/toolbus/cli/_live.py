@@ -56,15 +56,18 @@ class LiveScreen(Screen):
         return self._console.is_terminal and not self._console.legacy_windows and not self._console.is_dumb_terminal
 
     def busy(self, line: Line | None) -> None:
-        """Draw the live line anew, or wipe it. It is not drawn in the middle of an answer's line, nor of a question."""
+        """Draw the live line anew, or wipe it. It is not drawn in the middle of a line, nor of a question."""
         with self._lock:
             text = self._wiped()
-            if line is not None and self._held is None and (self._at_start or not self._shared):
+            if line is not None and self._may_draw():
                 pieces = self._pieces(line)
                 self._drawn = sum(cells(piece) for _, piece in pieces)
                 text += self._painted(pieces)
             if text:
                 self._to_err(text)
+
+    def _may_draw(self) -> bool:
+        return self._held is None and self._aside_at_start and (self._at_start or not self._shared)
 
     def _wiped(self) -> str:
         if not self._drawn:

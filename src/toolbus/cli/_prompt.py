@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TextIO
 
 from ._screen import Screen, can_write, is_terminal
+from ._tool_output import printed_apart
 
 __all__ = ["Questions", "read_line", "take_any_bytes"]
 
@@ -49,8 +50,7 @@ class Questions:
     def read(self, prompt: str, prefill: str = "") -> str:
         """A line, as `read_line`. What was typed before the question was shown is dropped: it was no answer to it."""
         _drop_typed_ahead()
-        aside = _Aside(self._screen, self._stdout)
-        with contextlib.redirect_stdout(aside), contextlib.redirect_stderr(aside):
+        with printed_apart(self._screen, self._stdout):
             if not is_terminal(self._stdout):
                 self._screen.ask(prompt)
                 return sys.stdin.readline()
@@ -71,35 +71,6 @@ class Questions:
         finally:
             readline.set_startup_hook(None)
             readline.set_auto_history(True)
-
-
-class _Aside(io.TextIOBase):
-    """Stands in for sys.stdout and sys.stderr while a question does, so that what tools print waits for its end.
-
-    It passes for the terminal, as which `input` must know sys.stdout, or it would not use readline.
-    """
-
-    def __init__(self, screen: Screen, terminal: TextIO) -> None:
-        self._screen = screen
-        self._terminal = terminal
-
-    def write(self, text: str, /) -> int:
-        self._screen.aside(text)
-        return len(text)
-
-    def fileno(self) -> int:
-        return self._terminal.fileno()
-
-    def isatty(self) -> bool:
-        return self._terminal.isatty()
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._terminal.encoding
-
-    @property
-    def errors(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._terminal.errors
 
 
 def _readline() -> ModuleType | None:

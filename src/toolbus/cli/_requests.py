@@ -25,6 +25,7 @@ from ._place import LEASE_SECONDS, place_of
 from ._prompt import take_any_bytes
 from ._screen import Screen
 from ._text import clean, one_line
+from ._tool_output import printed_apart
 
 if TYPE_CHECKING:
     from ._kept import Kept
@@ -98,10 +99,10 @@ def opened(
 
 @contextlib.contextmanager
 def told_apart(options: argparse.Namespace, screen: Screen) -> Generator[TextIO]:
-    """Inside, what is printed and logged goes to stderr. Gives stdout."""
+    """Inside, what is printed and logged goes to stderr, cleaned. Gives stdout."""
     stdout = sys.stdout
     take_any_bytes(sys.stdin)
-    with contextlib.redirect_stdout(sys.stderr), _logging(options.log_level, screen):
+    with printed_apart(screen), _logging(options.log_level, screen):
         yield stdout
 
 

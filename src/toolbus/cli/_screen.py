@@ -72,6 +72,7 @@ class Screen:
         self._err = err
         self._shared = is_terminal(out) and is_terminal(err)
         self._at_start = True  # whether the answer's text stands at the beginning of a line
+        self._aside_at_start = True  # and that of tools
         self._held: list[Callable[[], None]] | None = None
         self._lost = 0  # of what was to be held
         self._lock = threading.RLock()
@@ -88,6 +89,8 @@ class Screen:
             if self._is_held(partial(self.say, text), keep=True):
                 return
             self.busy(None)
+            if self._shared:
+                self._end_aside()
             self._at_start = text.endswith("\n")
             self._to_out(text)
 
@@ -120,9 +123,12 @@ class Screen:
         self.tell(self._painted([("detail", text)]))
 
     def aside(self, text: str) -> None:
-        """Write a piece of what tools print to stderr, as it is."""
+        """Write a piece of what tools print to stderr: clean text, which may end in the middle of a line."""
         with self._lock:
             if not self._is_held(partial(self.aside, text)):
+                if self._aside_at_start:
+                    self._begin_note()
+                self._aside_at_start = text.endswith("\n")
                 self._to_err(text)
 
     # ----------------------------------------------------------------------------------------- questions
@@ -200,6 +206,13 @@ class Screen:
         self.busy(None)
         if self._shared:
             self.end_paragraph()
+        self._end_aside()
+
+    def _end_aside(self) -> None:
+        """Begin a new line, unless what tools have printed ends with one."""
+        if not self._aside_at_start:
+            self._aside_at_start = True
+            self._to_err("\n")
 
     def _painted(self, pieces: Sequence[tuple[str, str]]) -> str:
         return "".join(text for _, text in pieces)

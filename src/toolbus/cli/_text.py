@@ -1,7 +1,8 @@
 """Text for terminals: without escape sequences, also where a stream cuts them, and cut to a width. Pure.
 
 What a model or a file says must not steer the user's terminal: colours, titles, cursor moves and links are removed, and
-so are all other control characters but tab and line break: see `toolbus.core.plain_text`.
+so are all other control characters but tab and line break, and those that turn the direction of writing: see
+`toolbus.core.plain_text`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.plain_text import CSI, STRING, clean, one_line
+from ..core.plain_text import CSI, DIRECTION, STRING, clean, one_line
 
 __all__ = [
     "Cleaner",
@@ -128,8 +129,8 @@ def duration(seconds: float) -> str:
 
 
 def escape_json(written: str) -> str:
-    """JSON text with the control characters escaped that JSON allows raw and some terminals obey. The same value."""
-    return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written)
+    """JSON text with the characters escaped that JSON allows raw and that steer some terminals. The same value."""
+    return re.sub(rf"[\x7f-\x9f{DIRECTION}]", lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def visible(text: str) -> str:

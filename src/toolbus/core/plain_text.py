@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CSI", "STRING", "clean", "clip", "one_line"]
+__all__ = ["CSI", "DIRECTION", "STRING", "clean", "clip", "one_line"]
 
 # ECMA-48: CSI sequences; strings (OSC, DCS, APC, PM, SOS) up to their terminator; and the short escapes.
 CSI = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}"
@@ -15,12 +15,14 @@ CSI = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}"
 STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,1000}"
 """The beginning of a control string, as a pattern."""
 _ESCAPE = re.compile(rf"{CSI}[@-~]|{STRING}(?:\x07|\x1b\\|\x9c)|\x1b[ -/]{{0,8}}[0-~]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_DIRECTION = re.compile(r"[\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # they can make a line look like another one
+DIRECTION = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""The characters that turn the direction of writing, for a pattern's brackets: they make a line look like another."""
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{DIRECTION}]")
+_DIRECTION = re.compile(rf"[{DIRECTION}]")
 
 
 def clean(text: str) -> str:
-    """`text` without escape sequences and control characters; tabs and line breaks stay."""
+    """`text` without escape sequences, control characters and those of direction; tabs and line breaks stay."""
     return _CONTROL.sub("", _ESCAPE.sub("", text))
 
 
