@@ -10,10 +10,23 @@ from .core.facts import result_message, spent_so_far
 from .core.reducer import add_spent
 from .core.state import CallState, Phase, TurnState
 from .core.transcript import repair
+from .errors import StoreError, ToolbusError
 from .events import TerminalEvent, ToolCallCompleted, ToolCallFailed
+from .logs import logger
 from .mailbox import Mailbox
 
-__all__ = ["settle_broken"]
+__all__ = ["log_failure", "settle_broken"]
+
+
+def log_failure(exc: Exception, request_id: str) -> None:
+    """Write a line to the log about what a request ended by; a bug of ours with its traceback.
+
+    What the application did wrong, its caller is told.
+    """
+    if isinstance(exc, StoreError):
+        logger.warning("the request stops here, since its store failed: %s", exc, extra={"request_id": request_id})
+    elif not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
+        logger.error("the session broke", exc_info=exc, extra={"request_id": request_id})
 
 
 def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, tells: bool = True) -> None:

@@ -242,10 +242,13 @@ class SessionHandle:
             self._progress.set()
             self._progress = None
 
-    def note_journaled(self, *, whole: bool) -> None:
-        """Whether the journal has all facts of a request that has ended here. For who keeps it."""
+    def note_ended(self, *, is_journaled: bool) -> None:
+        """The store has an end of the request, so that nobody goes on with it. For whoever keeps it.
+
+        `is_journaled` is whether it is the one that was reported here, with all facts.
+        """
         if self._result is not None:
-            self._result.journaled = whole
+            self._result.journaled, self._result.resumable = is_journaled, False
 
     def note_left_open(self) -> None:
         """Log once that other people's code has left something open in the request's task (`toolbus.left_open`)."""

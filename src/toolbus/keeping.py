@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -17,7 +17,7 @@ import anyio
 
 from .agreement import agreed_by, fields_of, messages_to_json, provider_name
 from .errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreUnavailable
-from .events import Event, new_id
+from .events import Event, ToolCallRequested, new_id
 from .inputs import shown
 from .options import check_word
 from .owing import ANSWER_SECONDS, Owed, answered, asked
@@ -51,8 +51,7 @@ class _Kept:
     has_warned: bool = False
     has_ended: bool = False
     is_abandoned: bool = False
-    problem: StoreError | None = None  # for which its newest step was not written, and since when it tries to
-    tries_since: float = 0.0
+    tries_since: float = 0.0  # when its newest step was begun to be written
     has_told_size: bool = False
 
 
@@ -70,9 +69,10 @@ def keeper_of(store: Store, *, lease_seconds: float, on_failure: OnStoreFailure)
 class Keeper:
     """A `Journal` for the sessions of one runtime. `owner` is the name under which it holds their leases.
 
-    With `on_failure="stop"`, what the store does not take is the end of the request that wrote it. With "warn" the
-    request goes on, what was not taken is kept in memory and written with what comes next, and a process that dies
-    meanwhile leaves a journal with its end missing.
+    With `on_failure="stop"`, a request whose step the store does not take is left: any process may go on with it from
+    the step before, once its lease is released or has run out. With "warn" the request goes on, what was not taken is
+    kept in memory and written with what comes next, and a process that dies meanwhile leaves a journal with its end
+    missing.
     """
 
     def __init__(self, store: JournalStore, *, lease_seconds: float, on_failure: OnStoreFailure) -> None:
@@ -116,12 +116,10 @@ class Keeper:
             kept.unwritten = None
             raise
         except StoreError as exc:
-            kept.problem = exc
             if self._on_failure == "stop":
                 raise
             self._warn(kept, exc)
             return None
-        kept.problem = None
         self._watch_size(kept, size_bytes)
         return size_bytes
 
@@ -207,60 +205,94 @@ class Keeper:
 
     # --------------------------------------------------------------------------------------- endings, leases
 
-    async def let_go(self, session: RequestSession, remember: Callable[[], Awaitable[object]]) -> bool:
-        """A request has ended here, or was left. Returns whether the journal has its turn, or may have it.
+    async def let_go(self, session: RequestSession) -> bool:
+        """A request has ended here, or was left: tell the store so, or owe it that.
 
-        Else the caller is to `remember` the turn at once; or this does, where it may take longer than a result may.
+        Returns whether its turn is the journal's: the ending brings it along, whoever writes that. Otherwise the caller
+        is to remember the turn, once.
         """
         kept = self._kept.pop(session.request_id, None)
-        if kept is None:
+        if kept is None or not (kept.written or kept.unwritten):
             return False
+        if kept.has_ended:
+            self._note_end(kept)
+            return True
         self._leaving.add(session.request_id)
         try:
-            return await self._let_go(kept, remember)
+            if kept.unwritten is None:
+                await self._settle(kept)
+            else:
+                await self._settle_later(kept)
         finally:
             self._leaving.discard(session.request_id)
+        return bool(session.leaves) or not kept.is_abandoned
 
-    async def _let_go(self, kept: _Kept, remember: Callable[[], Awaitable[object]]) -> bool:
-        session = kept.session
-        session.note_journaled(whole=kept.has_ended)
-        if kept.has_ended or not (kept.written or kept.unwritten):
-            return kept.has_ended
-        if session.leaves:
-            await self._settle(kept)
-        elif self._on_failure == "warn" and kept.unwritten is not None:
-            self._owed.owe(session.request_id, lambda: self._end(kept))
-        elif kept.problem is not None and kept.problem.retryable:
-            await self._write_off_in_time(kept, remember)
-        else:
-            return await self._written_off(kept)
-        return True
-
-    async def _written_off(self, kept: _Kept) -> bool:
-        """The store has refused some of a request that has ended. Whether it has the turn all the same, or may.
-
-        A turn that is remembered twice is worse than one that is not.
-        """
-        unsure = kept.unwritten if kept.is_unsure else None
-        if unsure is not None and unsure.ending is not None:
-            if await self._owed.try_now(self._look(kept, unsure)) is not None:
-                self._owed.owe(kept.session.request_id, lambda: self._end(kept))
-                return True
-            if kept.has_ended:
-                return True
-        # Until the store says that it is ended, it may go on in another process, with its turn.
-        if not await self._settle(kept):
-            return True
-        if kept.is_abandoned:
-            return False
-        return kept.written > 0 or (kept.is_unsure and await self._may_be_there(kept))
-
-    async def _may_be_there(self, kept: _Kept) -> bool:
-        """Whether the store has a request after all, or does not say."""
+    async def _settle(self, kept: _Kept) -> None:
+        """Tell the store how a request was left or ended, or owe it that."""
+        is_told = False
         try:
-            return await answered(self.store.request(kept.session.request_id)) is not None
-        except StoreError:
-            return True
+            is_told = await self._owed.try_now(self._end(kept)) is None
+        finally:  # a result waits no longer than it may, and asyncio may cancel once more
+            if not is_told:
+                self._owed.owe(kept.session.request_id, lambda: self._end(kept))
+
+    async def _settle_later(self, kept: _Kept) -> None:
+        """The store has failed, and may again: owe it what it has not taken.
+
+        Only whether the request is gone is waited for, and no longer than a result may take (G21).
+        """
+        done = anyio.Event()
+
+        async def end() -> None:
+            await self._end(kept)
+            done.set()
+
+        self._owed.owe(kept.session.request_id, end)
+        if not self._has_begun(kept):
+            with anyio.CancelScope(deadline=kept.tries_since + _RESULT_SECONDS):
+                await done.wait()
+
+    def _has_begun(self, kept: _Kept) -> bool:
+        """Whether a request may go on elsewhere: not where it was not accepted, as its first step was not taken."""
+        return kept.written > 0 or self._on_failure == "warn"
+
+    async def _end(self, kept: _Kept) -> None:
+        """Have the store take what it has not taken yet; then give the lease back, or end what is not to go on."""
+        session, has_begun = kept.session, self._has_begun(kept)
+        if kept.unwritten is not None and has_begun:
+            await self._offer(kept, kept.unwritten)
+        if not kept.has_ended:
+            await (self._release(kept) if session.leaves and has_begun else self._abandon(kept))
+        self._note_end(kept)
+
+    def _note_end(self, kept: _Kept) -> None:
+        """Tell a result that the store has an end of its request, unless that is not how it was reported here."""
+        session = kept.session
+        if kept.is_abandoned or (kept.has_ended and not session.leaves):
+            session.note_ended(is_journaled=kept.has_ended)
+
+    async def _offer(self, kept: _Kept, entry: Entry) -> None:
+        """Have the store take a step that it has refused, so that results and wishes are not lost.
+
+        Except one that requests calls: they have not begun, and would look as if they had. With "warn" they have.
+        """
+        may_go_on = self._on_failure == "stop"
+        if may_go_on and any(isinstance(fact, ToolCallRequested) for fact in entry.facts):
+            return
+        try:
+            await self._write(kept, entry)
+        except StoreError as exc:
+            if exc.retryable or not may_go_on:
+                raise
+
+    async def _release(self, kept: _Kept) -> None:
+        await self.store.release(kept.session.request_id, kept.epoch)
+
+    async def _abandon(self, kept: _Kept) -> None:
+        """End a request that nobody is to go on with, unless another process does already."""
+        request_id = kept.session.request_id
+        is_ours = await self.store.abandon(request_id, kept.epoch)
+        kept.is_abandoned = is_ours or await self.store.request(request_id) is None
 
     async def take(self, request_id: str) -> RequestRecord | None:
         """See `JournalStore.take`. Where nobody knows whether the lease was taken, it is given back in time."""
@@ -287,16 +319,6 @@ class Keeper:
 
         if await self._owed.try_now(release()) is not None:
             self._owed.owe(record.request_id, release)
-
-    async def _settle(self, kept: _Kept) -> bool:
-        """Tell the store how a request was left or ended, or owe it that."""
-        is_told = False
-        try:
-            is_told = await self._owed.try_now(self._end(kept)) is None
-        finally:  # a result waits no longer than it may, and asyncio may cancel once more
-            if not is_told:
-                self._owed.owe(kept.session.request_id, lambda: self._end(kept))
-        return is_told
 
     async def run(self) -> None:
         """Renew the leases, and tell the store what it could not be told in time. Until cancelled."""
@@ -327,35 +349,6 @@ class Keeper:
             if there is not None and there.epoch != kept.epoch and self._kept.get(request_id) is kept:
                 kept.session.when_cancelled = why = str(LeaseLost(request_id, kept.epoch))  # whatever its caller does
                 kept.session.leave(why)
-
-    async def _end(self, kept: _Kept) -> None:
-        session = kept.session
-        if kept.unwritten is not None and (self._on_failure == "warn" or session.leaves):
-            await self._write(kept, kept.unwritten)
-        if kept.has_ended:
-            session.note_journaled(whole=True)
-        elif session.leaves:
-            await self.store.release(session.request_id, kept.epoch)
-        else:
-            kept.is_abandoned = await self.store.abandon(session.request_id, kept.epoch)
-
-    async def _write_off_in_time(self, kept: _Kept, remember: Callable[[], Awaitable[object]]) -> None:
-        """The store took its time to fail, and may again: wait for it no longer than the result may take (G21)."""
-        done = anyio.Event()
-
-        async def write_off() -> None:
-            await self._write_off(kept, remember)
-            done.set()
-
-        self._owed.owe(kept.session.request_id, write_off)
-        with anyio.CancelScope(deadline=kept.tries_since + _RESULT_SECONDS):
-            await done.wait()
-
-    async def _write_off(self, kept: _Kept, remember: Callable[[], Awaitable[object]]) -> None:
-        """End a request that has ended without its journal, and remember its turn, unless the journal has it."""
-        request_id = kept.session.request_id
-        if await self.store.abandon(request_id, kept.epoch) or await self.store.request(request_id) is None:
-            await remember()
 
 
 def _joined(before: Entry, after: Entry) -> Entry:

@@ -21,7 +21,7 @@ from .conversation_state import ConversationState
 from .core.tokens import Calibration
 from .core.transcript import repair
 from .dispatcher import ToolDispatcher
-from .errors import ConfigurationError, NotRunning
+from .errors import ConfigurationError, NotRunning, StoreError
 from .events import ToolCallLate
 from .inputs import read_messages, read_prompt, shown, tool_registry
 from .keeping import Keeper, OnStoreFailure, keeper_of
@@ -454,17 +454,15 @@ class Runtime:
     async def _remember(self, session: RequestSession) -> None:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
         self._conversations.keep(session)
-
-        async def remember() -> None:
-            try:
-                if messages := session.new_messages():
-                    await self.store.remember(session.conversation_id, messages)
-            except Exception:
-                ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
-                _logger.exception("the store failed; this turn is not remembered", extra=ids)
-
-        if self._keeper is None or not await self._keeper.let_go(session, remember):
-            await remember()
+        if self._keeper is not None and await self._keeper.let_go(session):
+            return
+        try:
+            if messages := session.new_messages():
+                await self.store.remember(session.conversation_id, messages)
+        except Exception as exc:
+            ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
+            bug = None if isinstance(exc, StoreError) else exc
+            _logger.error("the store failed, and this turn is not remembered: %s", exc, exc_info=bug, extra=ids)
 
     def _from_environment(self) -> tuple[Provider, ...]:
         named = os.environ.get("TOOLBUS_PROVIDER")

@@ -21,8 +21,8 @@ from .bus import EventBus
 from .core.output import OutputType
 from .core.state import MODEL, NEW
 from .core.turn import AwaitCalls, CallModel, Elapsed, Input, ModelFailed, Resume, advance, pending
-from .crash import settle_broken
-from .errors import ConfigurationError, LeaseLost, StoreUnavailable, ToolbusError
+from .crash import log_failure, settle_broken
+from .errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailable, ToolbusError
 from .events import (
     ApprovalRequested,
     CancelRequested,
@@ -455,6 +455,9 @@ class RequestSession(SessionHandle):
             try:
                 while inputs := self._drain(SteeringAdded):  # writing takes time, in which more may come
                     await self._last_step(inputs)
+            except Exception as exc:  # A journal that has refused something is asked no more.
+                log_failure(exc, self.request_id)
+                self.leaves = str(exc)
             finally:  # asyncio may cancel once more
                 self._settle_broken()
                 self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
@@ -477,21 +480,17 @@ class RequestSession(SessionHandle):
         return [each for each in inputs if isinstance(each, counts)]
 
     async def _last_step(self, inputs: Sequence[Input]) -> None:
-        """Write and publish what the inputs mean. The log says why that cannot be written: see `_end_unwritten`."""
+        """Write and publish what the inputs mean. Raises what the journal raises."""
         facts, own = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else ([], [])
         if self._journal is None:
             self._publish(facts, own)
             return
         try:
             await self._record(self._journal, facts, starts_calls=False)
-        except LeaseLost as exc:  # another process tells how it ends
-            self.leaves = str(exc)
-        except Exception as exc:
-            self._error = exc if isinstance(exc, ToolbusError) else None
-            logger.error("the last facts were not written", exc_info=exc, extra={"request_id": self.request_id})
-        finally:  # asyncio may cancel once more, and nobody else would say that the request has ended
-            if self._unheard and not self.leaves:
-                self._end_unwritten()
+        except BaseException as exc:
+            if not (self.leaves or isinstance(exc, Exception)):
+                self._end_unwritten()  # asyncio cancels once more, and nobody else would say that the request has ended
+            raise
 
     def _end_unwritten(self) -> None:
         """Say how a request ended here whose journal has not taken that; of what else is not in it, nothing (G31)."""
@@ -505,21 +504,19 @@ class RequestSession(SessionHandle):
         settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=self._journal is None)
 
     def _crash(self, exc: Exception) -> None:
-        """Something of ours broke. Settle what is open, and end `failed` with what can be said."""
+        """The store failed, or something of ours broke. Settle what is open, and end `failed` with what can be said."""
         if self._is_told and isinstance(exc, RuntimeError):  # of a scope of ours in which another one is open
             self.note_left_open()
             return
-        if not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
-            logger.error("the session broke", exc_info=exc, extra={"request_id": self.request_id})
-        state = self._state
+        log_failure(exc, self.request_id)
+        state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
+        self.leaves = str(exc) if fails and state.facts else ""  # any process may go on with what the journal has
         self._clock = self._bus.clock  # it may have broken before there was one
         self._settle_broken()
         self._error = self._as_told(exc)
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
-        is_lost = isinstance(exc, LeaseLost)  # then another process tells how it ends
-        self.leaves = str(exc) if is_lost else ""
-        if not is_lost:
+        if not isinstance(exc, LeaseLost):  # then another process tells how it ends
             self._end_unwritten()
 
     def _finish(self, mailbox: Mailbox) -> None:
@@ -530,8 +527,9 @@ class RequestSession(SessionHandle):
         mailbox.view = mailbox.told = mailbox.on_trouble = None  # else the result would keep the session alive
         error = self._error or self.beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error)
+        # An ending whose write was cut short is in the journal, or is yet to be written there.
+        self._result.resumable = bool(self.leaves or (self._unheard and self._error is None))
         if self.leaves:
-            self._result.resumable = True
             self._bus.close_subscriptions(self.request_id)  # no ending will
             if self._status is not None:
                 self._status.close()

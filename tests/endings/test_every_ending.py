@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,13 +14,13 @@ import pytest
 from pydantic import BaseModel
 
 from endings.ended_well import (
+    ENDINGS,
     assert_ended_well,
     assert_goes_on,
     assert_kept,
     assert_left_idle,
     assert_valid,
     listen,
-    of_request,
 )
 from support.journaled import JournaledStore
 from toolbus import (
@@ -496,10 +497,10 @@ SCRIPT = [calls(AT_ONCE, LOOK_UP), calls(AT_ONCE, BROKEN), text("Done.")]
 APPENDS = 7  # of such a request
 
 
-@pytest.mark.guarantee("G06", "G08", "G09", "G10", "G31")
+@pytest.mark.guarantee("G06", "G08", "G09", "G10", "G11", "G31")
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 5, 6, APPENDS])
-async def test_a_journal_that_fails_ends_the_request_and_not_the_conversation(
+@pytest.mark.parametrize("place", range(APPENDS))
+async def test_a_journal_that_fails_leaves_the_request_and_harms_no_other_turn(
     place: int, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Faulty()
@@ -509,21 +510,28 @@ async def test_a_journal_that_fails_ends_the_request_and_not_the_conversation(
         heard = listen(runtime.bus)
         store.appends, store.fails_at, store.hangs = 0, place, fault == "hangs"
         result = await runtime.run("Go.", conversation_id=CONVERSATION, provider=ScriptedProvider(SCRIPT))
-        failed = store.appends == place + 1
-        store.fails_at = -1
-        assert failed or (result.outcome, store.appends) == ("completed", APPENDS)
-        reason = ("store_unavailable" if store.hangs else "store_error") if failed else ""
-        case = Case("journal", "failed" if failed else "completed", reason, completed=-1)
-        case.completed = sum(call.ok for call in result.tool_calls)
+        assert (result.outcome, result.reason) == ("failed", "store_unavailable" if store.hangs else "store_error")
+        assert (result.resumable, result.journaled) == (place > 0, False), "a first step that failed has begun nothing"
+        mine = [event for event in heard if event.request_id == result.request_id and event.is_fact]
+        assert [event.type for event in mine if isinstance(event, ENDINGS)] == [mine[-1].type] == ["request_failed"]
         written = {fact.event_id for entry in store.entries for fact in entry.facts}
-        facts = [event for event in of_request(heard, result.request_id) if event.is_fact]
-        unwritten = [fact.type for fact in facts if fact.event_id not in written]
-        assert unwritten == (
-            ["request_failed"] if failed else []
-        )  # an ending that is reported because the store failed
-        await check(runtime, result, heard, history, case)
+        assert [event.type for event in mine if event.event_id not in written] == ["request_failed"]
+        assert_valid(result.messages)
+        assert_kept(heard, result)
+        await settle()  # the step is offered once more, and the request let go
+        kept = [*await store.history(CONVERSATION)]
+        is_ended = place == APPENDS - 1
+        assert kept == ([*result.messages] if is_ended else history)
+        await assert_goes_on(runtime, CONVERSATION, kept)
+        assert store.journal is not None
+        left = await store.journal.unfinished()
+        assert [each.request_id for each in left] == ([result.request_id] if 0 < place < APPENDS - 1 else [])
     await assert_left_idle(runtime)
-    assert not failed or "the session broke" in caplog.text
+    told = [
+        each for each in caplog.records if each.levelno > logging.INFO and "failed: broken" not in each.getMessage()
+    ]
+    of_it = [each for each in told if getattr(each, "request_id", "") == result.request_id]
+    assert [(each.levelname, each.exc_info) for each in of_it] == [("WARNING", None)]
 
 
 class Forgetful(MemoryStore):

@@ -191,8 +191,10 @@ class Process:
         if not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):
             return
         ending, request = disk.endings.get(request_id), self.watch.requests.get(request_id)
+        if self.handle.has_failed(request_id):
+            return  # nobody knows what of it was written, and what was not may be written once more
         self.watch.note("G18", ending is None, f"{request_id} was left to be resumed, and has ended as {ending}")
-        if request is None or self.handle.has_failed(request_id):
+        if request is None:
             return
         known = {fact.event_id for fact in disk.facts(request_id)}
         for call_id, call in request.calls.items():

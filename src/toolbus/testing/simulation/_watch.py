@@ -389,8 +389,8 @@ class Watch:
         if self.journal is not None and not request.is_below:
             self._ends_durably(self.journal, event)
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
-        if self.journal is None or not self.journal.has_failed(event.request_id):  # else nobody hears how they ended
-            self.check("G06", not open_calls, f"{event.request_id} ends while {open_calls} are open")
+        is_left = self._is_journaled(request) and is_store_failure(event)  # then they end where it goes on
+        self.check("G06", is_left or not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
         if request.cancelled_at < float("inf"):
             self._prompt("G16", request.cancelled_at, f"{event.request_id} ends")
@@ -411,8 +411,7 @@ class Watch:
             self.check("G21", is_known, f"{request_id} fails, though its store works")
             self.check("G21", took <= most, f"{request_id} is told after {took:g} s that the store failed")
             return  # another process may go on with it; this one could not ask
-        if not journal.has_failed(request_id):
-            self.check("G11", self._is_durable(event), f"{request_id} ends before that is durable")
+        self.check("G11", self._is_durable(event), f"{request_id} ends before that is durable")
         if not (journal.has_given_up(request_id) or journal.is_unheard(request_id)):  # as above
             is_ours = journal.is_ours(request_id) or journal.is_durable(event)
             self.check("G20", is_ours, f"{request_id} ends in two processes")
