@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Literal, cast
+from urllib.parse import quote
 
 import anyio
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from toolbus import RequestSession, Runtime
@@ -22,13 +24,20 @@ from toolbus.errors import NotRunning, Overloaded
 from toolbus.providers import choose_from_environment
 from toolbus.toolsets.workspace import workspace_tools
 
+from .closing import OpenResponses, SentByOwnTask
 from .models import Answer, Question
+from .reading import StrictRoute, refuse_invalid
 from .sse import EventStreamResponse, event_frames, text_frames, until_disconnected
 
 __all__ = ["create_app", "runtime_from_environment"]
 
 _logger = logging.getLogger(__name__)
-router = APIRouter()
+router = APIRouter(route_class=StrictRoute)
+
+MAX_BODY_BYTES = 256 * 1024
+"""A question of 20,000 characters takes at most 240,000 bytes, where each is a pair of JSON's escapes."""
+END_SECONDS = 5.0
+"""What a client has to read the end of its response, once the runtime has drained."""
 
 
 def get_runtime(request: Request) -> Runtime:
@@ -53,10 +62,10 @@ async def ask(
     on_disconnect: OnDisconnect = "cancel",
 ) -> Answer:
     """Ask, and get the whole result once it is there."""
-    session = start(runtime, question)
-    async with watched(request, session, on_disconnect):
-        result = await session.result()
-    response.headers.update(headers_of(session, runtime))
+    with started(runtime, question) as session:
+        response.headers.update(headers_of(session, runtime))
+        async with watched(request, session, on_disconnect):
+            result = await session.result()
     answer = Answer.model_validate(result)
     answer.provider = runtime.provider.vendor
     return answer
@@ -67,9 +76,9 @@ async def ask_stream(
     question: Question, runtime: TheRuntime, request: Request, on_disconnect: OnDisconnect = "cancel"
 ) -> EventStreamResponse:
     """Ask, and get every event of the request as a server-sent event; the request's ending is the last one."""
-    session = start(runtime, question)
-    # Subscribed before anything is awaited, so nothing of the request can have happened yet.
-    return stream(request, session, event_frames(session.events()), on_disconnect)
+    with started(runtime, question) as session:
+        # Subscribed before anything is awaited, so nothing of the request can have happened yet.
+        return stream(request, session, event_frames(session.events()), on_disconnect)
 
 
 @router.post("/ask/text")
@@ -77,8 +86,8 @@ async def ask_text(
     question: Question, runtime: TheRuntime, request: Request, on_disconnect: OnDisconnect = "cancel"
 ) -> EventStreamResponse:
     """Ask, and get the model's text piece by piece."""
-    session = start(runtime, question)
-    return stream(request, session, text_frames(session), on_disconnect)
+    with started(runtime, question) as session:
+        return stream(request, session, text_frames(session), on_disconnect)
 
 
 @router.post("/requests/{request_id}/cancel", status_code=202)
@@ -93,9 +102,15 @@ async def cancel(request_id: str, runtime: TheRuntime) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------- helpers
 
 
-def start(runtime: Runtime, question: Question) -> RequestSession:
-    """Begin the request. `Overloaded` and `NotRunning` pass on to their handlers below."""
-    return runtime.start(question.prompt, conversation_id=question.conversation_id)
+@contextmanager
+def started(runtime: Runtime, question: Question) -> Generator[RequestSession]:
+    """Begin the request, and cancel it where no response can be made. `Overloaded` and `NotRunning` have handlers."""
+    session = runtime.start(question.prompt, conversation_id=question.conversation_id)
+    try:
+        yield session
+    except BaseException:
+        session.cancel("no response could be made of it")
+        raise
 
 
 def stream(
@@ -131,10 +146,13 @@ async def watched(request: Request, session: RequestSession, on_disconnect: OnDi
 
 
 def headers_of(session: RequestSession, runtime: Runtime) -> dict[str, str]:
-    """What a client wants to know before the body: how to cancel, how to go on, and who answers."""
+    """What a client wants to know before the body: how to cancel, how to continue, and who answers.
+
+    Headers are ASCII, so the conversation's id is percent-encoded.
+    """
     return {
         "X-Request-Id": session.request_id,
-        "X-Conversation-Id": session.conversation_id,
+        "X-Conversation-Id": quote(session.conversation_id),
         "X-Provider": runtime.provider.vendor,
     }
 
@@ -145,16 +163,20 @@ def headers_of(session: RequestSession, runtime: Runtime) -> dict[str, str]:
 def create_app(runtime: Runtime | None = None, *, heartbeat_seconds: float = 15.0) -> FastAPI:
     """The application around `runtime`, or around one made from the environment."""
     served = runtime if runtime is not None else runtime_from_environment()
+    responses = OpenResponses()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
-        async with served:  # leaving it drains: running requests get `drain_seconds` to end
+        # Leaving the runtime drains it: running requests get `drain_seconds` to end, and their responses end with them.
+        async with responses.kept(end_seconds=END_SECONDS), served:
             yield
 
-    app = FastAPI(title="Ask", lifespan=lifespan)
+    app = FastAPI(title="Ask", lifespan=lifespan, max_body_size=MAX_BODY_BYTES)
     app.state.runtime = served
     app.state.heartbeat_seconds = heartbeat_seconds
     app.include_router(router)
+    app.add_middleware(SentByOwnTask, responses=responses)
+    app.add_exception_handler(RequestValidationError, refuse_invalid)
     app.add_exception_handler(Overloaded, refuse)
     app.add_exception_handler(NotRunning, refuse)
     return app

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from toolbus.events import Artifact
 from toolbus.messages import Message, Usage
@@ -15,15 +16,31 @@ def _text_of(error: Exception | None) -> str | None:
     return None if error is None else str(error)
 
 
+def _not_blank(text: str) -> str:
+    if all(unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp", "Zs"} for each in text):
+        raise ValueError("nothing in it can be seen")
+    return text
+
+
+def _without_controls(text: str) -> str:
+    if any(unicodedata.category(each) == "Cc" for each in text):
+        raise ValueError("it has a control character")
+    return text
+
+
+_Prompt = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_not_blank)]
+_ConversationId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_without_controls)]
+
+
 class Question(BaseModel):
-    """The prompt, and the conversation that it goes on with; without one it begins a new conversation.
+    """The prompt, and the conversation that it continues; without one it begins a new conversation.
 
     Whoever knows a conversation's id can read it back by asking: where users must not see each other's, put the
     user's own id in front of it before you hand it to the runtime.
     """
 
-    prompt: str = Field(min_length=1, max_length=20_000)
-    conversation_id: str | None = Field(default=None, min_length=1, max_length=200)
+    prompt: _Prompt
+    conversation_id: _ConversationId | None = None
 
 
 class Call(BaseModel):

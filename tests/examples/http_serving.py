@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from typing import cast
 
 import anyio
 import httpx2
@@ -31,13 +32,20 @@ class _Server(uvicorn.Server):
 class Serving:
     """A running server: `client` speaks to it; `left` is set whenever the application is done with a request."""
 
-    def __init__(self, app: ASGIApp, client: httpx2.AsyncClient, listener: socket.socket) -> None:
+    def __init__(
+        self, app: ASGIApp, client: httpx2.AsyncClient, listener: socket.socket, graceful_seconds: float
+    ) -> None:
         self.client = client
         self.left = anyio.Event()
         self._app = app
         self._listener = listener
         config = uvicorn.Config(
-            self._watched, interface="asgi3", lifespan="on", log_config=None, ws="none", timeout_graceful_shutdown=5
+            self._watched,
+            interface="asgi3",
+            lifespan="on",
+            log_config=None,
+            ws="none",
+            timeout_graceful_shutdown=cast("int", graceful_seconds),  # any number of seconds does
         )
         self._server = _Server(config)
 
@@ -60,13 +68,16 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncGenerator[Serving]:
-    """Serve `app` inside the block. Leaving it stops the server and waits for its end."""
+async def serving(app: ASGIApp, *, graceful_seconds: float = 5) -> AsyncGenerator[Serving]:
+    """Serve `app` inside the block. Leaving it stops the server and waits for its end.
+
+    A server that stops waits `graceful_seconds` for open responses before it cancels them.
+    """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with httpx2.AsyncClient(base_url=address, timeout=10, trust_env=False) as client:
-            server = Serving(app, client, listener)
+            server = Serving(app, client, listener, graceful_seconds)
             async with anyio.create_task_group() as group:
                 group.start_soon(server.run)
                 await server.wait_up()

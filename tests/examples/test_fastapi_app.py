@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 import anyio
 import httpx2
@@ -23,7 +24,7 @@ import pytest
 from http_serving import Serving, serving
 
 from fastapi_app import create_app
-from fastapi_app.app import runtime_from_environment
+from fastapi_app.app import MAX_BODY_BYTES, runtime_from_environment
 from fastapi_app.sse import EventStreamResponse, event_frames
 from toolbus import EventBus, Runtime, tool
 from toolbus.errors import ConfigurationError
@@ -124,12 +125,107 @@ async def test_a_conversation_goes_on_by_its_id_and_another_one_knows_nothing_of
     assert second["conversation_id"] == first["conversation_id"] != other["conversation_id"]
 
 
-async def test_an_empty_prompt_is_refused_before_anything_is_started() -> None:
+PATHS = ["/ask", "/ask/stream", "/ask/text"]
+JSON = {"content-type": "application/json"}
+OTHER_ALPHABETS = ["\u0431\u0435\u0441\u0435\u0434\u0430 5", "\u4f1a\u8a71", "caf\u00e9", "\U0001f600", "a%2Fb/c"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("conversation_id", OTHER_ALPHABETS, ids=ascii)
+async def test_a_conversations_id_may_be_in_any_alphabet_and_comes_percent_encoded(
+    path: str, conversation_id: str
+) -> None:
+    runtime = weather_runtime()
+    question = {**QUESTION, "conversation_id": conversation_id}
+    async with serving(create_app(runtime)) as server, runtime.bus.subscribe(RequestCompleted) as endings:
+        response = await server.client.post(path, json=question)
+        assert response.status_code == 200
+        assert unquote(response.headers["x-conversation-id"]) == conversation_id
+        with anyio.fail_after(5):
+            await anext(endings)
+        again = await server.client.post("/ask", json=question)
+    assert again.json()["conversation_id"] == conversation_id
+    assert len(again.json()["messages"]) == 4
+    assert len(await runtime.store.history(conversation_id)) == 8
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": ""}',
+        b'{"prompt": " \\n\\t "}',
+        b'{"prompt": "\\u200b\\ufeff\\u3000\\u0000"}',
+        b'{"prompt": "\\ud83d"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+        b'{"prompt": "Hi", "conversation_id": "\\udc00"}',
+        b'{"prompt": "Hi", "conversation_id": "a\\r\\nX-Admin: yes"}',
+        b'{"prompt": "Hi", "conversation_id": ""}',
+        b'{"prompt": NaN}',
+        b'{"prompt": "Hi", "note": NaN}',
+        b'{"prompt": 1e999}',
+        b'{"prompt": -Infinity}',
+        b'{"prompt": ["\\udfff"]}',
+        b'{"prompt": "Hi", "conversation_id": {"\\ud800": 1}}',
+        b'{"prompt": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": "Hi"',
+        b'["Hi"]',
+        b"null",
+        b"",
+    ],
+    ids=lambda body: ascii(body)[2:30],
+)
+async def test_what_is_no_question_is_refused_before_anything_is_started(path: str, body: bytes) -> None:
     runtime = weather_runtime()
     async with serving(create_app(runtime)) as server:
-        response = await server.client.post("/ask", json={"prompt": ""})
+        response = await server.client.post(path, content=body, headers=JSON)
         assert response.status_code == 422
+        assert response.json()["detail"][0]["loc"][0] == "body"
         assert runtime.bus.position == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "in pieces"])
+async def test_a_body_over_the_bound_is_refused_before_anything_is_started(path: str, is_announced: bool) -> None:
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield b'{"prompt": "'
+        for _ in range(MAX_BODY_BYTES // 1024):
+            yield b"a" * 1024
+        yield b'"}'
+
+    body = b"".join([each async for each in pieces()]) if is_announced else pieces()
+    runtime = weather_runtime()
+    async with serving(create_app(runtime)) as server:
+        response = await server.client.post(path, content=body, headers=JSON)
+        assert response.status_code == 413
+        assert runtime.bus.position == 0
+        assert (await server.client.post("/ask", json=QUESTION)).status_code == 200
+
+
+async def test_the_longest_prompt_fits_into_the_bound_however_it_is_escaped() -> None:
+    longest = b"\\ud83d\\ude00" * 20_000
+    body = b'{"prompt": "%s", "conversation_id": "%s"}' % (longest, longest[: 12 * 200])
+    async with serving(create_app(weather_runtime())) as server:
+        assert (await server.client.post("/ask", content=body, headers=JSON)).status_code == 200
+        longer = body.replace(b'": "', b'": "a', 1)
+        assert (await server.client.post("/ask", content=longer, headers=JSON)).status_code == 422
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_request_that_no_response_can_be_made_of_is_cancelled(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def headers_of(*_: object) -> dict[str, str]:
+        raise ValueError("no headers today")
+
+    monkeypatch.setattr("fastapi_app.app.headers_of", headers_of)
+    runtime = gated_runtime(Gate())
+    async with serving(create_app(runtime)) as server, runtime.bus.subscribe(RequestCancelled) as endings:
+        assert (await server.client.post(path, json=QUESTION)).status_code == 500
+        with anyio.fail_after(5):
+            assert isinstance(await anext(endings), RequestCancelled)
+    assert "no headers today" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------- streams
@@ -392,6 +488,53 @@ async def test_shutting_down_lets_an_open_stream_end() -> None:
         assert (await frames_of(response))[-1][1] == "request_completed"
 
 
+@pytest.mark.parametrize(("path", "ending"), [("/ask/stream", "request_cancelled"), ("/ask/text", "end")])
+@pytest.mark.parametrize("query", ["", "?on_disconnect=continue"])
+async def test_a_stream_that_the_server_waits_for_no_longer_ends_with_an_ending(
+    path: str, ending: str, query: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    app = create_app(gated_runtime(gate, drain_seconds=0))
+    async with serving(app, graceful_seconds=0) as server, streaming(server, path + query) as response:
+        await gate.reached.wait()
+        server.stop()
+        with anyio.fail_after(5):
+            _, event, data = (await frames_of(response))[-1]
+    assert (event, data["reason"]) == (ending, "the runtime is closing")
+    assert "Cancel 1 running task(s)" in caplog.text
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+async def test_an_answer_that_the_server_waits_for_no_longer_says_that_it_was_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = Gate()
+    app = create_app(gated_runtime(gate, drain_seconds=0))
+    answers: list[httpx2.Response] = []
+    async with serving(app, graceful_seconds=0) as server, anyio.create_task_group() as asking:
+
+        async def ask() -> None:
+            answers.append(await server.client.post("/ask", json=QUESTION))
+
+        asking.start_soon(ask)
+        await gate.reached.wait()
+        server.stop()
+    assert (answers[0].status_code, answers[0].json()["outcome"]) == (200, "cancelled")
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+async def test_a_stream_that_ends_while_the_runtime_drains_ends_as_it_would_have() -> None:
+    gate = Gate()
+    runtime = cast("Watched", gated_runtime(gate, Watched))
+    async with serving(create_app(runtime), graceful_seconds=0) as server, streaming(server) as response:
+        await gate.reached.wait()
+        server.stop()
+        with anyio.fail_after(5):
+            await runtime.draining.wait()
+            gate.open()
+            assert (await frames_of(response))[-1][1] == "request_completed"
+
+
 # ------------------------------------------------------------------------------------------------- as it is started
 
 
@@ -438,3 +581,42 @@ def test_it_starts_as_a_module_answers_from_files_and_stops_on_a_signal(tmp_path
     assert answer["provider"] == "extractive"
     assert "notes.txt:1: The harbour of Palermo is painted green." in answer["text"]
     assert "Finished server process" in log
+
+
+SERVES_FOR_EVER = """
+import anyio, uvicorn
+from examples.fastapi_app import create_app
+from toolbus import Runtime
+from toolbus.testing import ScriptedProvider, calls
+
+async def wait() -> None:
+    "Wait for ever."
+    await anyio.sleep_forever()
+
+runtime = Runtime(ScriptedProvider([calls(("wait", {}))] * 9), tools=[wait], drain_seconds=0)
+uvicorn.run(create_app(runtime), port=0, timeout_graceful_shutdown=0)
+"""
+
+
+def test_after_a_stop_signal_streams_have_an_ending_and_no_traceback_is_logged() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVES_FOR_EVER], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert process.stderr is not None
+    with process, process.stderr:
+        try:
+            address = next(
+                found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line))
+            )
+            lines: list[str] = []
+            with httpx2.stream("POST", f"{address}/ask/stream", json=QUESTION, timeout=10, trust_env=False) as response:
+                for line in response.iter_lines():
+                    lines.append(line)
+                    if line == "event: tool_call_started":
+                        process.send_signal(signal.SIGTERM)
+            log = process.stderr.read()
+        finally:
+            process.kill()
+    assert [line for line in lines if line.startswith("event: ")][-1] == "event: request_cancelled"
+    assert "Finished server process" in log
+    assert "Traceback" not in log
