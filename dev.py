@@ -9,13 +9,13 @@
     python3 dev.py soak --minutes 60                                looks for bugs for so long, with seeds of its own
     python3 dev.py test                                             all that CI checks
     python3 dev.py test -k bus                                      pytest alone, with these arguments
+    python3 dev.py test --python 3.13                               pytest on another Python of this machine
 
-It needs a checkout, Python 3.11 or newer and a package registry, nothing else. Everything it makes lies in .venv and
-.dev; both may be deleted at any time. `ask` installs toolbus with its extras; `example` adds what the examples need,
-`bench` what draws, and, in environments of their own, the runtimes to compare with; `test` and `soak` the tools of
-development.
-The set-up runs again only when the lock file, pyproject.toml, this file, Python's minor version or the checkout's
-place changes.
+It needs a checkout, Python 3.11 or newer and a package registry, nothing else. Everything it makes lies in .venv, .dev
+and, for another Python, .venv-3.13 or the like; all may be deleted at any time.
+`ask` installs toolbus with its extras; `example` adds what the examples need, `bench` what draws, and, in environments
+of their own, the runtimes to compare with; `test` and `soak` the tools of development. The set-up runs again only when
+the lock file, pyproject.toml, this file, Python's minor version or the checkout's place changes.
 
 This file knows the standard library alone, and no registry: pip's and uv's configuration on the machine decides.
 """
@@ -28,6 +28,7 @@ if sys.version_info < (3, 11):
         "Run dev.py with a newer one by its name, such as: python3.11 dev.py ..."
     )
 
+import argparse
 import ast
 import contextlib
 import hashlib
@@ -36,6 +37,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -51,7 +53,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.pop("TOOLBUS_DEV_VENV", ".venv")  # another one is set by `in_own_environment` alone
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 STAMP = VENV / ".toolbus-dev.json"  # within, so that it goes when the environment goes
@@ -66,6 +68,8 @@ GROUPS = {  # each holds what those before it hold
     "test": ["--group", "dev"],
 }
 COVERAGE_PERCENT = 95
+QUICK_HALF_SECONDS = 300.0
+"""What the quick half of the tests may take on each other Python, with its set-up."""
 
 CHECKS: dict[str, list[str]] = {
     "pyright": ["pyright"],
@@ -131,6 +135,14 @@ def _done(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     command, *rest = arguments
+    if command == "test":
+        version, rest = other_python(rest)
+        if version:
+            interpreter = find_python(version)
+            if interpreter is None:
+                raise SetupError(f"there is no Python {version} here: not on the PATH, nor among pyenv's and uv's.")
+            again = [interpreter, str(Path(__file__)), "test", *(rest or side_by_side())]
+            become(again, environment=in_own_environment(version))
     if command == "example" and (not rest or rest[0] not in examples()):
         return list_examples(rest)
     prepare({"soak": "test"}.get(command, "ask" if command in TOOLBUS_COMMANDS else command))
@@ -149,11 +161,11 @@ def _done(arguments: Sequence[str]) -> int:
     return check_everything()
 
 
-def become(command: list[str], *, folder: Path | None = None) -> NoReturn:
-    """Go on as `command`, which gets the signals and gives the exit status."""
+def become(command: list[str], *, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> NoReturn:
+    """Continue as `command`, which gets the signals and gives the exit status."""
     if folder:
         os.chdir(folder)
-    environment = activated()
+    environment = activated() if environment is None else environment
     if os.name == "nt":  # there, exec returns to the shell at once
         sys.exit(subprocess.run(command, check=False, env=environment).returncode)
     sys.stdout.flush()
@@ -204,25 +216,63 @@ def activated() -> dict[str, str]:
     }
 
 
+# ------------------------------------------------------------------------------------------------ other Pythons
+
+
+def other_python(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The version behind `--python`, empty where there is none, and the other arguments."""
+    parser = argparse.ArgumentParser(prog="dev.py test", add_help=False, allow_abbrev=False)
+    parser.add_argument("--python", metavar="VERSION", default="")
+    found, rest = parser.parse_known_args(arguments)
+    if found.python and not re.fullmatch(r"\d+\.\d+", found.python):
+        raise SetupError(f"--python takes a version such as 3.13, and {found.python!r} is none.")
+    return found.python, rest
+
+
+def in_own_environment(version: str) -> dict[str, str]:
+    """The variables for this file when another Python runs it, and makes an environment beside .venv."""
+    return {**os.environ, "TOOLBUS_DEV_VENV": f".venv-{version}"}
+
+
+def find_python(version: str) -> str | None:
+    """The interpreter of this minor version that the machine has. None is downloaded."""
+    with advised(), only_one():
+        uv = find_uv()
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    # pyenv's own come first: its shims on the PATH fail for versions that are not chosen, and uv gives up at a failure.
+    of_pyenv = sorted((root / "versions").glob(f"{version}.*/bin"), key=_patch, reverse=True)
+    path = os.pathsep.join([*map(str, of_pyenv), os.environ.get("PATH", os.defpath)])
+    command = [uv, "python", "find", "--system", "--no-project", "--no-config", version]
+    environment = {**os.environ, "PATH": path, "UV_PYTHON_DOWNLOADS": "never"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _patch(folder: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", folder.parent.name)]
+
+
+def declared_pythons() -> list[str]:
+    """The minor versions that pyproject.toml says toolbus runs on."""
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
+    return re.findall(r"^Programming Language :: Python :: (\d+\.\d+)$", "\n".join(classifiers), re.MULTILINE)
+
+
 # ------------------------------------------------------------------------------------------------ set-up
 
 
 def prepare(needed: str) -> None:
     """Make the environment hold what `needed`, a name in GROUPS, needs. Costs milliseconds when it does already."""
     began = time.monotonic()
-    try:
+    with advised():
         key = fingerprint()
         if _is_ready(needed, key):
             return
-        STATE.mkdir(exist_ok=True)
-        (STATE / ".gitignore").write_text("*\n", encoding="utf-8")
         with only_one():
             if _is_ready(needed, key):  # somebody else just did it
                 return
             say(f"setting up {VENV.name} for `{needed}`; the next run needs none of this")
             make_environment(needed, key)
-    except (OSError, HTTPException, zipfile.BadZipFile) as error:  # HTTPException: a download that was cut short
-        raise SetupError(advise(str(error))) from error
     say(f"ready after {time.monotonic() - began:.1f} s")
 
 
@@ -292,6 +342,8 @@ def write_stamp(stamp: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def only_one() -> Generator[None]:
     """Wait until no other set-up of this checkout runs. The system lets go of the lock if its holder is killed."""
+    STATE.mkdir(exist_ok=True)
+    (STATE / ".gitignore").write_text("*\n", encoding="utf-8")
     with (STATE / "lock").open("a") as file:
         if sys.platform == "win32":
             import msvcrt
@@ -410,6 +462,15 @@ def run(command: Sequence[str | Path], settings: Mapping[str, str]) -> None:
         raise SetupError(advise(done.stdout))
 
 
+@contextlib.contextmanager
+def advised() -> Generator[None]:
+    """Say what to do about a system that refuses something to the set-up."""
+    try:
+        yield
+    except (OSError, HTTPException, zipfile.BadZipFile) as error:  # HTTPException: a download that was cut short
+        raise SetupError(advise(str(error))) from error
+
+
 def advise(output: str) -> str:
     """What went wrong as its tool tells it, and what to do about it."""
     advice = next((text for signs, text in ADVICE if any(sign in output for sign in signs)), "the set-up failed.")
@@ -450,20 +511,46 @@ def check_everything() -> int:
         list(pool.map(step, CHECKS))
     with tempfile.TemporaryDirectory(dir=STATE) as folder:
         summary += run_tests({**environment, "COVERAGE_FILE": str(Path(folder, "coverage"))})
+    summary += map(run_quickly, [each for each in declared_pythons() if each != "{}.{}".format(*sys.version_info)])
     print()
     for name, passed, seconds, remark in summary:
         print(f"{'ok' if passed else 'FAILED':7} {name:13} {seconds:6.1f} s  {remark}".rstrip())
     return 0 if all(passed for _, passed, _, _ in summary) else 1
 
 
+def side_by_side() -> list[str]:
+    """Options of pytest for tests in many processes, since tests share nothing.
+
+    They are one more than processors, as some tests wait for servers, disks and processes.
+    """
+    return ["-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
+
+
+def run_quickly(version: str) -> tuple[str, bool, float, str]:
+    """The quick half of the tests on another Python, where the machine has it."""
+    began = time.monotonic()
+    name = f"pytest {version}"
+    interpreter = find_python(version)
+    if interpreter is None:
+        return name, True, 0.0, f"skipped: no Python {version} here"
+    command = [interpreter, str(Path(__file__)), "test", "--quick", "-q", *side_by_side()]
+    environment = with_bytecode(in_own_environment(version))
+    try:
+        done = subprocess.run(
+            command, check=False, env=environment, stdin=subprocess.DEVNULL, timeout=QUICK_HALF_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        remark = f"ended after {QUICK_HALF_SECONDS:g} s, which is all that the quick half may take"
+        return name, False, time.monotonic() - began, remark
+    return name, done.returncode == 0, time.monotonic() - began, "the quick half"
+
+
 def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, str]]:
     """pytest, then the coverage of all its processes and threads together."""
     coverage = [str(PYTHON), "-m", "coverage"]
     began = time.monotonic()
-    # Side by side, since tests share nothing: one more than processors, as some wait for servers, disks and processes.
-    side_by_side = ["-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
     tests = subprocess.run(
-        [*coverage, "run", "-m", "pytest", *side_by_side],
+        [*coverage, "run", "-m", "pytest", *side_by_side()],
         check=False,
         env=with_bytecode(environment),
         stdin=subprocess.DEVNULL,

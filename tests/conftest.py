@@ -134,9 +134,21 @@ LONGEST = {
 """Files with tests of 5 to 15 seconds."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    says = "leave out what runs the same lines again (on trio, by Hypothesis, marked `repeats`) and the longest files"
+    parser.addoption("--quick", action="store_true", help=says)
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Side by side, have the longest begin first: one that begins last keeps all the other processes waiting."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not quick where that is asked for, and have the longest tests begin first.
+
+    Side by side, one that begins last keeps all the other processes waiting.
+    """
+    if config.getoption("quick"):
+        left_out = [item for item in items if _repeats(item) or item.path.name in LONGEST]
+        items[:] = [item for item in items if not (_repeats(item) or item.path.name in LONGEST)]
+        config.hook.pytest_deselected(items=left_out)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.path.name not in LONGEST)
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,151 @@ def test_without_pip_the_locked_uv_for_this_machine_is_found(
     monkeypatch.setattr(dev.platform, "libc_ver", lambda: (libc, ""))
     (found,) = [wheel["url"] for wheel in dev.locked_package("uv")["wheels"] if dev._suits(wheel["url"])]
     assert tag in found
+
+
+# ------------------------------------------------------------------------------------------------ other Pythons
+
+
+class Became(Exception):
+    """What dev.py would have become."""
+
+
+@pytest.fixture
+def becoming(dev: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """dev.py on a machine that has Python 3.13 too."""
+
+    def become(command: list[str], *, environment: dict[str, str]) -> None:
+        raise Became(command, environment["TOOLBUS_DEV_VENV"])
+
+    monkeypatch.setattr(dev, "become", become)
+    monkeypatch.setattr(dev, "find_python", {"3.13": "/there/python3.13"}.get)
+    return dev
+
+
+def test_the_tests_run_on_another_python_in_an_environment_of_its_own(becoming: Any):
+    for option in (["--python", "3.13"], ["--python=3.13"]):
+        with pytest.raises(Became) as became:
+            becoming.main(["test", *option, "-k", "bus"])
+        file = str(Path(becoming.__file__))
+        assert became.value.args == (["/there/python3.13", file, "test", "-k", "bus"], ".venv-3.13")
+    assert becoming.ran == []
+
+
+def test_without_further_arguments_the_whole_suite_runs_on_another_python_side_by_side(becoming: Any):
+    with pytest.raises(Became) as became:
+        becoming.main(["test", "--python", "3.13"])
+    assert became.value.args[0][3:] == becoming.side_by_side()
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("3.12", "there is no Python 3.12 here: "),
+        ("three", "--python takes a version such as 3.13, and 'three' is none"),
+    ],
+)
+def test_a_python_that_is_not_there_is_told_in_a_line(
+    becoming: Any, version: str, told: str, capsys: pytest.CaptureFixture[str]
+):
+    assert becoming.main(["test", "--python", version]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dev.py: {told}")
+
+
+def test_a_process_for_another_python_works_in_that_environment_and_hands_it_to_nobody(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOOLBUS_DEV_VENV", ".venv-3.13")
+    specification = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module: Any = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    assert module.VENV == ROOT / ".venv-3.13"
+    assert module.PYTHON.is_relative_to(module.VENV)
+    assert "TOOLBUS_DEV_VENV" not in os.environ
+
+
+def test_pyenvs_interpreters_come_before_its_shims_the_newest_first_and_none_is_downloaded(
+    dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for version in ("3.13.9", "3.13.10", "3.12.1"):
+        (tmp_path / "versions" / version / "bin").mkdir(parents=True)
+    asked: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append((command, options["env"]))
+        return subprocess.CompletedProcess(command, 0, "/there/python3.13\n")
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setenv("PATH", "shims")
+    assert dev.find_python("3.13") == "/there/python3.13"
+    ((command, variables),) = asked
+    assert command[:3] == ["uv", "python", "find"]
+    bins = [str(tmp_path / "versions" / version / "bin") for version in ("3.13.10", "3.13.9")]
+    assert variables["PATH"].split(os.pathsep) == [*bins, "shims"]
+    assert variables["UV_PYTHON_DOWNLOADS"] == "never"
+
+
+def test_the_pythons_that_the_package_declares_are_tested(
+    dev: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def find_python(version: str) -> str | None:
+        return None if version == "3.99" else f"/there/python{version}"
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        dev.ran.append(" ".join([options["env"]["TOOLBUS_DEV_VENV"], *command[2:5]]))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(dev, "find_python", find_python)
+
+    def run_tests(_environment: object) -> Iterator[Any]:
+        return iter([])
+
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    monkeypatch.setattr(dev, "declared_pythons", lambda: [running, "3.98", "3.99"])
+    monkeypatch.setattr(dev, "CHECKS", {})
+    monkeypatch.setattr(dev, "run_tests", run_tests)
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.chdir(ROOT)
+    dev.STATE.mkdir()
+    assert dev.check_everything() == 1
+    assert dev.ran == [".venv-3.98 test --quick -q"]
+    told = capsys.readouterr().out
+    assert "FAILED  pytest 3.98 " in told
+    assert "skipped: no Python 3.99 here" in told
+
+
+def test_the_quick_half_on_another_python_is_ended_in_time(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    def run(command: list[str], **options: Any) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(dev, "find_python", {"3.13": "/there/python3.13"}.get)
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    _, passed, _, remark = dev.run_quickly("3.13")
+    assert not passed
+    assert remark.startswith(f"ended after {dev.QUICK_HALF_SECONDS:g} s")
+
+
+def test_the_declared_pythons_are_those_of_pyproject(dev: Any):
+    assert dev.declared_pythons() == ["3.11", "3.12", "3.13"]
+
+
+def test_the_quick_half_leaves_out_what_repeats_and_the_longest_files(pytestconfig: pytest.Config):
+    sample = [
+        "tests/bus/test_bus_arbitration.py",
+        "tests/fuzz/test_fuzzed_documents.py",
+        "tests/durability/test_kill.py",
+    ]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *sample]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    found: list[set[str]] = []
+    for option in ([], ["--quick"]):
+        done = subprocess.run([*command, *option], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+        found.append({line for line in done.stdout.splitlines() if "::" in line})
+    whole, quick = found
+    assert quick < whole
+    assert any("test_bus_arbitration" in name for name in quick)
+    assert not [name for name in quick if "trio" in name or "test_kill" in name]
 
 
 def test_without_a_command_it_tells_how_it_is_used(dev: Any, capsys: pytest.CaptureFixture[str]):
