@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -76,7 +77,7 @@ def test_many_seeds_are_counted_together_on_one_process_or_several() -> None:
     assert alone.seeds_per_second > 0
 
 
-def at_interrupts(_seeds: list[int]) -> list[Any]:
+def at_interrupts(_seeds: list[int], *, keep_going: bool) -> list[Any]:
     return [signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())]
 
 
@@ -84,7 +85,7 @@ def at_interrupts(_seeds: list[int]) -> list[Any]:
 def test_ctrl_c_ends_the_processes_that_run_seeds_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_parallel, "_run_share", at_interrupts)
     assert list(_parallel.run_in_processes([1], 1, None)) == [signal.SIG_DFL, set()]
-    assert at_interrupts([])[1] == set()
+    assert at_interrupts([], keep_going=False)[1] == set()
 
 
 def test_processes_that_run_seeds_end_when_the_one_that_started_them_is_gone() -> None:
@@ -128,6 +129,62 @@ def test_a_failure_tells_its_seed_its_guarantee_and_the_timeline() -> None:
     assert text.startswith(f"seed {failure.seed} broke {failure.guarantee}: ")
     assert f"toolbus simulate --seed {failure.seed}" in text
     assert "RequestStarted" in text
+
+
+@pytest.mark.usefixtures("leaking")
+def test_with_keep_going_all_seeds_run_and_those_that_break_are_listed_by_kind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told: list[int] = []
+    report = simulate(20, keep_going=True, on_seed=lambda one: told.append(one.seed))
+    assert (report.seeds, told) == (20, [*range(20)])
+    broken = sorted(seed for seeds in report.broken.values() for seed in seeds)
+    assert 1 <= len(report.broken) < len(broken) < 20
+    for kind, seeds in report.broken.items():
+        with pytest.raises(SimulationFailed) as failed:
+            run_seed(seeds[0])
+        assert failed.value.kind == kind
+        assert kind.startswith(failed.value.guarantee)
+    assert main(["simulate", "--seeds", "20", "--keep-going"]) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith(f"{20 - len(broken)} of 20 seeds held, ")
+    for kind, seeds in report.broken.items():
+        assert f"  broken, {len(seeds)}: {kind}: {', '.join(map(str, seeds))}\n" in said.out
+    assert main(["simulate", "--seeds", "20", "--keep-going", "--json"]) == 1
+    assert orjson.loads(capsys.readouterr().out)["broken"] == report.broken
+
+
+def test_several_processes_keep_going_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_a_thread(jobs: int, **_options: Any) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(jobs)
+
+    def broken(seeds: list[int], *, keep_going: bool) -> list[Any]:
+        return [(seed, "G06", f"G06: call s{seed}_1_0_0 was made twice", "") for seed in seeds]
+
+    monkeypatch.setattr(_parallel, "ProcessPoolExecutor", in_a_thread)
+    monkeypatch.setattr(_parallel, "_run_share", broken)
+    (failed,) = _parallel.run_in_processes([3], 1, None, keep_going=True)
+    assert isinstance(failed, SimulationFailed)
+    assert (failed.seed, failed.kind) == (3, "G06: call # was made twice")
+    with pytest.raises(SimulationFailed, match="seed 3 broke G06"):
+        list(_parallel.run_in_processes([3], 1, None))
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        ("G19: s1_f ended failed, and the journal says stopped", "G19: # ended failed, and the journal says stopped"),
+        ("G19: conversation c1 has ['s1_2_u'] twice", "G19: conversation c1 has [#] twice"),
+        (
+            "G17: the handler of s1_2a_0_0 runs 2.40659 s after it was to stop",
+            "G17: the handler of # runs N s after it was to stop",
+        ),
+        ("G12: s1_1_0_0 times out 1e-05 s early", "G12: # times out N s early"),
+    ],
+)
+def test_problems_that_differ_in_ids_and_numbers_alone_are_of_one_kind(problem: str, kind: str) -> None:
+    assert SimulationFailed(1, problem[:3], problem, "").kind == kind
 
 
 @pytest.mark.usefixtures("leaking")

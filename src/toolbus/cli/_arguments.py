@@ -123,6 +123,7 @@ breaks a guarantee is told with its timeline, and breaks it again each time."""
 _SIMULATE_EXAMPLES = """\
 examples:
   toolbus simulate --seeds 100000 --jobs 8
+  toolbus simulate --first 5000000 --seconds 3600 --keep-going
   toolbus simulate --seed 4711
 
 exit status:
@@ -211,6 +212,9 @@ def _add_simulation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="SEED", help="this one alone, again")
     parser.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="begin no more after so long")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="on so many processes; default 1")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="list all seeds that break something instead of the first one alone"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     _add_debug(parser)
 

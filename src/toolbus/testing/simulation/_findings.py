@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
 __all__ = ["Broken", "SeedReport", "SimulationFailed"]
+
+_LISTS = re.compile(r"\[[^\]]*\]")
+_IDS = re.compile(r"\bs\d+_\w+")  # of a world: s4711_2a, s4711_2a_0_1
+_NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?\b")
 
 
 class Broken(AssertionError):
@@ -28,6 +33,11 @@ class SimulationFailed(AssertionError):
         self.guarantee = guarantee
         self.problem = problem
         self.timeline = timeline
+
+    @property
+    def kind(self) -> str:
+        """The problem without what differs from seed to seed: ids, numbers and lists."""
+        return _NUMBERS.sub("N", _IDS.sub("#", _LISTS.sub("[#]", self.problem)))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""Seeds on several cores. Each process runs its share one after the other; the lowest seed that fails is told."""
+"""Seeds on several cores. Each process runs its share one after the other; the lowest seed that fails is raised."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -23,10 +24,12 @@ _SHARE = 50  # seeds that are handed out at once: more than what handing out cos
 _Failure = tuple[int, str, str, str]
 
 
-def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> Iterator[SeedReport]:
+def run_in_processes(
+    seeds: Iterable[int], jobs: int, seconds: float | None, *, keep_going: bool = False
+) -> Iterator[SeedReport | SimulationFailed]:
     """The report of each seed, in no order, on `jobs` processes; no new ones are begun after so many `seconds`.
 
-    Raises `SimulationFailed` for the lowest seed among those that have failed by then.
+    Raises `SimulationFailed` for the lowest seed among those that have failed by then; with `keep_going`, gives it.
     """
     began = time.monotonic()
     left = iter(seeds)
@@ -35,21 +38,22 @@ def run_in_processes(seeds: Iterable[int], jobs: int, seconds: float | None) -> 
     with ProcessPoolExecutor(
         jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_the_others
     ) as pool:
-        running: set[Future[list[SeedReport] | _Failure]] = set()
+        running: set[Future[list[SeedReport | _Failure]]] = set()
         while True:
             in_time = seconds is None or time.monotonic() - began < seconds
             while in_time and not failures and len(running) < 2 * jobs and (share := list(islice(left, _SHARE))):
                 with _without_interrupts():  # it may start a process
-                    running.add(pool.submit(_run_share, share))
+                    running.add(pool.submit(_run_share, share, keep_going=keep_going))
             if not running:
                 break
             done, running = wait(running, return_when=FIRST_COMPLETED)
-            for each in done:
-                found = each.result()
-                if isinstance(found, tuple):
-                    failures.append(found)
+            for found in itertools.chain.from_iterable(each.result() for each in done):
+                if not isinstance(found, tuple):
+                    yield found
+                elif keep_going:
+                    yield SimulationFailed(*found)
                 else:
-                    yield from found
+                    failures.append(found)
     if failures:
         raise SimulationFailed(*min(failures))
 
@@ -83,11 +87,13 @@ def _end_after(parent: Any) -> None:
     os._exit(1)
 
 
-def _run_share(seeds: list[int]) -> list[SeedReport] | _Failure:
-    reports: list[SeedReport] = []
+def _run_share(seeds: list[int], *, keep_going: bool) -> list[SeedReport | _Failure]:
+    found: list[SeedReport | _Failure] = []
     for seed in seeds:
         try:
-            reports.append(run_seed(seed))
+            found.append(run_seed(seed))
         except SimulationFailed as exc:  # as data: an exception's cause may not be fit to travel
-            return exc.seed, exc.guarantee, exc.problem, exc.timeline
-    return reports
+            found.append((exc.seed, exc.guarantee, exc.problem, exc.timeline))
+            if not keep_going:
+                break
+    return found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ...errors import ConfigurationError
-from ._findings import SeedReport
+from ._findings import SeedReport, SimulationFailed
 from ._parallel import run_in_processes
 from ._run import run_seed
 
@@ -17,7 +17,11 @@ __all__ = ["SimulationReport", "simulate"]
 
 @dataclass(slots=True, kw_only=True)
 class SimulationReport:
-    """What all seeds together did. `checks` counts invariants checked, by guarantee; `seconds` are real."""
+    """What all seeds together did. `checks` counts invariants checked, by guarantee; `seconds` are real.
+
+    `broken` are the seeds that broke an invariant, by the kind of the problem (`SimulationFailed.kind`); of what else
+    they did nothing is counted.
+    """
 
     seeds: int = 0
     seconds: float = 0.0
@@ -26,15 +30,19 @@ class SimulationReport:
     outcomes: Counter[str] = field(default_factory=Counter[str])
     faults: Counter[str] = field(default_factory=Counter[str])
     checks: Counter[str] = field(default_factory=Counter[str])
+    broken: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
     @property
     def seeds_per_second(self) -> float:
         """Of real time; 0 for none."""
         return self.seeds / self.seconds if self.seconds else 0.0
 
-    def add(self, one: SeedReport) -> None:
+    def add(self, one: SeedReport | SimulationFailed) -> None:
         """Count one more seed."""
         self.seeds += 1
+        if isinstance(one, SimulationFailed):
+            self.broken.setdefault(one.kind, []).append(one.seed)
+            return
         self.events += one.events
         self.requests += one.requests
         self.outcomes += one.outcomes
@@ -48,12 +56,14 @@ def simulate(
     first: int = 0,
     seconds: float | None = None,
     jobs: int = 1,
-    on_seed: Callable[[SeedReport], object] | None = None,
+    keep_going: bool = False,
+    on_seed: Callable[[SeedReport | SimulationFailed], object] | None = None,
 ) -> SimulationReport:
     """Run so many seeds, from `first` on, or as many as `seconds` of real time allow; the first failure is raised.
 
-    With `jobs` above 1, on so many processes: then the order is any, and of several failures the lowest seed is told. A
-    program that calls this needs the usual `if __name__ == "__main__":` then. `on_seed` is told of each seed. Raises
+    With `keep_going` failures are counted instead, in `SimulationReport.broken`. With `jobs` above 1, seeds run on so
+    many processes: then the order is any, and of several failures the lowest seed is raised. A program that calls this
+    needs the usual `if __name__ == "__main__":` then. `on_seed` is called with each seed's report or failure. Raises
     `SimulationFailed`, and `ConfigurationError` for numbers below 1.
     """
     if min(seeds, jobs) < 1:
@@ -61,7 +71,11 @@ def simulate(
     report = SimulationReport()
     began = time.monotonic()
     chosen = range(first, first + seeds)
-    for one in _one_by_one(chosen, seconds) if jobs == 1 else run_in_processes(chosen, jobs, seconds):
+    if jobs == 1:
+        found = _one_by_one(chosen, seconds, keep_going=keep_going)
+    else:
+        found = run_in_processes(chosen, jobs, seconds, keep_going=keep_going)
+    for one in found:
         report.add(one)
         if on_seed is not None:
             on_seed(one)
@@ -69,9 +83,14 @@ def simulate(
     return report
 
 
-def _one_by_one(seeds: range, seconds: float | None) -> Iterator[SeedReport]:
+def _one_by_one(seeds: range, seconds: float | None, *, keep_going: bool) -> Iterator[SeedReport | SimulationFailed]:
     began = time.monotonic()
     for seed in seeds:
-        yield run_seed(seed)
+        try:
+            yield run_seed(seed)
+        except SimulationFailed as exc:
+            if not keep_going:
+                raise
+            yield exc
         if seconds is not None and time.monotonic() - began >= seconds:
             return
