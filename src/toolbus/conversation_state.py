@@ -45,9 +45,9 @@ class ConversationState:
         session.share_vault(self._vaults.get(session.conversation_id))
 
     def keep(self, session: RequestSession) -> None:
-        """Keep what a turn that has ended leaves for the next one."""
+        """Keep what a turn that has ended, or was left, leaves for the next one."""
         conversation_id = session.conversation_id
-        if session.granted:
+        if session.granted and not session.leaves:  # else nobody knows which of these decisions are in the journal
             self._granted.put(conversation_id, session.granted)
         if session.secrecy is not None and session.secrecy.vault.given:
             self._vaults.put(conversation_id, session.secrecy.vault)

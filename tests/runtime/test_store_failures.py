@@ -17,7 +17,7 @@ from support.journaled import JournaledStore
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
 from toolbus import Limits, RequestResult, Runtime
 from toolbus.errors import StoreError, StoreUnavailable
-from toolbus.events import ToolCallRequested
+from toolbus.events import ApprovalRequested, ToolCallRequested
 from toolbus.owing import Owed
 from toolbus.storage import Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
@@ -298,6 +298,22 @@ async def test_a_turn_is_kept_once_though_its_beginning_failed_here_and_went_on_
         assert result.outcome == "failed"
     kept = await store.history("c")
     assert [each.message_id for each in kept if each.role == "user"] == [f"{result.request_id}_u"]
+
+
+@pytest.mark.guarantee("G26")
+async def test_a_decision_that_the_store_has_not_taken_is_remembered_for_no_later_turn() -> None:
+    wipes = Scene(lambda: [model(calls(("wipe", {"n": 1})), text("Done."))])
+    store, asked = Faulty("fails", 2), list[ApprovalRequested]()  # what a person has decided
+    async with wipes.runtime(store, Lab()) as runtime:
+
+        def decide(question: ApprovalRequested) -> None:
+            asked.append(question)
+            runtime.bus.publish(question.decided(approved=True, remember=True))
+
+        runtime.bus.connect(ApprovalRequested, decide)
+        outcomes = [(await runtime.run(PROMPT, conversation_id="c")).outcome for _ in range(3)]
+    assert outcomes == ["failed", "completed", "completed"]
+    assert len({each.request_id for each in asked}) == 2, "nobody has heard the first decision"
 
 
 async def test_of_what_is_owed_that_which_never_works_keeps_nothing_else_from_the_store() -> None:
