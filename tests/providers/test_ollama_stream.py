@@ -161,7 +161,7 @@ def test_a_line_that_is_no_object_is_an_error_that_quotes_its_start(garbage: byt
 
 
 @pytest.mark.parametrize("number", ["1", "1" * 25], ids=["a short number", "a long number"])
-@pytest.mark.parametrize("levels", [600, 1_010, 5_000, 100_000])
+@pytest.mark.parametrize("levels", [600, 1_010, 5_000, 90_000])
 def test_a_line_that_is_nested_too_deeply_is_an_error_whatever_this_python_can_read(levels: int, number: str) -> None:
     arguments = '{"a": ' + "[" * levels + number + "]" * levels + "}"
     deep = '{"message": {"tool_calls": [{"function": {"name": "f", "arguments": ' + arguments + "}}]}}"
