@@ -18,12 +18,15 @@ MOST_SECONDS = 0.1
 
 
 class LongestCall:
-    """The longest call of a function in C: its CPU time in seconds, and its name."""
+    """The longest time that functions in C have taken at once: its CPU time in seconds, and the function's name.
+
+    What such a function calls in Python does not count, since the lock is given away there.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.name = ""
-        self._began: list[float] = []
+        self._before = 0.0
 
     def during(self, work: Callable[[], Any]) -> Any:
         """Do `work` in this thread and give what it gives."""
@@ -35,9 +38,7 @@ class LongestCall:
             sys.setprofile(before)
 
     def _note(self, _frame: FrameType, event: str, argument: Any) -> None:
-        if event == "c_call":
-            self._began.append(time.thread_time())
-        elif event in ("c_return", "c_exception") and self._began:
-            seconds = time.thread_time() - self._began.pop()
-            if seconds > self.seconds:
-                self.seconds, self.name = seconds, getattr(argument, "__qualname__", repr(argument))
+        now = time.thread_time()
+        if event in ("c_return", "c_exception") and now - self._before > self.seconds:
+            self.seconds, self.name = now - self._before, getattr(argument, "__qualname__", repr(argument))
+        self._before = time.thread_time()

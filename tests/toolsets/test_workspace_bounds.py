@@ -205,6 +205,14 @@ def test_blocks_hold_each_line_with_its_number_and_no_block_is_too_large(
     assert [seen[index] for index in sorted(seen)] == lines
 
 
+def test_what_is_half_as_long_as_a_block_is_whole_in_one_of_them() -> None:
+    text = bytes(range(32, 127)) + b"\nnext"
+    for size in (8, 9, 20, 60):
+        found = [block.text for block in _scan.blocks(text, size)]
+        for start in range(95 - size // 2 + 1):
+            assert any(text[start : start + size // 2] in each for each in found), (size, start)
+
+
 # ------------------------------------------------------------------------------------------------ time
 
 
@@ -263,6 +271,13 @@ def test_a_file_of_many_lines_is_searched_only_while_there_is_time(tmp_path: Pat
     assert result.data["matches"]
     if mode != "words":
         assert 0 < result.data["total_matches"] <= 300
+
+
+@pytest.mark.usefixtures("ticking")
+def test_a_line_is_matched_in_parts_only_while_there_is_time(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 2_000_000)
+    result = call(tmp_path, "search_text", {"max_scan_seconds": 0.1}, query="y{500}[xz]{2}q", mode="regex")
+    assert "stopped after 0.1 seconds" in result.data["stopped"]
 
 
 @pytest.mark.usefixtures("ticking")
@@ -347,7 +362,7 @@ def test_a_rule_that_is_too_long_is_passed_over_and_so_is_one_that_is_cut() -> N
 
 
 def test_an_ignore_file_that_is_too_large_ends_with_its_last_whole_rule(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("#" * 65_520 + "\nx.txt\nkeep" + "ing.md\n" * 99)
+    (tmp_path / ".gitignore").write_text("#" * 65_525 + "\nx.txt\nkeep" + "ing.md\n" * 99)
     for name in ("x.txt", "keep"):
         (tmp_path / name).touch()
     assert call(tmp_path, "list_files").data["files"] == [".gitignore", "keep"]
@@ -530,3 +545,10 @@ def test_an_ignore_file_that_becomes_a_link_while_it_is_opened_says_nothing(swap
     root = swapped(".gitignore")
     assert "src/app.py" in call(root, "list_files").data["files"]
     assert (root / ".gitignore").is_symlink()
+
+
+def test_a_path_of_any_length_is_refused_in_few_words(tmp_path: Path) -> None:
+    for path in ("x" * 60_000, "./" * 30_000 + "x", "x/" * 1_900, "x" * 3_900):
+        with pytest.raises(ToolError) as refused:
+            call(tmp_path, "read_lines", path=path)
+        assert len(str(refused.value)) < 500

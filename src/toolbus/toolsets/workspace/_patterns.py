@@ -138,6 +138,8 @@ def parse_gitignore(text: str, base: str, over: Callable[[], bool] = _never) -> 
     runs: list[tuple[bool, list[str]]] = []
     size = 0  # of the rules in the newest run
     for line in text.splitlines()[:_MAX_RULES]:
+        if over():
+            break
         rule = line if line.endswith("\\ ") else line.rstrip()
         if not rule or rule.startswith("#"):
             continue

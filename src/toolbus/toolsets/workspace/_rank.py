@@ -268,6 +268,8 @@ def _places(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[
         score += 0.3 * sum(words[word].rarity * weight for word, weight in hit.weights.items())
         own = [words[word].text for word in near]
         scored.append(_Place(prior * (score + 0.4 * file.score), file.path, hit.line + 1, hit.text, own))
+        if scan.budget.over():
+            break
     if not hits and file.score > 0:
         first = next((hit for hit in _lines(text) if hit[1].strip()), (0, b""))
         scored.append(_Place(0.4 * file.score, file.path, first[0] + 1, _shown(first[1]), []))

@@ -40,6 +40,7 @@ _DECODED_AT_ONCE = 65_536
 _SUGGESTION_NAMES = 20_000
 _SUGGESTION_SECONDS = 1.0
 _MAX_NAME_CHARS = 255
+_SHOWN_CHARS = 300
 _SIMILAR = 0.6
 
 
@@ -160,7 +161,8 @@ class Tree:
         Symbolic links that stay inside the root are followed. Raises `ToolError` for a path that is outside, missing,
         ignored, a directory, or no regular file, with text that helps a model to go on.
         """
-        parts = self._inside(path)
+        parts = self._inside(path.strip())
+        path = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}..."  # in messages
         with contextlib.ExitStack() as stack:
             try:
                 directory: int | str = stack.enter_context(_directory(self.root, None))
@@ -191,13 +193,15 @@ class Tree:
 
     def _inside(self, path: str) -> list[str]:
         """The parts of `path` below the root, links resolved."""
-        if not path.strip():
+        if not path:
             raise ToolError("the path is empty; give a file's path relative to the workspace's root")
         if "\0" in path:
             raise ToolError("the path holds a NUL character")
+        if len(path.encode()) > _MAX_PATH_BYTES:
+            raise ToolError(f"no such file: {path[:_SHOWN_CHARS]!r}... is longer than {_MAX_PATH_BYTES} bytes")
         try:
-            real = os.path.realpath(os.path.join(self.root, path.strip()))  # noqa: PTH118 -- realpath of text
-        except (OSError, ValueError) as exc:  # a name that is too long, a lone surrogate
+            real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 -- realpath of text
+        except OSError as exc:  # a name that is too long
             raise ToolError(f"no such file: {path!r}") from exc
         if real == self.root:
             return []
@@ -206,7 +210,7 @@ class Tree:
             raise ToolError(f"{path!r} is outside of the workspace; give a path relative to the workspace's root")
         parts = list(Path(real[len(prefix) :]).parts)
         if len(parts) > _MAX_DEPTH + 1:  # each level takes a descriptor while the file is opened
-            raise ToolError(f"{path[:200]!r} is more than {_MAX_DEPTH} directories deep")
+            raise ToolError(f"{path[:_SHOWN_CHARS]!r} is more than {_MAX_DEPTH} directories deep")
         return parts
 
     def _refuse_ignored(
