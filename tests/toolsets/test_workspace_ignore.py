@@ -127,7 +127,7 @@ def test_rules_that_cannot_be_read_spoil_nothing() -> None:
 @pytest.mark.parametrize(
     ("pattern", "literal"),
     [("def run_it", "run_it"), (r"\bclass\s+Kettle\b", "Kettle"), ("a|b", ""), ("(a|b)kettle", "kettle"), ("kettles?", "kettle"),
-     ("(?i)kettle", ""), ("[abc]pot", "pot"), (r"\x41kettle", "kettle"), ("(?:x)*kettle{2}", "kettl"), ("(kettle)", ""), ("[^]x]pot[[]", "pot")],
+     ("(?i)kettle", ""), ("[abc]pot", "pot"), (r"\x41kettle", "kettle"), ("(?:x)*kettle{2}", "kettl"), ("(kettle)", ""), ("[^]x]pot[[]", "pot"), (r"\d{4,}=$", "")],
 )  # fmt: skip
 def test_the_certain_part_of_a_pattern_is_known(pattern: str, literal: str) -> None:
     assert Pattern(pattern, ignore_case=False).literal == literal

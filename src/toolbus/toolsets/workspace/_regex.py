@@ -66,13 +66,10 @@ class Pattern:
         """The longest run of word characters that each match certainly holds: a text without it need not be matched."""
         self.piece_bytes = min(_STEPS_TIMES_BYTES // reader.steps, _MOST_PIECE_BYTES)
         """How many bytes of UTF-8 one text may have at most."""
-        self._matcher(begins=True, ends=True)
+        self.matcher(begins=True, ends=True)
 
-    def matches(self, text: str, *, begins: bool = True, ends: bool = True) -> bool:
-        """Whether the pattern matches in `text`: lines, or a piece that may have neither end of its line."""
-        return self._matcher(begins=begins, ends=ends)(text)
-
-    def _matcher(self, *, begins: bool, ends: bool) -> Matcher:
+    def matcher(self, *, begins: bool, ends: bool) -> Matcher:
+        """What tells whether the pattern matches in a text: in lines, or in a piece that may lack an end of its line."""
         key = (begins or _BEGIN not in self._parts, ends or _END not in self._parts)
         if key not in self._matchers:
             anchors = {_BEGIN: "^" if key[0] else _NEVER, _END: "$" if key[1] else _NEVER}

@@ -68,11 +68,15 @@ def blocks(text: bytes, size: int) -> Iterator[Block]:
     start = line = 0
     end = len(text) - text.endswith(b"\n")
     begins = True
+    windows = b"\r\n" in text
     while start < len(text):
         stop = _stop(text, start, end, size, begins=begins)
         ends = stop == end or text.startswith(b"\n", stop)
-        piece = text[start:stop].replace(b"\r\n", b"\n")
-        yield Block(line, piece.removesuffix(b"\r") if text.startswith(b"\r\n", stop - 1) else piece, begins, ends)
+        piece = text[start:stop]
+        if windows:
+            last = stop - start - text.startswith(b"\r\n", stop - 1)
+            piece = piece[:last].replace(b"\r\n", b"\n")
+        yield Block(line, piece, begins, ends)
         if ends:
             line += text.count(b"\n", start, stop + 1)
             start, begins = stop + 1, True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ...errors import ToolError
@@ -26,12 +26,11 @@ class Hit(NamedTuple):
 class Finder(NamedTuple):
     """How a search finds lines: in blocks of at most `block_bytes`, of each those that match.
 
-    A match is the line's index in the block, its text, and the character at which the match begins. `over` is asked
-    again and again, and the search of a block ends where it says so.
+    A match is the line's index in the block, its text, and the character at which the match begins.
     """
 
     block_bytes: int
-    find: Callable[[Block, Callable[[], bool]], Iterator[tuple[int, str, int]]]
+    find: Callable[[Block], Iterable[tuple[int, str, int]]]
 
 
 def text_finder(query: str, *, ignore_case: bool) -> Finder:
@@ -48,7 +47,7 @@ def text_finder(query: str, *, ignore_case: bool) -> Finder:
 
 
 def _literal(needle: bytes, fold: Callable[[bytes], bytes]) -> Finder:
-    def find(block: Block, over: Callable[[], bool]) -> Iterator[tuple[int, str, int]]:
+    def find(block: Block) -> Iterable[tuple[int, str, int]]:
         folded = fold(block.text)
         if needle not in folded:
             return
@@ -56,8 +55,6 @@ def _literal(needle: bytes, fold: Callable[[bytes], bytes]) -> Finder:
         for index, line in enumerate(folded.split(b"\n")):
             if (at := line.find(needle)) >= 0:
                 yield index, lines[index].decode("utf-8", "replace"), len(line[:at].decode("utf-8", "replace"))
-            if over():
-                return
 
     return Finder(_BLOCK_BYTES, find)
 
@@ -66,26 +63,22 @@ def regex_finder(query: str, *, ignore_case: bool) -> Finder:
     """Finds the lines in which the regular expression `query` matches."""
     pattern = Pattern(query, ignore_case=ignore_case)
     needle = (pattern.literal.lower() if ignore_case else pattern.literal).encode()
+    matches_line = pattern.matcher(begins=True, ends=True)
 
-    def find(block: Block, over: Callable[[], bool]) -> Iterator[tuple[int, str, int]]:
+    def find(block: Block) -> Iterable[tuple[int, str, int]]:
         # Beyond ASCII there are letters that are k or s to the engine, and to nobody else.
         certain = needle and (block.text.isascii() or not ignore_case)
         if certain and needle not in (block.text.lower() if ignore_case else block.text):
-            return
+            return ()
         text = block.text.decode("utf-8", "replace")
         if not text.isascii() and len(text.encode()) > len(block.text):  # each byte that is not UTF-8 has become three
             text = text.replace("\N{REPLACEMENT CHARACTER}", "?")
-        if not pattern.matches(text, begins=block.begins, ends=block.ends):
-            return
+        if not pattern.matcher(begins=block.begins, ends=block.ends)(text):
+            return ()
         lines = text.split("\n")
         if len(lines) == 1:
-            yield 0, text, 0
-            return
-        for index, line in enumerate(lines):
-            if over():
-                return
-            if pattern.matches(line):
-                yield index, line, 0
+            return [(0, text, 0)]
+        return [(index, line, 0) for index, line in enumerate(lines) if matches_line(line)]
 
     return Finder(pattern.piece_bytes, find)
 
@@ -117,7 +110,7 @@ def _hits(scan: Scan, text: bytes, finder: Finder, most: int) -> tuple[list[Hit]
     hits: list[Hit] = []
     count, newest = 0, -1
     for block in blocks(text, finder.block_bytes):
-        for index, line, at in finder.find(block, scan.budget.over):
+        for index, line, at in finder.find(block):
             if block.line + index == newest:  # seen already in another part of the same long line
                 continue
             newest = block.line + index
