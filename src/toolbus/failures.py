@@ -114,8 +114,8 @@ _MOST_WORDS = 100_000  # characters of an exception's text; a longer one would b
 
 def words_of(exc: BaseException) -> str:
     """The class and the text of an exception, whatever is wrong with them."""
-    words = _text_of(exc)
-    return f"{type(exc).__name__}: {words}" if words else type(exc).__name__
+    words, name = _text_of(exc), _name_of(type(exc))
+    return f"{name}: {words}" if words else name
 
 
 def _text_of(exc: BaseException) -> str | None:
@@ -203,7 +203,7 @@ def log_exception(
         pass
     message += " (%s, which cannot be printed)"
     with contextlib.suppress(Exception):
-        logger.log(level, message, *words, type(cause).__name__, extra=ids)
+        logger.log(level, message, *words, _name_of(type(cause)), extra=ids)
 
 
 def _can_be_printed(exc: BaseException) -> bool:
@@ -213,7 +213,7 @@ def _can_be_printed(exc: BaseException) -> bool:
         each, depth = todo.pop()
         seen.add(id(each))
         count += 1
-        characters += sum(len(text) for text in _args(each) if isinstance(text, str))
+        characters += sum(len(item) for item in (*_args(each), *getattr(each, "__notes__", ())) if type(item) in _SIZED)
         if count > _MOST_EXCEPTIONS or depth > _DEEPEST or characters > _MOST_CHARACTERS:
             return False
         todo += [(member, depth + 1) for member in members_of(each)]  # each time that it comes by one
@@ -221,6 +221,8 @@ def _can_be_printed(exc: BaseException) -> bool:
     return True
 
 
+_SIZED = frozenset({str, bytes, bytearray, list, tuple, dict, set, frozenset})
+_name_of: Callable[[type[BaseException]], str] = type.__dict__["__name__"].__get__
 _args: Callable[[BaseException], tuple[Any, ...]] = cast("Any", BaseException).args.__get__
 _cause: Callable[[BaseException], BaseException | None] = cast("Any", BaseException).__cause__.__get__
 _context: Callable[[BaseException], BaseException | None] = cast("Any", BaseException).__context__.__get__

@@ -12,6 +12,7 @@ turn a tool that works into one that hangs.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-__all__ = ["StrandedTasks", "raise_elsewhere", "trio_task"]
+__all__ = ["StrandedTasks", "asyncio_task", "raise_elsewhere", "trio_task"]
 
 
 class _Stranded(Exception):
@@ -53,7 +54,9 @@ class StrandedTasks:
             self._scopes.add(scope)
             try:
                 with scope:
-                    await anyio.sleep_forever()
+                    while True:
+                        with contextlib.suppress(RuntimeError):  # trio wakes it when another task closes the group
+                            await anyio.sleep_forever()
             except anyio.get_cancelled_exc_class():  # by asyncio itself, whose loop ends
                 pass
             finally:
@@ -94,6 +97,19 @@ class StrandedTasks:
             if others:
                 raise BaseExceptionGroup(errors.message, others) from None
             await anyio.lowlevel.checkpoint_if_cancelled()  # which those errors may have hidden
+
+
+def asyncio_task() -> Any:
+    """Return this task where it is asyncio's, and None on trio.
+
+    `cancelling` of it is not 0 when code has cancelled the task that it runs in, and not waited for that.
+    """
+    import asyncio  # noqa: PLC0415 -- not before an event loop runs
+
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def trio_task() -> Any:

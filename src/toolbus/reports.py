@@ -17,7 +17,7 @@ from .events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from .failures import is_cancellation, log_exception
+from .failures import is_cancellation, keyboard_interrupt_of, log_exception
 from .records import maker
 from .results import Rendered, clean, with_summary, without_data
 from .secrecy import secrecy_of, with_references
@@ -170,7 +170,9 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
     if tool.summarize is not None:
         try:
             return with_summary(rendered, tool.summarize)
-        except Exception as exc:  # the application's code
+        except BaseException as exc:  # the application's code
+            if keyboard_interrupt_of(exc):
+                raise
             ids = ids_of(job.request)
             log_exception(logger, logging.WARNING, "summarize of tool %s failed", tool.name, cause=exc, ids=ids)
             return rendered

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from .failures import is_being_cancelled
-from .left_open import trio_task
+from .left_open import asyncio_task, trio_task
 
 __all__ = ["Then", "Worker", "WorkerPool"]
 
@@ -29,11 +30,12 @@ Then: TypeAlias = Literal["next", "end", "stay"]
 class Worker:
     """A task that runs one call after the other. `scope` is that of its newest call, which is cancelled by it."""
 
-    __slots__ = ("coming", "job", "scope", "trio_task", "wake")
+    __slots__ = ("asyncio_task", "coming", "job", "scope", "trio_task", "wake")
 
     def __init__(self) -> None:
         self.job: Any = None  # what it runs now
         self.scope = anyio.CancelScope()
+        self.asyncio_task: Any = None
         self.trio_task: Any = None
         self.wake = anyio.Event()
         self.coming = False  # it was called, and has not begun to take calls yet
@@ -101,7 +103,7 @@ class WorkerPool(Generic[T]):
 
     async def _work(self, worker: Worker) -> None:
         self._workers.add(worker)
-        worker.trio_task = trio_task()
+        worker.asyncio_task, worker.trio_task = asyncio_task(), trio_task()
         stays = False
         try:
             stays = await self._take_calls(worker)
@@ -121,6 +123,12 @@ class WorkerPool(Generic[T]):
                 worker.job = None
                 if then != "next":
                     return then == "stay"
+                if worker.asyncio_task is not None and worker.asyncio_task.cancelling():
+                    # The handler has cancelled its task by hand. That comes at the next wait, and a task that ends
+                    # before it would cancel its group.
+                    with contextlib.suppress(anyio.get_cancelled_exc_class()):
+                        await anyio.lowlevel.checkpoint()
+                    return False
             if len(self.idle) >= _MAX_IDLE:
                 break
             worker.wake = anyio.Event()

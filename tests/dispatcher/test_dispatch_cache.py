@@ -539,3 +539,16 @@ def test_an_external_tool_is_cached_where_it_runs():
 def test_a_time_that_is_none_is_refused(seconds: float):
     with pytest.raises(ConfigurationError, match="cache_seconds is"):
         Source(cache_seconds=seconds)
+
+
+async def test_a_summary_that_would_end_the_process_ends_no_call_that_shares_the_result():
+    def end(_data: Any) -> str:
+        raise SystemExit(1)
+
+    source, desk = Source(summarize=end), Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([source.tool])):
+        desk.ask("fetch", "c0", word="a")
+        desk.ask("fetch", "c1", word="a")
+        source.let_go(0, {"rows": 2})
+        for call_id in ("c0", "c1"):
+            assert (await desk.completed(call_id)).content == '{"rows":2}'

@@ -116,6 +116,16 @@ class Mute(ToolError):
         raise SystemExit(1)
 
 
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise SystemExit(1)
+
+
+class Unnamed(Exception, metaclass=Nameless):
+    """Ends the process when its class is named."""
+
+
 class Unnotable(Exception):
     """Cannot be shown in a traceback."""
 
@@ -153,6 +163,12 @@ def chained(length: int) -> BaseException:
     return first
 
 
+def with_a_huge_note() -> BaseException:
+    error = ValueError("small")
+    error.add_note("x" * 50_000_000)
+    return error
+
+
 HOSTILE: dict[str, Callable[[], BaseException]] = {
     "nested": lambda: nested(ValueError("inside"), 5_000),
     "nested system exit": lambda: nested(SystemExit(1), 5_000),
@@ -165,6 +181,8 @@ HOSTILE: dict[str, Callable[[], BaseException]] = {
     "disguised in a group": lambda: ExceptionGroup("", [Disguised(), ValueError()]),
     "mute": Mute,
     "no notes": Unnotable,
+    "unnamed": Unnamed,
+    "huge note": with_a_huge_note,
     "huge": lambda: ValueError("x" * 50_000_000),
     "huge cause": lambda: BaseExceptionGroup("y" * 50_000_000, [ValueError("x" * 50_000_000)]),
 }
@@ -267,6 +285,40 @@ async def test_a_cancellation_from_the_handlers_own_task_is_a_failure(anyio_back
         await anyio.lowlevel.checkpoint()
 
     assert (await failure_of(fail)).error == "The tool was cancelled from within."
+
+
+@pytest.mark.guarantee("G15")
+@pytest.mark.parametrize("waits", [False, True], ids=["leaves it behind", "swallows it"])
+async def test_a_cancellation_that_a_handler_leaves_behind_reaches_nobody_elses_call(
+    waits: bool, anyio_backend_name: str
+):
+    if anyio_backend_name != "asyncio":
+        return  # trio has no cancellation that a task can throw at another
+
+    @tool
+    async def careless() -> str:
+        """Cancel its own task, and answer all the same."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if waits:
+            with contextlib.suppress(asyncio.CancelledError):
+                await anyio.lowlevel.checkpoint()
+        return "done"
+
+    @tool
+    async def innocent() -> str:
+        """Wait a moment."""
+        await anyio.lowlevel.checkpoint()
+        return "fine"
+
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([careless, innocent])):
+        for number in range(6):
+            desk.ask("innocent" if number % 2 else "careless", f"{number}")
+        for number in range(6):
+            assert (await desk.completed(f"{number}")).content == ("fine" if number % 2 else "done")
+        await anyio.lowlevel.checkpoint()
 
 
 async def test_a_scope_inside_the_handler_is_the_handlers_own_business():
