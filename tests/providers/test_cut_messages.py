@@ -125,6 +125,22 @@ def test_a_turn_that_was_paused_goes_on_in_a_message_of_its_own() -> None:
     assert reply.finish().message.text == "hi"
 
 
+def test_deltas_of_another_kind_than_their_block_are_never_taken_for_what_it_holds() -> None:
+    frames = [
+        start(),
+        begin(0, TEXT),
+        piece(0, "text", "hi"),
+        piece(0, "input_json", '{"n": 1}'),
+        begin(1, use()),
+        piece(1, "input_json", '{"n": '),
+        piece(1, "input_json", "2}"),
+        piece(1, "text", " there"),
+        *end("tool_use"),
+    ]
+    message = read("anthropic", frames).message
+    assert (message.text, [call.arguments for call in message.tool_calls]) == ("hi there", ['{"n": 2}'])
+
+
 def test_blocks_that_are_interleaved_are_put_together_by_their_indexes() -> None:
     frames = [
         start(),

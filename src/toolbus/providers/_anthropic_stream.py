@@ -56,7 +56,13 @@ _NEUTRAL = frozenset(
     {"text", "tool_use", "thinking", "redacted_thinking"}
 )  # other blocks are of the server's own tools
 _SERVERS_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
-_BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+_BLOCK_OF_DELTA = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+    "input_json_delta": "tool_use",
+}
+_OF_ONE_KIND = frozenset({"text", "thinking", "tool_use"})  # blocks that take no deltas but their own
 _COUNTS = frozenset(
     {
         "input_tokens",
@@ -289,12 +295,16 @@ class MessageBuilder:
     def _delta(self, delta: Mapping[str, Any], index: object) -> None:
         kind = str(delta.get("type") or "")
         block = self._at(index)
-        if block is None:
+        if block is not None and block.kind in _OF_ONE_KIND and _BLOCK_OF_DELTA.get(kind, block.kind) != block.kind:
+            if kind not in {"text_delta", "thinking_delta"}:
+                return  # a text's arguments, or a call's signature
+            block = None  # never is text taken for arguments, or arguments for text
+        elif block is None:
             self._take_given(index)
             if self._given and self._given[-1][0] == index:
                 block = self._begin(self._given.pop()[1], index)
         if block is None:
-            if kind not in _BLOCK_OF_DELTA:
+            if _BLOCK_OF_DELTA.get(kind, "tool_use") == "tool_use":
                 return
             block = self._begin({"type": _BLOCK_OF_DELTA[kind]}, index)
         if kind in {"text_delta", "thinking_delta"}:

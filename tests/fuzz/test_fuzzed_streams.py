@@ -1,0 +1,158 @@
+"""Streams whose events come in any order, twice, at the wrong index, or cut: read as a reply, or refused in words."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.wire_events import Frame, begin, builder, chat, end, feed, function_call, item, piece, start, stop, use
+from toolbus.errors import ProviderError
+from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, TextPiece
+
+EXAMPLES = settings(max_examples=150, deadline=None)
+INDEXES: list[Any] = [0, 1, 2, None, "x"]
+ARGUMENTS: list[Any] = ["{", "}", "{}", '{"a":', "1}", '"', "\\", '\\"', "", None, {"x": 1}, "[", " "]
+TEXT: Frame = {"type": "text", "text": ""}
+
+
+def chat_frames() -> list[Any]:
+    functions = [{"index": index, "function": {"arguments": each}} for index in INDEXES for each in ARGUMENTS]
+    named = [
+        {"index": index, "id": wire_id, "function": {"name": name, "arguments": "{}"}}
+        for index in INDEXES
+        for wire_id in ("a", "b", "", None)
+        for name in ("f", "g", "", None)
+    ]
+    return [
+        *(chat(each) for each in [*functions, *named]),
+        chat({"index": 0, "type": "custom", "custom": {}}),
+        chat({"index": 0, "extra_content": {"signature": "s"}}),
+        *(chat(content=each) for each in ("hi", "東", None, [{"text": "x"}], 3)),
+        *(chat(finish_reason=each) for each in ("stop", "tool_calls", "length", "error")),
+        {"choices": None},
+        {"error": {"code": "tool_use_failed", "failed_generation": "<function=f{}"}},
+        [],
+    ]
+
+
+def response_frames() -> list[Any]:
+    items: list[Any] = [
+        *(function_call(number, arguments=each) for number in (0, 1) for each in ARGUMENTS),
+        *(
+            {"type": "message", "id": wire_id, "role": "assistant", "content": content}
+            for wire_id in ("m", None, 3)
+            for content in (
+                "hi",
+                None,
+                [],
+                [{"type": "output_text", "text": "hi"}],
+                [{"type": "refusal", "refusal": "no"}],
+            )
+        ),
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "t"}]},
+        {"type": "custom_tool_call", "call_id": "z"},
+        {"type": "shell_call_output", "call_id": "z"},
+        {"type": None},
+        {},
+    ]
+    kinds = ("response.output_text", "response.function_call_arguments", "response.reasoning_summary_text")
+    return [
+        *(item(index, each, kind=kind) for index in INDEXES for each in items for kind in ("added", "done")),
+        *(
+            {"type": f"{kind}.{end}", "output_index": index, "content_index": 0, "delta": text, "text": text}
+            for kind in kinds
+            for end in ("delta", "done")
+            for index in INDEXES
+            for text in ("a", "abc", "{}", None)
+        ),
+        *(
+            {"type": f"response.{status}", "response": {"status": status, "output": output}}
+            for status in ("completed", "incomplete", "failed")
+            for output in ([], items[:1], items[-4:], [items[0], items[0]], items[5:9])
+        ),
+    ]
+
+
+def message_frames() -> list[Any]:
+    blocks: list[Frame] = [
+        use(),
+        use("t2", "g", a=1),
+        TEXT,
+        {"type": "thinking", "thinking": ""},
+        {"type": "x", "y": "z"},
+    ]
+    odd: list[Frame] = [{"type": "server_tool_use", "id": "s", "name": "w"}, {}, {"type": "tool_use"}]
+    deltas: list[Frame] = [
+        {"type": "citations_delta", "citation": {"a": 1}},
+        {"type": "signature_delta", "signature": "s"},
+        {"type": "new_delta", "y": "q"},
+        {"type": "new_delta", "y": 3},
+        {},
+    ]
+    return [
+        *(start(wire_id, *content) for wire_id in ("m1", "m2", "") for content in ([], [TEXT], [use(), use("t2")])),
+        *(begin(index, each) for index in INDEXES for each in [*blocks, *odd]),
+        *(piece(index, "text", "a") for index in INDEXES),
+        *(piece(index, "thinking", "t") for index in INDEXES),
+        *(piece(index, "input_json", each) for index in INDEXES for each in ("", "{", "}", "{}")),
+        *({"type": "content_block_delta", "index": index, "delta": each} for index in INDEXES for each in deltas),
+        *(stop(index) for index in INDEXES),
+        *(
+            frame
+            for reason in ("tool_use", "end_turn", "max_tokens", "refusal", "pause_turn", None)
+            for frame in end(reason)
+        ),
+        {"type": "ping"},
+    ]
+
+
+def line_frames() -> list[Any]:
+    calls = [{"function": {"name": name, "arguments": each}} for name in ("f", None) for each in ARGUMENTS]
+    return [
+        *({"message": {"tool_calls": [each]}} for each in calls),
+        *({"message": each} for each in (None, 3, {"content": "a"}, {"thinking": "t"})),
+        *({"done": True, "done_reason": each} for each in ("stop", "length", None)),
+    ]
+
+
+FRAMES = {
+    "openai": chat_frames(),
+    "responses": response_frames(),
+    "anthropic": message_frames(),
+    "ollama": line_frames(),
+}
+
+
+def attempted(wire: str, frames: list[Any], deltas: list[Delta]) -> ModelReply | None:
+    """The reply, or None where it is refused in words."""
+    reply = builder(wire, deltas)
+    try:
+        feed(reply, [cast("Frame", each) if isinstance(each, dict) else orjson.dumps(each) for each in frames])
+        return reply.finish()
+    except ProviderError:
+        return None
+
+
+@pytest.mark.parametrize("wire", FRAMES)
+@EXAMPLES
+@given(data=st.data())
+def test_events_in_any_order_are_read_or_refused_in_words(wire: str, data: st.DataObject) -> None:
+    frames = data.draw(st.lists(st.sampled_from(FRAMES[wire]), max_size=14))
+    deltas: list[Delta] = []
+    reply = attempted(wire, frames, deltas)
+    if reply is None:
+        return
+    told = "".join(each.text for each in deltas if isinstance(each, TextPiece))
+    if wire in {"openai", "ollama"}:
+        assert told == reply.message.text
+    elif wire == "anthropic" and reply.finish_reason != "refusal":  # blocks may be interleaved
+        assert sorted(told) == sorted(reply.message.text)
+    for place, call in enumerate(reply.message.tool_calls):
+        pieces = [each.text for each in deltas if isinstance(each, ArgumentsPiece) and each.index == place]
+        if pieces and wire in {"openai", "anthropic"}:
+            assert "".join(pieces) == call.arguments
+    orjson.dumps(reply.message.vendor_data)
