@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -140,6 +141,16 @@ async def test_a_request_that_others_had_meanwhile_goes_on_here_with_what_the_jo
         assert home.broken == []
         home.tell(FAILED)
     assert [str(each) for each in home.broken] == ["G19: c was settled elsewhere, and that is told again"]
+
+
+async def test_a_request_that_was_left_may_fail_for_its_store_once_more_when_it_is_resumed() -> None:
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        home.write(STARTED)
+        home.tell(STARTED, STORE_FAILED, replace(STORE_FAILED, event_id="f6"))
+        assert home.broken == []
+        home.tell(replace(RESUMED, event_id="f7"))  # which is not durable
+    assert [each.guarantee for each in home.broken] == ["G31"]
 
 
 @pytest.mark.parametrize(

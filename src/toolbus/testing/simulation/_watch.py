@@ -151,8 +151,9 @@ class Watch:
         if isinstance(event, DeadLetter):
             self.letters += 1
             return
-        if isinstance(event, RequestResumed):
-            # What this process knows of the request may be out of date: it may have left it to others meanwhile.
+        is_again = request is not None and request.ending is not None and is_store_failure(event)
+        if isinstance(event, RequestResumed) or is_again:
+            # It goes on, or was to: what this process knows of it may be out of date, since others may have had it.
             left = request is None or request.ending is None or is_store_failure(request.ending)
             self.check("G06", left, f"{event.type} of {event.request_id} after its ending")
             request = None
