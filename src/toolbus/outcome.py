@@ -92,7 +92,8 @@ class RequestResult(Generic[OutputT]):
     `artifacts` are what tools have made, and the whole of each result that was cut where it was sent to the model.
     `affected` gathers what tools reported to have changed, in call order, each once. `usage` and `cost` (by the price
     table; 0 without one) are those of the request and its sub-requests. Times are seconds. `resumable` is whether the
-    request was left unfinished in its store, for `Runtime.resume` to go on with: here, or in another process.
+    request was left unfinished in its store, so that any process may continue it by `Runtime.resume`: also where that
+    store failed, until it says that it has nothing of the request. A result without it is final.
     `journaled` is whether the journal has it whole, with its ending; false where there is none. Where an answer was
     valid and is no more when it is loaded, in another process say, `output` is None, and `error` says why.
     """

@@ -69,7 +69,8 @@ class Runtime:
     `store` keeps conversations, in memory when none is given. One with a journal keeps what requests do as well, before
     they do it, so that `resume` goes on with them in another process; a lease on each, which is renewed, runs out
     `lease_seconds` after this process has stood still. Where such a store fails, a request fails before its next
-    effect; with `on_store_failure="warn"` it goes on, the log tells, and a crash would forget what it did since.
+    effect, and is left for `resume`; with `on_store_failure="warn"` it goes on, the log tells, and a crash would forget
+    what it did since.
 
     Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled, or with
     a journal left for `resume`. An exception does so at once. The store is closed then, given or not; a provider only
