@@ -24,7 +24,7 @@ def seed(number: int) -> SeedReport:
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is drawn at each seed, and a second goes by from each to the next."""
     moments = iter(range(1_000_000))
-    monkeypatch.setattr(_simulate.time, "monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr("toolbus.cli._simulate.time.monotonic", lambda: float(next(moments)))
 
 
 @pytest.mark.usefixtures("always")

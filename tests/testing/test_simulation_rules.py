@@ -111,6 +111,9 @@ class Journaled:
     def failed_since(self, moment: float) -> bool:
         return True
 
+    def reports(self, event: Event) -> bool:
+        return True
+
     def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
         return True, key
 

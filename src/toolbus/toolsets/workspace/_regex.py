@@ -69,7 +69,7 @@ class Pattern:
         self.matcher(begins=True, ends=True)
 
     def matcher(self, *, begins: bool, ends: bool) -> Matcher:
-        """What tells whether the pattern matches in a text: in lines, or in a piece that may lack an end of its line."""
+        """A function that says whether the pattern matches in a text: in lines, or in a piece of a line."""
         key = (begins or _BEGIN not in self._parts, ends or _END not in self._parts)
         if key not in self._matchers:
             anchors = {_BEGIN: "^" if key[0] else _NEVER, _END: "$" if key[1] else _NEVER}
