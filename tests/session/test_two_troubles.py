@@ -15,7 +15,7 @@ from pydantic import BaseModel, field_validator
 
 from support.slow_journal import SlowJournal
 from toolbus import EventBus, Interceptor, Limits, RequestSession, Tool, ToolContext, ToolDispatcher, tool
-from toolbus.errors import BusError
+from toolbus.errors import BusError, LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import (
     ApprovalRequested,
     DeadLetter,
@@ -107,6 +107,35 @@ async def test_a_request_that_is_left_has_a_result_though_asyncio_cancels_while_
     with anyio.fail_after(5):
         result = await session.result()
     assert (result.outcome, result.resumable, result.reason) == ("cancelled", True, "for later")
+
+
+@pytest.mark.guarantee("G11", "G20")
+@pytest.mark.parametrize("failure", [LeaseLost("r", 1), StoreUnavailable("away")], ids=["lost", "away"])
+async def test_a_request_that_is_left_asks_a_journal_that_has_refused_something_for_nothing_more(
+    failure: StoreError,
+) -> None:
+    class Counting(Journal):
+        asked = 0
+
+        async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+            self.asked += 1
+            await super().append(request_id, seq, facts)
+
+    bus, journal = EventBus(), Counting("tool_call_completed", 1, failure)
+    requested: list[ToolCallRequested] = []
+    bus.connect(ToolCallRequested, requested.append)
+    model = ScriptedProvider([calls(("wait", {}), ("wait", {}))])
+    session = RequestSession(bus, model, "hi", tools=[external()], journal=journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+        before = journal.asked
+        assert session.leave("moving")
+        bus.publish(requested[0].completed("first"))
+        await anyio.sleep(0.5)
+        bus.publish(requested[1].completed("second"))  # while the first is refused
+        result = await session.result()
+    assert (result.outcome, result.resumable, journal.asked - before) == ("cancelled", True, 1)
 
 
 # -------------------------------------------------------------------------------------- listeners and applications

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
 
-from toolbus import EventBus
+from toolbus import EventBus, RequestResult
 from toolbus.clock import wall_time_from
 from toolbus.events import (
     Event,
@@ -20,11 +22,13 @@ from toolbus.events import (
     RequestFailed,
     RequestResumed,
     RequestStarted,
+    ToolCallCompleted,
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage, ToolCall
+from toolbus.messages import AssistantMessage, ToolCall, Usage
 from toolbus.testing import virtual_backends
+from toolbus.testing.simulation._end import _look_at_the_result
 from toolbus.testing.simulation._findings import Broken
 from toolbus.testing.simulation._watch import Watch
 
@@ -108,6 +112,9 @@ class Journaled:
 
     is_unheard = has_given_up = has_failed
 
+    def reports(self, event: Event) -> bool:
+        return True
+
     def failed_since(self, moment: float) -> bool:
         return True
 
@@ -172,3 +179,21 @@ async def test_a_request_goes_on_after_an_ending_only_where_its_store_had_failed
         home.write(RESUMED)
         home.tell(RESUMED)
     assert [each.guarantee for each in home.broken] == broken
+
+
+async def test_a_result_is_held_to_what_its_process_had_heard_when_it_was_given() -> None:
+    left = RequestResult(
+        outcome="cancelled", reason="", text="", output=None, messages=[], history_count=0, artifacts=[], affected=[],
+        usage=Usage(), cost=0.0, rounds=0, request_id="r", conversation_id="c", duration_seconds=0.0, resumable=True,
+    )  # fmt: skip
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        completed = ToolCallCompleted(event_id="f3", request_id="r", call_id="c", name="work", content="done")
+        home.write(STARTED, ASKED, REQUESTED, completed)
+        process: Any = SimpleNamespace(watch=home.watch)
+        before = home.watch.requests.get("r")
+        home.tell(STARTED, ASKED, REQUESTED, completed)  # it was resumed here after it had been left
+        assert home.broken == []
+        _look_at_the_result(process, left, before)
+        with pytest.raises(Broken, match="G09: the result of c is not in the transcript of r"):
+            _look_at_the_result(process, left, home.watch.requests["r"])
