@@ -21,9 +21,12 @@ from desk import Command, Terminal
 from toolbus.cli import _resume, main
 from toolbus.cli._screen import Line, Screen
 from toolbus.cli._several import Several
+from toolbus.errors import StoreError
 from toolbus.events import ApprovalRequested, RequestCancelled, RequestFailed, RequestResumed, ToolCallRequested
 from toolbus.messages import ToolMessage, Usage
 from toolbus.providers.scripted import calls, text
+from toolbus.storage import Entry
+from toolbus.stores.sqlite import SqliteStore
 
 RESUME = ("resume", "-p", "scenes:scripted", "-t", "scenes:resumable")
 WRITE = ("send", {"to": "Ann"})
@@ -49,6 +52,23 @@ def test_what_may_have_run_is_not_run_again_and_the_model_is_told(toolbus: Comma
     assert "  interrupted: The process ended while send ran; it may have had its effect.\n" in ended.err
     [result] = [each for each in scenes.seen[-1].messages if isinstance(each, ToolMessage)]
     assert result.is_error
+
+
+def test_one_whose_store_fails_is_told_and_left_for_another_time(
+    toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def full(_store: SqliteStore, _entry: Entry) -> int:
+        raise StoreError("there is no room")
+
+    cut_off(kept, ("fetch", {"what": "mail"}), "Is there mail?")
+    scenes.play(text("There is."))
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "append", full)
+        ended = toolbus(*RESUME)
+    assert (ended.status, ended.out) == (1, "")
+    assert "toolbus: failed: there is no room\n" in ended.err
+    assert "toolbus: 1 request is left unfinished: toolbus resume goes on with it\n" in ended.err
+    assert toolbus(*RESUME).out.endswith("There is.\n")
 
 
 def test_of_several_there_is_a_line_for_each_and_the_answers_with_their_ids(toolbus: Command, kept: Path):

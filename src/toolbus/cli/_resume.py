@@ -226,9 +226,11 @@ class _Resuming:
         """One has ended: its answer, where it was not shown as it came."""
         screen = self._screen
         self._results.append(result)
-        if result.resumable:
+        if result.resumable and result.outcome == "cancelled":
             return
-        if self._options.json:
+        if result.resumable:  # its store has failed, and what was done of it is not final
+            pass
+        elif self._options.json:
             screen.data(as_json(result))
         elif not self._shows_text:
             if screen.said:
