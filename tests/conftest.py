@@ -132,6 +132,8 @@ LONGEST = {
     "test_planted_bugs.py",
 }
 """Files with tests of 5 to 15 seconds."""
+NOT_QUICK = LONGEST | {"test_benchmarks.py", "test_dev.py", "test_pytest_plugin.py", "test_time_limits.py"}
+"""These, and files that start many interpreters or that measure: a quarter of the time that the others take."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -146,9 +148,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Side by side, one that begins last keeps all the other processes waiting.
     """
     if config.getoption("quick"):
-        left_out = [item for item in items if _repeats(item) or item.path.name in LONGEST]
-        items[:] = [item for item in items if not (_repeats(item) or item.path.name in LONGEST)]
-        config.hook.pytest_deselected(items=left_out)
+        left_out = {item for item in items if _repeats(item) or item.path.name in NOT_QUICK}
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[*left_out])
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.path.name not in LONGEST)
 

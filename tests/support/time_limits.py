@@ -71,7 +71,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 def _grace(limit: float) -> float:
     """The seconds that a test gets to end once its limit is over."""
-    return max(limit / 2, 5)
+    return max(limit / 2, 2)
 
 
 def _end_process_after(seconds: float, config: pytest.Config) -> None:
