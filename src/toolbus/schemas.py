@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from .errors import ConfigurationError, InvalidArguments, MissingExtra
+from .errors import ConfigurationError, InvalidArguments
 
 __all__ = [
     "ArgumentBinder",
@@ -33,7 +33,8 @@ __all__ = [
     "describe",
     "explain",
     "hints_of",
-    "json_schema_validator",
+    "joined",
+    "path_of",
 ]
 
 Json: TypeAlias = dict[str, Any]
@@ -315,65 +316,22 @@ _WORDS = {"unexpected_keyword_argument": "There is no such argument"}  # pydanti
 def explain(error: ValidationError) -> str:
     """The validation error as one line for a model: JSON path, what was expected; at most eight of them."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
-    lines = [f"{_path(problem['loc'])}: {_WORDS.get(problem['type'], problem['msg'])}" for problem in problems[:8]]
-    return _joined(lines, len(problems))
+    lines = [f"{path_of(problem['loc'])}: {_WORDS.get(problem['type'], problem['msg'])}" for problem in problems[:8]]
+    return joined(lines, len(problems))
 
 
-def _joined(lines: list[str], total: int) -> str:
+def joined(lines: list[str], total: int) -> str:
+    """Return problems as one line, which says how many more there are."""
     more = f"; and {total - len(lines)} more" if total > len(lines) else ""
     return "; ".join(lines) + more
 
 
-def _path(location: tuple[int | str, ...]) -> str:
+def path_of(location: Iterable[int | str]) -> str:
+    """Return a place in a value as a JSON path: `$.items[3].name`."""
     path = "$"
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
     return path
-
-
-def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
-    """A validator for a JSON schema that somebody already has (extra `schema`: the jsonschema library).
-
-    One that says no more than "an object" needs no library.
-    Raises `MissingExtra` where the library is not installed, `ConfigurationError` for a broken schema.
-    """
-    if {"properties": {}, **schema} == {"type": "object", "properties": {}}:
-        return _check_object
-    try:
-        import jsonschema  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 -- an extra
-        import referencing.exceptions  # noqa: PLC0415 -- jsonschema's own
-    except ImportError as exc:
-        raise MissingExtra("schema", "jsonschema") from exc
-    library: Any = jsonschema  # it has no types
-    validator_class = library.validators.validator_for(schema, default=library.Draft202012Validator)
-    try:
-        validator_class.check_schema(schema)
-    except library.SchemaError as exc:
-        raise ConfigurationError(f"the tool's schema is no valid JSON schema: {exc.message}") from exc
-    # With a registry of its own, so that a `$ref` to an address is never fetched.
-    validator = validator_class(schema, registry=cast("Any", referencing).Registry())
-
-    def validate(arguments: Mapping[str, Any]) -> None:
-        try:
-            problems: list[Any] = sorted(validator.iter_errors(arguments), key=_place)
-        except referencing.exceptions.Unresolvable as exc:
-            raise InvalidArguments(
-                f"the arguments could not be checked: the tool's schema refers to {exc.ref}"
-            ) from exc
-        if problems:
-            lines = [f"{_path(tuple(problem.absolute_path))}: {problem.message}" for problem in problems[:8]]
-            raise InvalidArguments(_joined(lines, len(problems)))
-
-    return validate
-
-
-def _check_object(arguments: Mapping[str, Any]) -> None:
-    if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- a model sends anything
-        raise InvalidArguments(f"$: {arguments!r} is not of type 'object'")
-
-
-def _place(problem: Any) -> list[str]:
-    return [str(part) for part in problem.absolute_path]
 
 
 # --------------------------------------------------------------------------------------------- docstrings

@@ -16,10 +16,11 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, ov
 
 from .core.secrets import Marks, find_marks
 from .errors import ConfigurationError, InvalidArguments, NotRunning
+from .json_schema import json_schema_validator
 from .messages import Message, PromptLike, UserMessage, user_text
 from .protocols import ToolSpec
 from .results import ToolResult
-from .schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
+from .schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of
 from .tool_checks import Isolation, ToolOptions, check_options, check_running, is_async
 
 __all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
@@ -125,9 +126,9 @@ class Tool(Generic[P, R]):
         Tool("lookup", "Look a word up.", {"type": "object", "properties": {...}}, handler)
 
     `name` is 1 to 64 letters, digits, underscores and dashes. Without `schema`, name, description and schema come
-    from the handler's signature and docstring. With one, arguments are validated by the jsonschema library (extra
-    `schema`) or by `validate`, whose exceptions are told to the model, and passed by name. An async handler runs on the
-    loop, any other one in a thread. The other options are those of `ToolOptions`.
+    from the handler's signature and docstring. With one, arguments are validated by the jsonschema-rs library (extra
+    `schema`), in bounded time, or by `validate`, whose exceptions are told to the model, and passed by name. An async
+    handler runs on the loop, any other one in a thread. The other options are those of `ToolOptions`.
 
     Calling a `Tool` calls its handler. Raises `ConfigurationError` for what a model could not call.
     """

@@ -7,7 +7,7 @@ import datetime as dt
 from dataclasses import replace
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import orjson
 import pytest
 from event_strategies import events, events_of
@@ -304,7 +304,7 @@ def test_the_schema_refuses_what_decode_refuses():
     assert not _is_valid({**DELTA, "type": "text_sent"})
 
 
-_validator: Any = jsonschema.Draft202012Validator(SCHEMA)
+_validator: Any = jsonschema_rs.Draft202012Validator(SCHEMA)
 
 
 def _is_valid(value: object) -> bool:

@@ -236,7 +236,7 @@ async def test_a_report_on_tools_names_each_check_with_what_was_expected_and_wha
         "",
         "results: the result of make",
         "    expected: what the example says",
-        "    came:     $: 'sum' is a required property",
+        '    came:     $: "sum" is a required property',
     ]
 
 
@@ -260,7 +260,7 @@ async def test_a_tool_that_runs_in_a_thread_keeps_the_contract() -> None:
 
 
 async def test_without_the_library_for_schemas_what_needs_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     assert (await check_tools(*wrong.RIGHT)).left_out == ("strict-mode", "defaults")
     assert await failures(wrong.no_description()) == ("descriptions",)
 

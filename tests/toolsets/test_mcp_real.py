@@ -67,7 +67,7 @@ async def test_what_can_be_called_is_offered_and_gives_what_models_and_people_ca
         call = Caller(mcp.registry)
         assert (await call.completed("every__echo", message="größer")).content == "Echo: größer"
         wrong = await call.failed("every__get-sum", a=2, b="three")
-        assert (wrong.reason, "$.b: 'three' is not of type 'number'" in wrong.error) == ("invalid_arguments", True)
+        assert (wrong.reason, '$.b: the value is not of type "number"' in wrong.error) == ("invalid_arguments", True)
 
         weather = await call.completed("every__get-structured-content", location="Chicago")
         assert weather.data == json.loads(weather.content)

@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
         servers_from(tmp_path / "mcp.json")
 
 
-@pytest.mark.parametrize("missing", ["mcp", "jsonschema"])
+@pytest.mark.parametrize("missing", ["mcp", "jsonschema_rs"])
 def test_what_is_not_installed_is_named(missing: str, monkeypatch: pytest.MonkeyPatch):
     real = builtins.__import__
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ...errors import MissingExtra
 from ...inputs import tool_registry
-from ...schemas import json_schema_validator
+from ...json_schema import json_schema_validator
 from ...tools import Toolish, ToolRegistry
 from .._contract import Check, Checks, ContractReport, run_all, run_check, words_of
 from . import _living, _running, _telling

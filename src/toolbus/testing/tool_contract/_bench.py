@@ -19,9 +19,9 @@ from ...dispatcher import ToolDispatcher
 from ...errors import ConfigurationError, InvalidArguments, MissingExtra, NotRunning
 from ...events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...failures import classify
+from ...json_schema import json_schema_validator
 from ...messages import Message, UserMessage
 from ...protocols import CallView, ToolSource
-from ...schemas import json_schema_validator
 from ...tools import Tool, ToolRegistry
 from .._contract import Checks, Ledger
 from .._desk import Desk, Terminal, numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -38,7 +38,7 @@ _MOST_TOOLS = 1_000
 
 
 class Connection:
-    """Of one server. `listed` is told of its tools, on the loop, each time that they were read: it does not await.
+    """Of one server. `listed` is told of its tools, on the loop, each time that they were read.
 
     Of each definition that breaks the protocol `left_out` is told before: its name, and why.
     """
@@ -46,7 +46,7 @@ class Connection:
     def __init__(
         self,
         server: McpServer,
-        listed: Callable[[list[types.Tool]], None],
+        listed: Callable[[list[types.Tool]], Awaitable[None]],
         left_out: Callable[[str, str], None],
         *,
         connect_seconds: float,
@@ -114,6 +114,8 @@ class Connection:
         client = client_for(self.server, words, self._on_message, self._on_end, self._left_out)
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
             async with client:
+                # The SDK would check results on the event loop, with no bound on the time. They are checked here.
+                client.session.validate_tool_result = _leave_unchecked
                 try:
                     await self._serve(client, self._life)
                 except Exception as exc:
@@ -130,7 +132,7 @@ class Connection:
                 await group.start(self._listen, client)
             tools = await _all_tools(client)
             life.deadline = math.inf
-            self._listed(tools)
+            await self._listed(tools)
             self._live, self.why, self._told = _Live(client), "", ""
             self._since = self._connected_at = anyio.current_time()
             self.protocol = client.protocol_version
@@ -166,7 +168,7 @@ class Connection:
         import mcp  # noqa: PLC0415 -- an extra
 
         if changed or not _is_older(client):
-            self._listed(await _all_tools(client))
+            await self._listed(await _all_tools(client))
             return
         try:
             await client.session.send_ping()
@@ -320,9 +322,8 @@ class Connection:
         except ValidationError as exc:
             error = f"The MCP server {name!r} answered with what is no result of a tool."
             raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
-        except RuntimeError as exc:  # the SDK's for a result that breaks its schema, and for too many questions
-            told = getattr(exc.__cause__, "message", None) or str(exc)
-            error = f"The result of {tool!r} breaks what the MCP server {name!r} promises of it: {told}"
+        except RuntimeError as exc:  # the SDK's, for too many questions
+            error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {exc}"
             raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), str(exc)) from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise self._lost(read_only=read_only) from exc
@@ -356,6 +357,10 @@ class _Live:
     def __init__(self, client: mcp.Client) -> None:
         self.client = client
         self.scopes: set[anyio.CancelScope] = set()
+
+
+async def _leave_unchecked(name: str, result: types.CallToolResult) -> None:
+    """In the place of the SDK's check: see `check_answer`."""
 
 
 def _is_older(client: mcp.Client) -> bool:

@@ -14,15 +14,18 @@ from pydantic import Secret, SecretStr
 
 from ...core.redaction import MASK
 from ...core.secrets import Marks, TextMask, find_marks, replaced
-from ...errors import ToolError
+from ...errors import ConfigurationError, InvalidArguments, ToolError
 from ...events import Artifact
+from ...failures import Failure, ReportedFailure
+from ...json_schema import JsonSchema
+from ...json_shape import TooCostly
 from ...messages import ImagePart
-from ...results import ToolResult
+from ...results import ToolResult, clean
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, Tool
 
-__all__ = ["Form", "form_of", "result_of"]
+__all__ = ["Form", "check_answer", "form_of", "result_of"]
 
 _SEEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # what OpenAI and Anthropic both take
 _MOST_ERROR_CHARS = 8_000
@@ -33,20 +36,25 @@ class Form:
     """How the answers of one tool are to be read.
 
     `is_wrapped` is whether its value, which is no object, comes as the "result" of one. `secrets` are the marks of its
-    output schema.
+    output schema, and `schema` checks its values.
     """
 
     tool: str
     is_wrapped: bool = False
     secrets: Marks | None = None
+    schema: JsonSchema | None = None
 
 
 def form_of(definition: Tool) -> Form:
-    """By the definition of a tool. May raise anything for a schema that is more than can be read."""
+    """By the definition of a tool. Raises `ConfigurationError` for an output schema that cannot be checked."""
     schema = definition.output_schema
     if schema is None:
         return Form(definition.name)
-    return Form(definition.name, _says_wrapped(definition.name, schema), find_marks(schema))
+    try:
+        checked = JsonSchema(schema)
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"of its output, {exc}") from exc
+    return Form(definition.name, _says_wrapped(definition.name, schema), find_marks(schema), checked)
 
 
 def _says_wrapped(tool: str, schema: Mapping[str, Any]) -> bool:
@@ -61,6 +69,28 @@ def _says_wrapped(tool: str, schema: Mapping[str, Any]) -> bool:
     if schema.get("x-fastmcp-wrap-result") is True:
         return True
     return schema.get("title") == f"{tool}Output" and len(cast("dict[str, Any]", properties)) == 1
+
+
+def check_answer(answer: CallToolResult, form: Form, server: str, *, unknown: bool) -> None:
+    """Raise `ReportedFailure` where an answer is not what the tool's output schema promises, or may not be checked.
+
+    The SDK would check it as well, with a library that may hold the event loop for ever: see `Connection`. `unknown`
+    is whether the call may have changed something.
+    """
+    if form.schema is None or answer.is_error:
+        return
+    error = f"The result of {form.tool!r} breaks what the MCP server {server!r} promises of it: "
+    if answer.structured_content is None and "structured_content" not in answer.model_fields_set:
+        error += "it did not return structured content"
+    else:
+        try:
+            form.schema.check(answer.structured_content)
+            return
+        except TooCostly as exc:
+            error = f"The result of {form.tool!r} of the MCP server {server!r} is not used: {exc}"
+        except InvalidArguments as exc:
+            error += str(exc)
+    raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), error)
 
 
 def result_of(answer: CallToolResult, form: Form) -> Any:
@@ -78,7 +108,10 @@ def result_of(answer: CallToolResult, form: Form) -> Any:
         raise ToolError(_error(text, data, form)[:_MOST_ERROR_CHARS])
     if data is not None and _repeats(contents.texts, data):
         text = ""
-    data = _value(data, form)
+    try:
+        data = _value(data, form)
+    except InvalidArguments as exc:
+        raise ToolError(f"The result is not shown: {exc}.") from exc
     if contents.artifacts:
         return ToolResult(message=text, data=data, parts=contents.images, artifacts=contents.artifacts)
     if contents.images and data is None:
@@ -96,8 +129,11 @@ def _error(text: str, data: Any, form: Form) -> str:
     told = told or ("" if data is None else orjson.dumps(data, default=str).decode())
     if form.secrets is not None:  # of an exception nothing but its text is kept, so no reference can come of it
         mask = TextMask()
-        replaced(data, form.secrets, lambda value: mask.add(str(value), MASK))
-        told = mask.mask(told)
+        try:
+            replaced(data, form.secrets, lambda value: mask.add(str(value), MASK))
+            told = mask.mask(told)
+        except InvalidArguments:
+            told = ""
     return told or "The tool failed, and its server does not say why."
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import orjson
 
 from ...errors import ConfigurationError
@@ -20,7 +21,7 @@ from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
 from ._names import prefix_of, tool_name
 from ._pins import Pins, difference, pin_of
-from ._results import form_of, result_of
+from ._results import check_answer, form_of, result_of
 from ._servers import McpServer
 from ._transport import need_sdk
 
@@ -113,6 +114,7 @@ class McpTools:
                 ping_seconds=self._ping_seconds,
             )
         self._first = {}
+        self._taking = anyio.Lock()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         try:
@@ -120,14 +122,16 @@ class McpTools:
                 self._group.start_soon(connection.run)
             for connection in self._connections.values():
                 await connection.tried.wait()
+            first, self._first = self._first, None
+            for prefix in self._servers:  # in this order, whoever was quicker: so models are sent equal lists of tools
+                if prefix in first:
+                    await self._take(prefix, first[prefix])
         except BaseException as exc:
             self._group.cancel_scope.cancel()
             await self._group.__aexit__(type(exc), exc, exc.__traceback__)
+            for name in tuple(self._known):
+                self._remove(name)
             raise
-        first, self._first = self._first, None
-        for prefix in self._servers:  # in this order, whoever was quicker: so models are sent equal lists of tools
-            if prefix in first:
-                self._take(prefix, first[prefix])
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -185,11 +189,15 @@ class McpTools:
 
     # ------------------------------------------------------------------------------------------------- the registry
 
-    def _take(self, prefix: str, listed: list[types.Tool]) -> None:
-        """Bring the registry up to date with what a server lists."""
+    async def _take(self, prefix: str, listed: list[types.Tool]) -> None:
+        """Bring the registry up to date with what a server lists, tool by tool: all others go on in between."""
         if self._first is not None:
             self._first[prefix] = listed
             return
+        async with self._taking:
+            await self._take_all(prefix, listed)
+
+    async def _take_all(self, prefix: str, listed: list[types.Tool]) -> None:
         server = self._servers[prefix]
         found: dict[str, types.Tool] = {}
         for each in listed:
@@ -203,17 +211,25 @@ class McpTools:
         for name in [name for name, known in self._known.items() if known.prefix == prefix and name not in found]:
             self._remove(name)
         pins: dict[str, str] = {}
-        for name, definition in found.items():
-            wire = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
-            if problem := _why_unusable(wire):
-                self._tell(prefix, definition.name, problem)
-                self._remove(name)
-                continue
-            pin = pin_of(wire)
-            known = self._known.get(name)
-            if (known is None or known.pin != pin) and self._put(name, prefix, definition, pin):
-                pins[name] = pin
-        self._pins.set({name: pin for name, pin in pins.items() if self._pins.get(name) is None})
+        try:
+            for name, definition in found.items():
+                await anyio.lowlevel.checkpoint()  # Reading a definition may take some time, and there may be many.
+                if pin := self._take_one(name, prefix, definition):
+                    pins[name] = pin
+        finally:
+            self._pins.set({name: pin for name, pin in pins.items() if self._pins.get(name) is None})
+
+    def _take_one(self, name: str, prefix: str, definition: types.Tool) -> str:
+        """Register a tool that is new, or not as it was. Return its pin if so."""
+        wire = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if problem := _why_unusable(wire):
+            self._tell(prefix, definition.name, problem)
+            self._remove(name)
+            return ""
+        pin = pin_of(wire)
+        known = self._known.get(name)
+        is_new = known is None or known.pin != pin
+        return pin if is_new and self._put(name, prefix, definition, pin) else ""
 
     def _put(self, name: str, prefix: str, definition: types.Tool, pin: str) -> bool:
         """Make a tool of a definition and register it. False, and told, where that cannot be."""
@@ -286,6 +302,7 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
 
     async def call(*, toolbus_context: ToolContext[Any], **arguments: Any) -> Any:
         answer = await connection.call(original, arguments, toolbus_context, read_only=read_only)
+        check_answer(answer, form, server.name, unknown=not read_only)
         return result_of(answer, form)
 
     options: ToolOptions = {

@@ -36,9 +36,9 @@ _WORDS_SECONDS = 0.5  # how long what a program has said last is waited for, onc
 
 def need_sdk() -> None:
     """Raise `MissingExtra` where the SDK, or the library that checks arguments, is not installed."""
-    for package in ("mcp", "jsonschema"):
+    for package in ("mcp", "jsonschema-rs"):
         try:
-            __import__(package)
+            __import__(package.replace("-", "_"))
         except ImportError as exc:
             raise MissingExtra("mcp", package) from exc
 
