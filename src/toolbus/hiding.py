@@ -14,6 +14,7 @@ import orjson
 
 from .core.arguments import parse_arguments
 from .core.output import json_in
+from .core.redaction import MASK
 from .core.secrets import Marks, PieceMask, replaced
 from .errors import InvalidArguments
 from .events import CallOutcome, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
@@ -72,8 +73,14 @@ def _hidden(told: Any, vault: Vault) -> Any:
 
 
 def hidden_arguments(arguments: Mapping[str, Any], marks: Marks, vault: Vault) -> dict[str, Any]:
-    """Arguments with references in the place of what stands in marked fields; the values go into the vault."""
-    return cast("dict[str, Any]", replaced(arguments, marks, vault.hide))
+    """Arguments with references in the place of what stands in marked fields; the values go into the vault.
+
+    Where they are too big to be looked through, nothing of them is shown.
+    """
+    try:
+        return cast("dict[str, Any]", replaced(arguments, marks, vault.hide))
+    except InvalidArguments:
+        return dict.fromkeys(arguments, MASK)
 
 
 class ReplyMask:
@@ -180,7 +187,10 @@ def _hidden_answer(text: str, marks: Marks, vault: Vault) -> str:
         answer = orjson.loads(written)
     except orjson.JSONDecodeError:
         return text
-    after = replaced(answer, marks, vault.hide)
+    try:
+        after = replaced(answer, marks, vault.hide)
+    except InvalidArguments:
+        return _UNREADABLE
     if marks.names.keys() == {"value"}:  # a list, say, that the model has written alone
         after = replaced({"value": after}, marks, vault.hide)["value"]
     return text if after is answer else text.replace(written, orjson.dumps(after).decode())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import html
 import json
+import random
+import time
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
 
+from toolbus.core.redaction import MASK
 from toolbus.core.secrets import (
     PieceMask,
     TextMask,
@@ -24,6 +27,7 @@ from toolbus.core.secrets import (
     revealed,
 )
 from toolbus.errors import InvalidArguments
+from toolbus.hiding import hidden_arguments
 from toolbus.vault import Vault
 
 MARKED = {"type": "string", "writeOnly": True}
@@ -261,3 +265,95 @@ def test_json_stays_json_and_is_read_for_escapes() -> None:
 @given(values)
 def test_what_holds_no_value_comes_back_itself(value: Any) -> None:
     assert masked_json(value, mask_of("no-such-value")) is value
+
+
+# ------------------------------------------------------------------------------------------------- bounds
+
+
+def needed(work: Any) -> tuple[float, str]:
+    """The CPU time that this thread needs for some work, and what that has raised."""
+    began = time.thread_time()
+    try:
+        work()
+        told = ""
+    except InvalidArguments as exc:
+        told = str(exc)
+    return time.thread_time() - began, told
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("^(a+)+$", "a" * 40 + "!"),
+        ("(x+x+)+y", "x" * 5_000),
+        ("^[01]*1[01]{20}2", "01" * 50_000),
+        ("(a{100}){100}", "a" * 9_000),
+        ("\\p{L}{1,100}", "é" * 10_000),
+        ("(?i)" + "[\\x{0}-\\x{10FFFF}]" * 90, "a"),
+    ],
+)
+def test_a_pattern_that_a_stranger_has_chosen_is_matched_with_names_in_bounded_time(pattern: str, name: str) -> None:
+    seconds, told = needed(lambda: found({name: "x", "other": "y"}, {"patternProperties": {pattern: MARKED}}))
+    assert seconds < 0.1
+    assert told == "" or "too big for finding the secrets" in told
+
+
+def test_a_pattern_that_is_too_costly_is_read_as_if_it_matched_anything() -> None:
+    schema = {"patternProperties": {"^[01]*1[01]{200}2": MARKED}}
+    assert found({"any": "x"}, schema) == ["x"]
+
+
+@pytest.mark.guarantee("G14")
+def test_a_value_is_looked_through_in_bounded_time_however_many_places_are_marked() -> None:
+    marked = find_marks({"items": MARKED})
+    alternatives = {f"l{i}": {"anyOf": [{"$ref": f"#/$defs/m{j}"} for j in range(200)]} for i in range(2)}
+    many = find_marks(
+        {
+            "$defs": {**alternatives, **{f"m{j}": {"properties": {"b": MARKED}} for j in range(200)}},
+            "items": {"anyOf": [{"$ref": "#/$defs/l0"}, {"$ref": "#/$defs/l1"}]},
+        }
+    )
+    assert marked is not None
+    assert many is not None
+    for marks, value in ((marked, [f"token-{i}" for i in range(5_000)]), (many, [{"a": 1}] * 5_000)):
+        seconds, told = needed(lambda: replaced(value, marks, Vault().hide))  # noqa: B023 -- it is called at once
+        assert seconds < 0.1
+        assert "too big for finding the secrets in it" in told
+
+
+def test_arguments_that_are_too_big_to_be_looked_through_are_hidden_whole() -> None:
+    marks = find_marks({"properties": {"a": {"items": MARKED}}})
+    assert marks is not None
+    vault = Vault()
+    assert hidden_arguments({"a": [f"token-{i}" for i in range(5_000)], "b": 1}, marks, vault) == {"a": MASK, "b": MASK}
+
+
+def test_a_thousand_secrets_are_kept_in_a_vault_in_bounded_time() -> None:
+    """Each cost as much as all before it: a result with 2,000 marked values held the loop for 4 s."""
+    vault = Vault()
+    seconds, _ = needed(lambda: [vault.hide(f"token-{i:06d}") for i in range(1_400)])
+    assert seconds < 0.1
+    assert vault.shown("token-001399 token-000001") == f"{vault.hide('token-001399')} token-000001"
+
+
+def test_a_value_that_looks_like_one_that_is_forgotten_stays_hidden() -> None:
+    mask = TextMask()
+    mask.add("12345678", "secret:0000000000000001")
+    mask.add("12345678", "secret:0000000000000002")
+    assert mask.mask("12345678") == "secret:0000000000000002"
+    mask.discard("secret:0000000000000002")
+    assert mask.mask("12345678") == "secret:0000000000000001"
+    assert mask.has_numbers
+    mask.discard("secret:0000000000000001")
+    assert mask.mask("12345678") == "12345678"
+    assert (bool(mask), mask.longest, mask.has_numbers) == (False, 0, False)
+
+
+@pytest.mark.guarantee("G14")
+def test_many_long_names_are_matched_in_bounded_time() -> None:
+    bits = "".join(random.Random(3).choices("01", k=4_000))
+    names = {bits[place:] + bits[:place]: "x" for place in range(300)}
+    seconds, told = needed(lambda: found(names, {"patternProperties": {"^[01]*1[01]{20}2": MARKED}}))
+    assert seconds < 0.1
+    assert "too big for finding the secrets in it" in told

@@ -18,6 +18,7 @@ from urllib.parse import quote, quote_plus, unquote
 import orjson
 
 from ..errors import InvalidArguments
+from ..patterns import cost_of, matcher
 
 __all__ = [
     "REFERENCE",
@@ -56,7 +57,7 @@ class Marks:
         self.secret = False
         self.closed = False  # it takes no properties but those it names
         self.names: dict[str, Marks] = {}
-        self.patterns: list[tuple[re.Pattern[str], Marks]] = []
+        self.patterns: list[tuple[Callable[[str], bool], int, Marks]] = []  # with the nanoseconds for a character
         self.others: Marks | None = None
         self.first: list[Marks] = []  # the places of a tuple
         self.items: list[Marks] = []
@@ -73,17 +74,28 @@ def find_marks(schema: Mapping[str, Any]) -> Marks | None:
     return marks if any(each.secret for each in reader.known.values()) else None
 
 
+_NO_MARKS = Marks()  # of a place of which nothing is said: most parts of a schema are such
+_READ = frozenset({
+    "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependentSchemas", "else",
+    "format", "if", "items", "oneOf", "patternProperties", "prefixItems", "properties", "then", "unevaluatedItems",
+    "unevaluatedProperties", "writeOnly",
+})  # fmt: skip
+
+
 class _Reader:
     """One walk. `known` holds what was read, by the identity of the schema, so that a recursion ends."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self._compile_ns = 0
         self.known: dict[int, Marks] = {}
 
     def read(self, schema: Any) -> Marks:
         if not isinstance(schema, Mapping):  # true and false are schemas as well
-            return Marks()
+            return _NO_MARKS
         schema = cast("Mapping[str, Any]", schema)
+        if _READ.isdisjoint(schema):
+            return _NO_MARKS
         marks = self.known.get(id(schema))
         if marks is not None:
             return marks
@@ -91,10 +103,7 @@ class _Reader:
         marks.secret = schema.get("writeOnly") is True or schema.get("format") == "password"
         marks.names = {name: self.read(each) for name, each in _mapping(schema.get("properties"))}
         for pattern, each in _mapping(schema.get("patternProperties")):
-            try:
-                marks.patterns.append((re.compile(pattern), self.read(each)))
-            except re.error:  # of another dialect: as if it matched anything
-                marks.patterns.append((re.compile(""), self.read(each)))
+            marks.patterns.append((*self._matcher(pattern), self.read(each)))
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         marks.closed = others is False
         if isinstance(others, Mapping):
@@ -112,6 +121,20 @@ class _Reader:
             marks.alternatives.append(self.read(self._at(schema["$ref"])))
         return marks
 
+    def _matcher(self, pattern: str) -> tuple[Callable[[str], bool], int]:
+        """A function that matches names, and what it costs for each character. It never takes long.
+
+        A pattern that is of another dialect, or would be costly to match, is read as if it matched anything.
+        """
+        try:
+            cost = cost_of(pattern)
+        except ValueError:
+            return _anything, 0
+        self._compile_ns += cost.compile_ns
+        if self._compile_ns > _MOST_COMPILE_NS or cost.match_ns > _MOST_MATCH_NS:
+            return _anything, 0
+        return matcher(pattern) or _anything, cost.match_ns
+
     def _at(self, reference: str) -> Any:
         """What a reference within the schema points to (RFC 6901); nothing, for any other."""
         if not reference.startswith("#"):
@@ -128,6 +151,12 @@ class _Reader:
         return found
 
 
+def _anything(_name: str) -> bool:
+    return True
+
+
+_MOST_COMPILE_NS = 30_000_000  # for all patterns of a schema
+_MOST_MATCH_NS = 4_000  # for a character, with a pattern of some 50 parts; names of properties need no more
 _FOR_ITEMS = ("items", "additionalItems", "unevaluatedItems", "contains")
 
 
@@ -143,29 +172,71 @@ def replaced(value: Any, marks: Marks, replace: Callable[[Scalar], Any]) -> Any:
     """`value` with `replace(each)` for each text and number at a marked place; itself where nothing is replaced.
 
     Below a marked place all is marked, and so is what a closed object does not name, which is refused anyway. Empty
-    texts and truth values are no secrets.
+    texts and truth values are no secrets. Raises `InvalidArguments` where the places are too many to be looked at: the
+    schema and the value may both be a stranger's.
     """
-    return _replaced(value, (marks,), replace, secret=False)
+    return _Replacing(replace).replaced(value, (marks,), secret=False)
 
 
-def _replaced(value: Any, given: Iterable[Marks], replace: Callable[[Scalar], Any], *, secret: bool) -> Any:
-    if value is None or isinstance(value, bool) or value == "":
-        return value
-    at = list(_all_of(given))
-    secret = secret or any(each.secret for each in at)
-    if isinstance(value, Mapping):
-        before = cast("Mapping[str, Any]", value)
+class _Replacing:
+    """One walk through a value, which ends when it has taken as long as it may."""
+
+    def __init__(self, replace: Callable[[Scalar], Any]) -> None:
+        self._replace = replace
+        self._left_ns = _MOST_NS
+
+    def replaced(self, value: Any, given: Iterable[Marks], *, secret: bool) -> Any:
+        """The value, or another one in its place."""
+        if value is None or isinstance(value, bool) or value == "":
+            return value
+        at = list(_all_of(given))
+        if not (at or secret):
+            return value
+        self._spend(_VISIT_NS * (1 + len(at)))
+        secret = secret or any(each.secret for each in at)
+        if isinstance(value, Mapping):
+            return self._object(cast("Mapping[str, Any]", value), at, secret=secret)
+        if isinstance(value, (list, tuple)):
+            old = cast("list[Any]", value)
+            new = [self.replaced(each, _at_place(at, place), secret=secret) for place, each in enumerate(old)]
+            return new if any(x is not y for x, y in zip(new, old, strict=True)) else old
+        if not secret or not isinstance(value, (str, int, float)):
+            return value
+        text = str(value)
+        self._spend(_SECRET_NS + len(text) * (_CHAR_NS if text.isascii() else _OTHER_CHAR_NS))
+        return self._replace(value)
+
+    def _object(self, before: Mapping[str, Any], at: list[Marks], *, secret: bool) -> Mapping[str, Any]:
+        is_closed = any(marks.closed for marks in at)
         after: dict[str, Any] = {}
         for name, each in before.items():
-            below = list(_below(at, name))
-            hidden = secret or (not below and any(marks.closed for marks in at))
-            after[name] = _replaced(each, below, replace, secret=hidden)
+            below = [found for marks in at for found in self._below(marks, name)]
+            after[name] = self.replaced(each, below, secret=secret or (is_closed and not below))
         return after if any(after[name] is not each for name, each in before.items()) else before
-    if isinstance(value, (list, tuple)):
-        old = cast("list[Any]", value)
-        new = [_replaced(each, _at_place(at, place), replace, secret=secret) for place, each in enumerate(old)]
-        return new if any(x is not y for x, y in zip(new, old, strict=True)) else old
-    return replace(value) if secret and isinstance(value, (str, int, float)) else value
+
+    def _below(self, marks: Marks, name: str) -> list[Marks]:
+        found: list[Marks] = []
+        for matches, match_ns, each in marks.patterns:
+            self._spend(_VISIT_NS + match_ns * len(name))
+            if matches(name):
+                found.append(each)
+        if name in marks.names:
+            found.append(marks.names[name])
+        if not found and marks.others is not None:
+            found.append(marks.others)
+        return found
+
+    def _spend(self, nanoseconds: int) -> None:
+        self._left_ns -= nanoseconds
+        if self._left_ns < 0:
+            raise InvalidArguments(
+                "it is too big for finding the secrets in it, or its schema has too many alternatives"
+            )
+
+
+_MOST_NS = 40_000_000  # for one value
+_VISIT_NS = 1_000
+_SECRET_NS, _CHAR_NS, _OTHER_CHAR_NS = 25_000, 60, 800  # for all the forms in which a value may stand in a text
 
 
 def _all_of(given: Iterable[Marks]) -> Iterator[Marks]:
@@ -177,16 +248,6 @@ def _all_of(given: Iterable[Marks]) -> Iterator[Marks]:
             seen.add(id(marks))
             left += marks.alternatives
             yield marks
-
-
-def _below(at: Iterable[Marks], name: str) -> Iterator[Marks]:
-    for marks in at:
-        found = [each for pattern, each in marks.patterns if pattern.search(name)]
-        if name in marks.names:
-            found.append(marks.names[name])
-        if not found and marks.others is not None:
-            found.append(marks.others)
-        yield from found
 
 
 def _at_place(at: Iterable[Marks], place: int) -> Iterator[Marks]:
@@ -260,40 +321,60 @@ class TextMask:
     stay as they are. Costs O(length of the text * forms), without a copy where nothing is found.
     """
 
-    __slots__ = ("_first", "_forms", "_of", "has_numbers", "longest")
+    __slots__ = ("_first", "_forms", "_longest", "_numbers", "_of", "_stale")
 
     def __init__(self) -> None:
-        self._forms: dict[str, str] = {}
-        self._of: dict[str, frozenset[str]] = {}  # by reference: values that look alike, as 12345678 and "12345678"
+        self._forms: dict[
+            str, list[str]
+        ] = {}  # the references of each: values may look alike, as 12345678 and "12345678"
+        self._of: dict[str, frozenset[str]] = {}
+        self._stale = False  # whether the others are to be found out again
         self._first: set[str] = set()
-        self.longest = 0
-        self.has_numbers = False  # whether a value could be (part of) a number
+        self._longest = 0
+        self._numbers = False
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
     def add(self, value: str, reference: str) -> None:
-        """Look for `value` from now on."""
+        """Look for `value` from now on. Costs nothing that grows with the number of values."""
         forms = forms_of(value)
         if forms:
-            self._forms.update(dict.fromkeys(forms, reference))
-            self._forms[reference] = reference  # so that no other value is found inside of it
-            self._of[reference] = forms
-            self._look()
+            forms |= {reference}  # so that no other value is found inside of it
+            for form in forms:
+                known = self._forms.setdefault(form, [])
+                if reference in known:
+                    known.remove(reference)
+                known.append(reference)
+            self._of[reference] = self._of.get(reference, frozenset()) | forms
+            self._stale = True
 
     def discard(self, reference: str) -> None:
         """Look for the value behind `reference` no more."""
-        gone = self._of.pop(reference, frozenset())
-        self._forms = {form: each for form, each in self._forms.items() if each != reference}
-        for each, forms in self._of.items():
-            if not gone.isdisjoint(forms):
-                self._forms.update(dict.fromkeys(forms, each))
+        for form in self._of.pop(reference, frozenset()):
+            self._forms[form].remove(reference)
+            if not self._forms[form]:
+                del self._forms[form]
+        self._stale = True
+
+    @property
+    def longest(self) -> int:
+        """The characters of the longest form."""
         self._look()
+        return self._longest
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a value could be (part of) a number."""
+        self._look()
+        return self._numbers
 
     def _look(self) -> None:
-        self._first = {form[0] for form in self._forms}
-        self.longest = max(map(len, self._forms), default=0)
-        self.has_numbers = any(_NUMERIC.fullmatch(form) for form in self._forms)
+        if self._stale:
+            self._stale = False
+            self._first = {form[0] for form in self._forms}
+            self._longest = max(map(len, self._forms), default=0)
+            self._numbers = any(_NUMERIC.fullmatch(form) for form in self._forms)
 
     def mask(self, text: str) -> str:
         """`text` with references in the place of values; itself where there is none."""
@@ -321,7 +402,7 @@ class TextMask:
             place = found[form]
             if place >= end:
                 break
-            parts += (text[at:place], self._forms[form])
+            parts += (text[at:place], self._forms[form][-1])
             at = place + len(form)
             if moving and at > end:
                 end = self._hold(text, at)
