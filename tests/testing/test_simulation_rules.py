@@ -112,9 +112,6 @@ class Journaled:
 
     is_unheard = has_given_up = has_failed
 
-    def reports(self, event: Event) -> bool:
-        return True
-
     def failed_since(self, moment: float) -> bool:
         return True
 
