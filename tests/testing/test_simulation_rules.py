@@ -16,6 +16,7 @@ import pytest
 from toolbus import EventBus, RequestResult
 from toolbus.clock import wall_time_from
 from toolbus.events import (
+    ApprovalRequested,
     Event,
     MessageAppended,
     RequestCompleted,
@@ -99,7 +100,7 @@ class Journaled:
         self.facts: list[Event] = []
 
     def written(self, request_id: str) -> Sequence[Event]:
-        return self.facts
+        return [each for each in self.facts if each.request_id == request_id]
 
     def is_durable(self, fact: Event) -> bool:
         return fact in self.facts
@@ -158,6 +159,35 @@ async def test_a_request_that_was_left_may_fail_for_its_store_once_more_when_it_
         assert home.broken == []
         home.tell(replace(RESUMED, event_id="f7"))  # which is not durable
     assert [each.guarantee for each in home.broken] == ["G31"]
+
+
+async def test_a_question_of_a_request_that_is_resumed_here_is_the_event_that_it_was_and_no_other_event_is() -> None:
+    question = ApprovalRequested(event_id="f2", request_id="r", call_id="c", name="work", arguments={}, deadline=9.0)
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        home.write(STARTED, ASKED, question)
+        home.tell(STARTED, ASKED, question, STORE_FAILED)
+        home.write(RESUMED)
+        home.tell(RESUMED, question)
+        assert home.broken == []
+        home.tell(RESUMED)
+    assert [str(each) for each in home.broken] == ["G01: two events have the id 'f4'"]
+
+
+@pytest.mark.parametrize("below", [True, False])
+async def test_a_request_of_a_tool_may_use_a_word_that_its_journal_has_not_taken_yet(below: bool) -> None:
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        home.watch._needs_approval = frozenset({"work"})
+        home.write(STARTED)
+        home.tell(STARTED)
+        home.watch.trusts("r")
+        events = [replace(each, request_id="s", event_id=f"s{each.event_id}") for each in (STARTED, ASKED, REQUESTED)]
+        if below:
+            events[0] = replace(events[0], parent_request_id="r")
+        home.write(*events)
+        home.tell(*events)
+    assert [each.guarantee for each in home.broken] == ([] if below else ["G26"])
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ class Watch:
         self._position = bus.position
         self._ids: set[str] = set()
         self._remembered: set[str] = set() if journal is None else journal.remembered
+        self._allowed: set[str] = set()  # conversations in which a person's word was taken to be remembered
         self._recalls = False
         self.is_over = False
         self.slack_seconds = 0.0
@@ -118,11 +119,22 @@ class Watch:
         try:
             self._position += 1
             self.check("G01", self._bus.position == self._position, "the bus's position is not dense")
-            self.check("G01", event.event_id not in self._ids, f"two events have the id {event.event_id!r}")
+            is_new = event.event_id not in self._ids or self._is_asked_again(event)
+            self.check("G01", is_new, f"two events have the id {event.event_id!r}")
             self._ids.add(event.event_id)
             self._of_request(event)
         except Broken as exc:
             self.fail(exc)
+
+    def _is_asked_again(self, event: Event) -> bool:
+        """Whether it is a question of a request that was resumed here: published again, as the event that it was."""
+        request = self.requests.get(event.request_id)
+        return isinstance(event, ApprovalRequested) and request is not None and request.resumed_at is not None
+
+    def trusts(self, request_id: str) -> None:
+        """A person has allowed a tool for the rest of the request's conversation; the journal may not have it yet."""
+        if (request := self.requests.get(request_id)) is not None:
+            self._allowed.add(request.conversation)
 
     def check(self, guarantee: str, holds: object, problem: str | Callable[[], str]) -> None:
         """Count one check; raise `Broken` if it does not hold."""
@@ -257,6 +269,7 @@ class Watch:
             self.check("G11", self._is_durable(event), f"{event.call_id} is requested before that is durable")
         if call.name in self._needs_approval and not request.is_trusted:
             approved = call.approved or request.conversation in self._remembered
+            approved = approved or (request.is_below and request.conversation in self._allowed)  # it has no journal
             self.check("G26", approved, f"{call.name} is requested, and nobody has approved it")
         if call.before is None:
             request.requested += call.requested is None
