@@ -1,4 +1,5 @@
 """How sources become chunks, and identifiers and questions words."""
+# pyright: reportPrivateImportUsage=false
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import warnings
 import pytest
 from tests.support.interpreter_lock import MOST_SECONDS, LongestCall
 
+from toolbus.toolsets.code_context import _chunks
 from toolbus.toolsets.code_context._chunks import chunk_text, is_source
 from toolbus.toolsets.code_context._words import as_query, split_identifiers
 
@@ -152,3 +154,13 @@ def test_dense_python_does_not_hold_the_interpreter_for_long(unit: str):
     chunks = longest.during(lambda: chunk_text("a.py", line * (98_000 // len(line))))
     assert longest.seconds < MOST_SECONDS, longest.name
     assert chunks
+
+
+def test_a_file_of_very_many_lines_is_read_in_pieces_and_cut_as_a_small_one(monkeypatch: pytest.MonkeyPatch):
+    functions = "".join(f"function f{n}(a) {{\n" + "    work(a);\n" * 13 + "}\n" for n in range(12))
+    whole = outline("a.js", functions)
+    assert [name for _, _, name in whole] == [f"f{n}" for n in range(12)]
+    monkeypatch.setattr(_chunks, "_LINES_AT_ONCE", 45)  # three functions
+    assert outline("a.js", functions) == whole
+    monkeypatch.setattr(_chunks, "_LINES_AT_ONCE", 40)
+    assert {name for _, _, name in outline("a.js", functions)} >= {name for _, _, name in whole}

@@ -24,6 +24,7 @@ _PARSED_CHARS = 49_152  # at once: the parser holds the interpreter's lock, so n
 _MAX_PARSED_TOKENS = 25_000  # at once: some 50 ms for the worst of them
 _MAX_AVERAGE_LINE = 300  # longer ones are minified, or data
 _LINE_CHARS = 300  # what is looked at of a line to see what it defines
+_LINES_AT_ONCE = 20_000  # whose structure is read: of many more, collecting the garbage holds the interpreter's lock
 _PARSED_AS = "<code context>"
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _BEGINS = ("def ", "class ", "async def ", "@")
@@ -150,8 +151,12 @@ def _definition(
 
 def _other(path: str, lines: Sequence[str]) -> list[_Span]:
     """The spans from one definition or heading to the next; small neighbours are joined."""
-    scopes = read_structure(path, {number: line[:_LINE_CHARS] for number, line in enumerate(lines, start=1)})
-    starts = sorted({scope.lines[0].number: scope.name for scope in scopes}.items())
+    names: dict[int, str] = {}
+    for first in range(0, len(lines), _LINES_AT_ONCE):
+        piece = enumerate(lines[first : first + _LINES_AT_ONCE], start=first + 1)
+        scopes = read_structure(path, {number: line[:_LINE_CHARS] for number, line in piece})
+        names |= {scope.lines[0].number: scope.name for scope in scopes}
+    starts = sorted(names.items())
     spans: list[_Span] = []
     for index, (start, name) in enumerate(starts):
         end = starts[index + 1][0] - 1 if index + 1 < len(starts) else len(lines)

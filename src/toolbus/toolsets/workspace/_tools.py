@@ -48,9 +48,13 @@ def workspace_tools(
     .gitignore, or in a directory such as .git or node_modules is neither listed nor read; `include_ignored` lifts the
     last two. One call returns at most `max_results` matches (twenty times as many paths), `max_read_lines` lines and
     about `max_result_bytes` of text, each line cut to `max_line_chars`; a search passes over files above
-    `max_file_bytes` and stops at the `max_scan_` bounds. Whatever is cut is said in the result. Handlers are
-    synchronous and may run in several threads at once; they keep no state. Raises `ConfigurationError` for a root that
-    is no directory, or a bound that is not above zero.
+    `max_file_bytes`. Every call ends after `max_scan_seconds` (a search for words after a quarter more) or four times
+    `max_scan_files` names of files and directories, a search also after `max_scan_files` files or `max_scan_bytes`, and
+    reading lines after `max_scan_bytes`. Whatever is cut is said in the result. Handlers are synchronous, may run in
+    several threads at once, keep no state, and hold the interpreter's lock for some 30 ms at most, whatever a model or
+    a file has chosen: the size of regular expressions and globs is bounded for this, and a line that is too long for a
+    regular expression is matched in parts that overlap by half. Raises `ConfigurationError` for a root that is no
+    directory, or a bound that is not above zero.
     """
     bounds = Bounds(
         max_results=max_results,
