@@ -2,8 +2,9 @@
 
 One process imports pytest and what toolbus and its tests import from others, and forks for each mutant. The child loads
 toolbus anew, with the change in the one module, and runs the tests that the record names, the cheapest first: at first
-for a few seconds, and where none fails, all the others within a bound. A test that stands still is ended, and counts as
-one that has noticed.
+for a few seconds, and where none fails, others within a bound. A child that stands still is ended, and counts as one
+that has noticed. A control is an unchanged toolbus, which runs tests that have failed with mutants: those that fail
+with it too have said nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ import pytest
 from .mutants import Mutant, mutated, users_of
 from .recording import SOURCES, Record
 
-__all__ = ["Job", "Verdict", "jobs_for", "preload", "run_jobs"]
+__all__ = ["Job", "Verdict", "control_of", "jobs_for", "preload", "run_jobs"]
 
 Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "not run"]
 
-_FIRST_SECONDS, _ALL_SECONDS = 6.0, 60.0  # of tests, as they were recorded
-_FIRST_FILES = 8
+_FIRST_SECONDS, _ALL_SECONDS = 2.0, 30.0  # of tests, as they were recorded
+_FIRST_FILES = 5
+_LEAST_SECONDS = 0.02  # that a test takes at least, its set-up included
 _SLOWER = 6.0  # how much longer a test may take than it did
 _START_SECONDS = 40.0  # to load toolbus and to collect
 _MEMORY_BYTES = 4 * 2**30
@@ -52,13 +54,16 @@ _OTHERS = (
 
 @dataclass(slots=True)
 class Job:
-    """One mutant, or, without one, a control: then no test may fail. `tests` are those to run, in two helpings."""
+    """One mutant, or, without one, a control. `helpings` are the tests to run, `seconds` what each of these took.
+
+    `by` are the tests that have failed: the first one, and of a control all.
+    """
 
     mutant: Mutant | None
     helpings: list[list[str]]
     seconds: list[float]
     verdict: Verdict = "not run"
-    by: str = ""
+    by: list[str] = field(default_factory=list[str])
     ran: int = 0
     took: float = 0.0
 
@@ -96,15 +101,24 @@ def preload() -> list[str]:
 # ------------------------------------------------------------------------------------------------ which tests
 
 
-def jobs_for(mutants: Sequence[Mutant | None], record: Record) -> Iterator[Job]:
+def jobs_for(mutants: Sequence[Mutant], record: Record) -> Iterator[Job]:
     """The work for each mutant."""
     by_function = record.by_function()
     for mutant in mutants:
-        found = sorted(record.tests) if mutant is None else _tests_of(mutant, by_function)
+        found = _tests_of(mutant, by_function)
         first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
-        others = [] if mutant is None else _mixed([key for key in found if key not in {*first}], record, _ALL_SECONDS)
+        others = _mixed([key for key in found if key not in {*first}], record, _ALL_SECONDS)
         helpings = [each for each in (first, others) if each]
-        yield Job(mutant, helpings, [sum(record.tests[key][0] for key in each) for each in helpings])
+        yield Job(mutant, helpings, [sum(_seconds(key, record) for key in each) for each in helpings])
+
+
+def control_of(tests: Sequence[str], record: Record) -> Job:
+    """An unchanged toolbus, with these tests."""
+    return Job(None, [[*tests]], [sum(_seconds(key, record) for key in tests)])
+
+
+def _seconds(key: str, record: Record) -> float:
+    return max(record.tests[key][0], _LEAST_SECONDS) if key in record.tests else _LEAST_SECONDS
 
 
 def _tests_of(mutant: Mutant, by_function: dict[str, list[str]]) -> list[str]:
@@ -146,7 +160,7 @@ def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | Non
         for queue in queues:
             key = queue.pop(0)
             chosen.append(key)
-            seconds -= record.tests[key][0]
+            seconds -= _seconds(key, record)
         queues = [queue for queue in queues if queue]
     return chosen
 
@@ -155,7 +169,7 @@ def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | Non
 
 
 class _Chosen:
-    """Has the chosen tests run, in their order, and writes down the first that fails."""
+    """Has the chosen tests run, in their order, and writes down which fail."""
 
     def __init__(self, keys: Sequence[str], output: Path) -> None:
         self._order = {key: place for place, key in enumerate(keys)}
@@ -169,7 +183,8 @@ class _Chosen:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._output.write_text(report.nodeid, encoding="utf-8")
+            with self._output.open("a", encoding="utf-8") as file:
+                file.write(f"{report.nodeid}\n")
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -217,7 +232,7 @@ def _in_child(job: Job, helping: int, folder: Path, output: Path) -> int:
     # Plain asserts: pytest would load toolbus itself to rewrite its asserts, since toolbus has a plugin of pytest.
     options = [
         "--assert=plain",
-        "-x",
+        *(["-x"] if job.mutant is not None else []),
         "-q",
         "--no-header",
         "-p",
@@ -232,7 +247,7 @@ def _in_child(job: Job, helping: int, folder: Path, output: Path) -> int:
 # ----------------------------------------------------------------------------------------------- in the parent
 
 
-def run_jobs(jobs: Iterator[Job], *, until: float, side_by_side: int) -> Iterator[Job]:
+def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[Job]:
     """Run jobs until the time (of `time.monotonic`) is over; each as soon as its verdict is there."""
     children: list[_Child] = []
     waiting: list[tuple[Job, int]] = []
@@ -291,7 +306,7 @@ def _ended(child: _Child, until: float) -> bool | None:
         if now < child.until and now < until + _START_SECONDS:
             return None
         job.verdict = "stood still" if now >= child.until else "not run"
-        job.by = _text(child.output) or f"a test of {job.helpings[child.helping][0].partition('::')[0]} or another"
+        job.by = _text(child.output).splitlines()
         _end(child)
         job.took += now - child.began
         return True
@@ -304,8 +319,8 @@ def _ended(child: _Child, until: float) -> bool | None:
         return False
     job.verdict = ("survived" if code == 0 or child.helping else "no test") if is_silent else "noticed"
     if not is_silent:
-        job.by = _text(child.output) if code == _FAILED else ""
-        job.by = job.by or _last_line(child.folder / "output")
+        job.by = _text(child.output).splitlines() if code == _FAILED else []
+        job.by = job.by or [_last_line(child.folder / "output")]
     _clear(child)
     return True
 

@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import tempfile
 import time
 import tomllib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .mutants import Mutant, mutants_of
-from .mutating import Job, jobs_for, preload, run_jobs
+from .mutating import Job, control_of, jobs_for, preload, run_jobs
 from .parts import Outcome, Time, run_recording
 from .recording import LEFT_OUT, ROOT, SOURCES, Record, stale_files
 
-__all__ = ["GOAL", "Equivalents", "mutations", "picked"]
+__all__ = ["GOAL", "Equivalents", "Tally", "mutations", "picked"]
 
 GOAL = 0.98
 RECORD = ROOT / ".dev" / "soak" / "tests.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 _NOT_MUTATED = ("toolbus/testing/",)  # what checks others: planted bugs and wrong stores hold that
-_EACH_CONTROL = 20  # so many mutants have one control among them
+_FOR_MUTANTS = 0.85  # of the time; what is left is for the controls
+_OF_A_CONTROL = 40  # tests
+_LONGEST_LINE_SECONDS = 600.0
+_TELLS_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -60,70 +61,66 @@ def all_mutants(at: Sequence[str] = ()) -> list[Mutant]:
     return [each for each in found if not at or any(f"{each.path}:{each.line}".endswith(one) for one in at)]
 
 
-def picked(mutants: Sequence[Mutant], seed: int) -> list[Mutant | None]:
-    """All of them in an order that the seed gives, and controls (None) among them."""
-    order: list[Mutant] = [*mutants]
+def picked(mutants: Sequence[Mutant], seed: int) -> list[Mutant]:
+    """All of them in an order that the seed gives."""
+    order = [*mutants]
     random.Random(seed).shuffle(order)
-    mixed: list[Mutant | None] = []
-    for place, each in enumerate(order):
-        if place % _EACH_CONTROL == 0:
-            mixed.append(None)
-        mixed.append(each)
-    return mixed
+    return order
 
 
 @dataclass(slots=True)
-class _Tally:
-    seed: int
-    counts: Counter[str] = field(default_factory=Counter[str])
-    survivors: list[Job] = field(default_factory=list[Job])
-    problems: list[str] = field(default_factory=list[str])
+class Tally:
+    """What came of the mutants. A verdict counts once the tests that failed have passed with an unchanged toolbus."""
 
-    def add(self, job: Job, known: Equivalents) -> None:
-        mutant = job.mutant
-        if mutant is None:
-            self.counts["controls"] += 1
-            if job.verdict in ("noticed", "stood still"):
-                self.problems.append(
-                    f"an unchanged toolbus fails, so no verdict counts that its test has given: {job.by}"
-                )
-            return
-        self.counts[job.verdict] += 1
-        is_alive = job.verdict in ("survived", "no test")
-        if (why := known.why(mutant)) is None:
-            if is_alive:
-                self.survivors.append(job)
-                print(f"  {job.verdict}: src/{mutant}  ({job.ran} tests)", flush=True)
-        elif is_alive:
-            self.counts["known to be equivalent"] += 1
-        elif job.verdict == "noticed":
-            self.problems.append(f"{EQUIVALENT.name} says {why!r} of src/{mutant}, and {job.by} fails")
+    known: Equivalents
+    jobs: list[Job] = field(default_factory=list[Job])
+    unfit: set[str] = field(default_factory=set[str])
+
+    def add(self, job: Job) -> None:
+        """Take a mutant's verdict down; one that survived is told at once."""
+        assert job.mutant is not None
+        self.jobs.append(job)
+        if job.verdict in _ALIVE and self.known.why(job.mutant) is None:
+            print(f"  {job.verdict}: src/{job.mutant}  ({job.ran} tests)", flush=True)
+
+    def witnesses(self) -> list[str]:
+        """The tests that have failed with a mutant, each once."""
+        return sorted({key for job in self.jobs for key in job.by if "::" in key})
 
     def outcome(self) -> Outcome:
-        counts = self.counts
-        noticed = counts["noticed"] + counts["stood still"]
-        judged = noticed + len(self.survivors)
-        share = noticed / judged if judged else 1.0
-        told = f"{noticed} of {judged} noticed ({share:.1%}; {counts['stood still']} stood still)"
-        if counts["known to be equivalent"]:
-            told += f", {counts['known to be equivalent']} known to be equivalent"
-        outcome = Outcome(f"{told}, {counts['controls']} controls", self.problems)
+        """The share of those that were noticed, and what to do about the others."""
+        ran = [job for job in self.jobs if job.verdict != "not run"]
+        judged = [job for job in ran if not job.by or not self.unfit.issuperset(job.by)]
+        alive = [job for job in judged if job.verdict in _ALIVE]
+        unknown = [job for job in alive if self._why(job) is None]
+        noticed = len(judged) - len(alive)
+        share = noticed / (noticed + len(unknown)) if noticed or unknown else 1.0
+        still = sum(job.verdict == "stood still" for job in judged)
+        told = f"{noticed} of {noticed + len(unknown)} noticed ({share:.1%}; {still} stood still)"
+        if known := len(alive) - len(unknown):
+            told += f", {known} known to be equivalent"
+        if doubtful := len(ran) - len(judged):
+            told += f", {doubtful} not judged, as {len(self.unfit)} tests fail without a change too"
+        outcome = Outcome(told)
+        for job in judged:
+            if job.verdict == "noticed" and (why := self._why(job)) is not None:
+                outcome.problems.append(f"{EQUIVALENT.name} says {why!r} of src/{job.mutant}, and {job.by[0]} fails")
         if share < GOAL:
-            lines = [
-                f"src/{job.mutant}  ({job.verdict})\n    again: python3 dev.py soak --only mutations --at {_at(job)}"
-                for job in self.survivors
-            ]
-            outcome.problems.append(
-                "\n".join(
-                    [f"fewer than {GOAL:.0%} were noticed; add a test, or an entry to {EQUIVALENT.name}:", *lines]
-                )
-            )
+            lines = [f"src/{job.mutant}  ({job.verdict}, {job.ran} tests)\n    again: {_again(job)}" for job in unknown]
+            head = f"fewer than {GOAL:.0%} were noticed; add a test, or an entry to {EQUIVALENT.name}:"
+            outcome.problems.append("\n".join([head, *lines]))
         return outcome
 
+    def _why(self, job: Job) -> str | None:
+        return None if job.mutant is None else self.known.why(job.mutant)
 
-def _at(job: Job) -> str:
+
+_ALIVE = ("survived", "no test")
+
+
+def _again(job: Job) -> str:
     assert job.mutant is not None
-    return f"{job.mutant.path}:{job.mutant.line}"
+    return f"python3 dev.py soak --only mutations --at {job.mutant.path}:{job.mutant.line}"
 
 
 def record_of_tests(given: Time) -> Record:
@@ -137,8 +134,10 @@ def record_of_tests(given: Time) -> Record:
     ]
     if stale := stale_files(record, files):
         print(f"  recording which tests run what, of {len(stale)} files", flush=True)
+        # Where there is a record, what has changed since is worth a third of the time.
+        within = Time(time.monotonic() + given.left / 3) if record.tests else given
         with tempfile.TemporaryDirectory() as folder:
-            is_whole = run_recording([*stale], folder, given)
+            is_whole = run_recording([*stale], folder, within)
             record.renew(stale, Path(folder), whole=is_whole)
             record.write(RECORD)
         if not is_whole:
@@ -154,20 +153,25 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     if not record.tests:
         return Outcome("no tests were recorded in this time; give it --minutes 30 once")
     mutants = all_mutants(at)
-    chosen: list[Mutant | None] = [*mutants] if at else picked(mutants, seed)
     preload()
-    tally, known = _Tally(seed), Equivalents.read()
-    until = time.monotonic() + 10 * 60 * len(chosen) if at else given.until
-    for job in run_jobs(_named(jobs_for(chosen, record)), until=until, side_by_side=jobs or os.cpu_count() or 1):
-        if at and job.mutant is not None:
-            print(f"  {job.verdict}: src/{job.mutant}  {job.by}", flush=True)
-        tally.add(job, known)
+    tally, began = Tally(Equivalents.read()), time.monotonic()
+    until = began + (_LONGEST_LINE_SECONDS if at else given.left * _FOR_MUTANTS)
+    side_by_side = jobs or os.cpu_count() or 1
+    told = began
+    for job in run_jobs(jobs_for(mutants if at else picked(mutants, seed), record), until, side_by_side):
+        tally.add(job)
+        if at:
+            print(f"  {job.verdict}: src/{job.mutant}  {' '.join(job.by)}", flush=True)
+        elif time.monotonic() - told > _TELLS_SECONDS:
+            told = time.monotonic()
+            print(f"  {len(tally.jobs)} mutants so far", flush=True)
+    witnesses = tally.witnesses()
+    controls = (
+        control_of(witnesses[first : first + _OF_A_CONTROL], record)
+        for first in range(0, len(witnesses), _OF_A_CONTROL)
+    )
+    for job in run_jobs(controls, time.monotonic() + _LONGEST_LINE_SECONDS, side_by_side):
+        tally.unfit.update(job.by)
+    if tally.unfit:
+        print(f"  these tests fail without a change too: {' '.join(sorted(tally.unfit))}", flush=True)
     return tally.outcome()
-
-
-def _named(jobs: Iterator[Job]) -> Iterator[Job]:
-    """Jobs; what has begun is written where a terminal shows it."""
-    for number, job in enumerate(jobs, 1):
-        if sys.stderr.isatty():
-            print(f"\r  mutant {number}", end="\r", file=sys.stderr, flush=True)
-        yield job
