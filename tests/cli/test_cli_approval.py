@@ -316,6 +316,7 @@ class TestSignals:
         assert scenes.did == []
         assert not [each for each in person.questions if "Mail" in each]
         assert person.shown.endswith("toolbus: cancelled\n")
+        assert " \n✗ Delete File" in person.shown, "what follows stands on a line of its own, below the question"
         assert "No answer is needed" not in person.shown
 
     def test_a_chat_goes_on_after_one(self, person: Person):

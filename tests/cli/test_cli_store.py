@@ -13,7 +13,7 @@ import scenes
 from cut_off import cut_off
 from desk import Command, Terminal
 
-from toolbus.cli import main
+from toolbus.cli import _store, main
 from toolbus.cli._timeline import message_lines, timeline
 from toolbus.events import (
     ApprovalDecided,
@@ -138,6 +138,16 @@ class TestUpkeep:
         would, did = (orjson.loads(toolbus(*both, *more).out) for more in (("--dry-run",), ()))
         for name in ("requests", "conversations", "size_bytes"):
             assert would[name] == did[name] > 0
+
+    @pytest.mark.parametrize(
+        ("age", "seconds"),
+        [("90s", 90), ("15m", 900), ("12h", 43_200), ("1.5 H", 5_400), ("30d", 2_592_000), ("2w", 1_209_600)],
+    )
+    def test_an_age_is_in_seconds_minutes_hours_days_or_weeks(
+        self, age: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(_store.time, "time", lambda: 1_750_000_000.0)
+        assert _store._moment(age) == 1_750_000_000 - seconds  # pyright: ignore[reportPrivateUsage]
 
     @pytest.mark.parametrize("when", ["soon", "30", "d", "2026-13-01", "999999-01-01", "999999w", f"{10**20}w"])
     def test_a_moment_that_is_none_is_refused(self, toolbus: Command, kept: Path, when: str):

@@ -206,6 +206,13 @@ def test_one_report_for_a_large_request_is_enough_to_come_near() -> None:
     assert predicted(calibration, 22_000) == pytest.approx(39_600, rel=0.1)
 
 
+@pytest.mark.parametrize(("scale", "factor"), [(1, 1.0), (10, 1.2526), (100, 1.4042)])
+def test_a_report_is_believed_more_the_less_the_overhead_can_explain_of_it(scale: int, factor: float) -> None:
+    calibration = Calibration()
+    calibration.observe(MODEL, 1_000 * scale, 1_500 * scale)
+    assert calibration.factor(MODEL) == pytest.approx(factor, abs=1e-4)
+
+
 @pytest.mark.parametrize("actual", [0, -5, 10**12, 1])
 def test_reports_that_cannot_be_are_left_out(actual: int) -> None:
     calibration = Calibration()

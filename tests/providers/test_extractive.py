@@ -126,6 +126,18 @@ async def test_an_identifier_without_a_hit_is_looked_for_by_its_parts(kiln: Path
     assert talk.quotes("kiln/stock.py", r"def count_pots")
 
 
+async def test_an_identifier_is_first_looked_for_as_it_is_and_by_its_parts_only_where_nothing_was_found(
+    kiln: Path,
+) -> None:
+    for name, looked_for in (("soak_minutes", [False]), ("maximum_pots_counted", [False, True])):
+        talk = conversation_over(kiln)
+        await talk.ask(f"What is {name}?")
+        made = [call for each in talk.messages if isinstance(each, AssistantMessage) for call in each.tool_calls]
+        queries = [orjson.loads(call.arguments).get("query", "") for call in made if call.name == "search_text"]
+        by_parts = [name.partition("_")[0] in query.split() for query in queries]
+        assert list(dict.fromkeys(by_parts)) == looked_for, queries
+
+
 async def test_words_that_stand_nowhere_near_are_named(kiln: Path) -> None:
     talk = conversation_over(kiln)
     await talk.ask("How does the soak handle xylophones?")

@@ -6,13 +6,17 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from toolbus import Limits, ToolDispatcher, ToolRegistry, tool
+from toolbus import EventBus, Limits, ToolDispatcher, ToolRegistry, tool
+from toolbus.core.state import TurnState
+from toolbus.core.steps import CallModel, Elapsed
 from toolbus.core.transcript import validate
 from toolbus.errors import LimitReached, ProviderTimeout
 from toolbus.events import (
@@ -28,6 +32,7 @@ from toolbus.events import (
     ToolCallStarted,
 )
 from toolbus.messages import AssistantMessage, ToolCall, ToolMessage
+from toolbus.model_call import ModelCall
 from toolbus.protocols import ArgumentsPiece, Delta, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.testing import Harness, advance, assert_idle, calls, settle, text, virtual_backends
 
@@ -511,6 +516,17 @@ async def test_a_stream_that_stands_still_ends_by_its_idle_limit(piece: Delta):
 
 
 @pytest.mark.guarantee("G10")
+def test_a_timer_that_fires_a_hair_early_is_told_as_the_deadline_for_which_it_was_set():
+    """Else the machine would find that its time is not over yet, and the model would be asked again."""
+    clock: Any = SimpleNamespace(on_loop=float, loop_time=lambda: 0.0)
+    scope: Any = SimpleNamespace(deadline=math.inf)
+    command = CallModel(round=0, message_id="m", offer_tools=True, not_before=0.0, deadline=100.0, provider=0)
+    call = ModelCall(EventBus(), TurnState("r"), clock, command, scope, lambda: None)
+    assert scope.deadline == 100.0
+    assert call.what_elapsed(100.0 - 1e-9) == (Elapsed(), 100.0)
+    assert call.what_elapsed(100.5) == (Elapsed(), 100.5)
+
+
 async def test_a_stream_that_keeps_emitting_is_not_idle():
     async def work(emit: Emit) -> None:
         for _ in range(30):

@@ -174,6 +174,19 @@ def test_documents_of_odd_shapes_become_what_they_say(data: Any, content: Any, e
     assert [(role, "interrupted" if '"interrupted"' in text else text) for role, text in came] == expected
 
 
+def test_a_result_is_an_error_where_its_document_says_so_and_nowhere_else() -> None:
+    given = [
+        {**each, **more}
+        for each, more in zip(
+            results(("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")),
+            ({"isError": True}, {"isError": False}, {}, {"isError": "yes"}),
+            strict=True,
+        )
+    ]
+    found = read(said("user", "?"), said("assistant", None, data=called("a", "b", "c", "d", toolResults=given)))
+    assert [each.is_error for each in found if isinstance(each, ToolMessage)] == [True, False, False, False]
+
+
 def test_values_that_json_has_not_are_told_in_words() -> None:
     own_id, at = ObjectId(), NOON
     value = {"id": own_id, "at": at, "far": DatetimeMS(2**60), "price": Decimal128("1.50"), "data": b"\0\1"}

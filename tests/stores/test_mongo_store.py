@@ -187,7 +187,7 @@ async def test_data_of_a_newer_format_are_refused_by_name(mongo_database: tuple[
 @pytest.mark.guarantee("G22")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], anyio_backend: str) -> None:
-    damages = {"changed": 3, "gone": 2, "agreed": 0, "end": 4}
+    damages = {"changed": 3, "gone": 2, "agreed": 0, "end": 4, "longer": 5, "hash": 5}
     async with closing(MongoStore(*mongo_database)) as store:
         for request_id in damages:
             await write_whole(store, request_id)
@@ -199,6 +199,8 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
             steps.delete_one({"request_id": "gone", "seq": 2})
             steps.delete_one({"request_id": "end", "seq": 4})
             requests.update_one({"_id": "agreed"}, {"$set": {"agreed": '{"limit":4}'}})
+            requests.update_one({"_id": "longer"}, {"$set": {"next_seq": 6}})
+            requests.update_one({"_id": "hash"}, {"$set": {"hash": "00" * 32}})
         for request_id, seq in damages.items():
             with pytest.raises(StoreDamaged) as caught:
                 await store.facts(request_id)

@@ -102,6 +102,20 @@ async def test_a_request_whose_journal_was_cut_back_to_what_is_whole_goes_on(
         assert (await verify(store)).problems == []
 
 
+@pytest.mark.parametrize("gone", ["agreements", "requests"])
+async def test_a_request_of_which_nothing_is_whole_is_not_cut_back(
+    tmp_path: Path, gone: str, anyio_backend: str
+) -> None:
+    path = tmp_path / "store.db"
+    async with closing(SqliteStore(path)) as store:
+        await store.append(entry("r", 0, "zero", "one"))
+        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("DELETE FROM facts")
+            database.execute(f"DELETE FROM {gone}")
+        with pytest.raises(StoreDamaged, match="what was agreed for it is gone"):
+            await store.cut("r", 1)
+
+
 @pytest.mark.parametrize(
     "statement",
     ["UPDATE agreements SET data = x'7b' WHERE request_id = ?", "UPDATE requests SET epoch = 'x' WHERE request_id = ?"],

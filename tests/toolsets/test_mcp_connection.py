@@ -251,6 +251,35 @@ async def test_a_request_that_runs_sees_a_changed_list_at_its_next_round(era: Er
 
 
 @eras
+async def test_a_change_that_a_busy_server_could_not_list_in_time_is_read_once_it_can(era: Era):
+    server = FakeMcp([READS])
+
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        await anyio.sleep(40)
+        return said(params.name)
+
+    server.answer = answer
+    async with (
+        McpTools([server.named("s", era)], ping_seconds=1_000) as mcp,
+        Runtime(
+            provider=ScriptedProvider([calls(("s__read", {})), text("Done.")]),
+            tools=mcp.registry,
+            limits=Limits(tool_timeout_seconds=90),
+        ) as runtime,
+    ):
+        session = runtime.start("Go.")
+        await settle()
+        server.deaf, server.tools = True, [definition("write", destructive_hint=False)]
+        await server.tell_change()
+        await advance(12)
+        server.deaf = False
+        assert list(mcp.registry.specs) == ["s__read"]
+        await advance(15)
+        assert list(mcp.registry.specs) == ["s__write"]
+        assert (await session.result()).ok
+
+
+@eras
 async def test_a_server_that_tells_of_changes_all_the_time_is_read_four_times_a_second(era: Era):
     server = FakeMcp([READS])
     async with McpTools([server.named("s", era)]):

@@ -19,7 +19,7 @@ from toolbus.messages import ToolMessage
 from toolbus.results import render
 from toolbus.testing import ScriptedProvider, calls
 from toolbus.testing import text as answer
-from toolbus.toolsets.workspace import _tree, workspace_tools
+from toolbus.toolsets.workspace import _rank, _tree, workspace_tools
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links and FIFOs")
 
@@ -578,3 +578,19 @@ def test_a_database_in_use_is_never_opened_since_its_process_would_lose_its_lock
                 workspace.lines(name)
     assert [name for name in opened if name.startswith("z.db")] == []
     assert "app.py" in opened
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "counts"),
+    [
+        ("limit", "limit", 1),
+        ("limit", "token_limit, maxLimit; the limit", 3),
+        ("size", "blocksize", 0.7),
+        ("limit", "delimiter", 0.15),
+        ("log", "log logs logged logic", 3),
+        ("log", "catalog", 0),
+    ],
+)
+def test_a_word_counts_whole_where_it_begins_and_less_inside_of_another(word: str, text: str, counts: float) -> None:
+    looked_for = _rank._Word(word, word.encode())  # pyright: ignore[reportPrivateUsage]
+    assert looked_for.count(text.encode(), text.lower().encode()) == pytest.approx(counts)
