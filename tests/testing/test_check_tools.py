@@ -99,7 +99,7 @@ SCHEMAS: list[tuple[str, wrong.Given]] = [
     ("anyOf stands at the top level", wrong.with_schema({"anyOf": [{"required": []}]}, validate=wrong.nothing)),
     ("its type is 'array'", wrong.of_type("array")),
     ("it is no JSON", wrong.with_property({"default": {1, 2}})),
-    ("is no valid JSON schema", wrong.with_property({"type": "text"})),
+    ("is not a valid JSON schema", wrong.with_property({"type": "text"})),
     ("$.a: an array needs 'items'", wrong.with_property({"type": "array"})),
     ("$.a[]: an array needs 'items'", wrong.with_property({"type": "array", "items": {"type": ["array", "null"]}})),
     ("$.a: prefixItems reaches not every model", wrong.with_property({"prefixItems": [{"type": "string"}]})),
