@@ -146,7 +146,7 @@ class TestUpkeep:
     def test_an_age_is_in_seconds_minutes_hours_days_or_weeks(
         self, age: str, seconds: int, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(_store.time, "time", lambda: 1_750_000_000.0)
+        monkeypatch.setattr("toolbus.cli._store.time.time", lambda: 1_750_000_000.0)
         assert _store._moment(age) == 1_750_000_000 - seconds  # pyright: ignore[reportPrivateUsage]
 
     @pytest.mark.parametrize("when", ["soon", "30", "d", "2026-13-01", "999999-01-01", "999999w", f"{10**20}w"])

@@ -6,7 +6,6 @@ import base64
 import html
 import json
 import random
-import time
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
 
+from support.watchdog import cpu_seconds
 from toolbus.core.redaction import MASK
 from toolbus.core.secrets import (
     PieceMask,
@@ -272,13 +272,15 @@ def test_what_holds_no_value_comes_back_itself(value: Any) -> None:
 
 def needed(work: Any) -> tuple[float, str]:
     """The CPU time that this thread needs for some work, and what that has raised."""
-    began = time.thread_time()
-    try:
-        work()
-        told = ""
-    except InvalidArguments as exc:
-        told = str(exc)
-    return time.thread_time() - began, told
+    told = [""]
+
+    def attempt() -> None:
+        try:
+            work()
+        except InvalidArguments as exc:
+            told[0] = str(exc)
+
+    return cpu_seconds(attempt), told[0]
 
 
 @pytest.mark.guarantee("G14")

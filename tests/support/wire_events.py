@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from support.watchdog import undisturbed
 from toolbus.protocols import Delta, ModelReply
 from toolbus.providers._anthropic_errors import AnthropicErrors
 from toolbus.providers._anthropic_stream import MessageBuilder
@@ -58,9 +59,10 @@ def read(wire: str, frames: Iterable[Frame | bytes], deltas: list[Delta] | None 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
     """What a piece of work takes of its thread's CPU time, whatever else the machine does."""
-    began = time.thread_time()
-    work()
-    return time.thread_time() - began
+    with undisturbed():
+        began = time.thread_time()
+        work()
+        return time.thread_time() - began
 
 
 def holds_the_loop(prepare: Callable[[], Callable[[], object]]) -> bool:

@@ -5,16 +5,15 @@ What is measured is the CPU time of the thread. The bound is the one that the ev
 
 from __future__ import annotations
 
-import gc
 import random
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.watchdog import cpu_seconds
 from toolbus.errors import ConfigurationError, InvalidArguments
 from toolbus.json_schema import JsonSchema
 from toolbus.json_shape import TooCostly, shape_of
@@ -222,23 +221,18 @@ ON_TEXTS: dict[str, Callable[[int], Case]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def uncollected() -> Generator[None]:
-    """Collecting what other tests have left is not this one's doing."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def seconds(work: Callable[[], Any]) -> tuple[float, type[Exception] | None]:
     """The CPU time that this thread needs for some work, and what that has raised."""
-    began = time.thread_time()
-    try:
-        work()
-        raised: type[Exception] | None = None
-    except (ConfigurationError, InvalidArguments) as exc:
-        raised = type(exc)
-    return time.thread_time() - began, raised
+    raised: list[type[Exception] | None] = []
+
+    def attempt() -> None:
+        try:
+            work()
+            raised.append(None)
+        except (ConfigurationError, InvalidArguments) as exc:
+            raised.append(type(exc))
+
+    return cpu_seconds(attempt), raised[0]
 
 
 @pytest.mark.guarantee("G14")

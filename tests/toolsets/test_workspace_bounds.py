@@ -524,12 +524,11 @@ def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_searched(
 
 
 @posix
+@pytest.mark.parametrize("swapped", ["descriptors"], indirect=True)  # without them, a directory has no such protection
 @pytest.mark.parametrize("tool", ["read_lines", "search_text", "list_files"])
 def test_a_directory_that_becomes_a_link_while_it_is_opened_is_not_entered(
     swapped: Callable[[str], Path], tool: str
 ) -> None:
-    if not _tree._HAS_DIR_FD:
-        pytest.skip("a platform without descriptors of directories has no such protection")
     root = swapped("src")
     if tool == "read_lines":
         with pytest.raises(ToolError, match=r"no such file|cannot be read"):
