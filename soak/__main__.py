@@ -22,10 +22,12 @@ from __future__ import annotations
 import argparse
 import functools
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from .mutations import mutations
 from .parts import PARTS, Outcome, Part, Time
@@ -59,8 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         share = _SHARES[name] / sum(_SHARES[each] for each in chosen[place:])
         given = Time(began + max(0.0, ends - began) * share)
         print(f"{name}: seed {seed}, for {given.left:.0f} s", flush=True)
-        rows.append(_Row(name, seed, 0.0, parts[name](seed, given)))
-        rows[-1].seconds = time.monotonic() - began
+        rows.append(_Row(name, seed, 0.0, Outcome("cut off")))
+        try:
+            rows[-1].outcome = parts[name](seed, given)
+        except KeyboardInterrupt:
+            return _told(rows) or 130
+        finally:
+            rows[-1].seconds = time.monotonic() - began
     return _told(rows)
 
 
@@ -105,5 +112,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _stop(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)  # the table tells all the same
     sys.exit(main())

@@ -49,8 +49,8 @@ _MOST_CHARS = 90
 class Mutant:
     """One change. `path` is the file's, below the folder of sources; `where` the qualified name of its function.
 
-    `before` and `after` are the changed part as Python writes it. `names` are those that a statement outside of
-    functions binds. `number` counts the changes of one file.
+    `text` is its line; `before` and `after` are the changed part as Python writes it. `names` are those that a
+    statement outside of functions binds. `number` counts the changes of one file.
     """
 
     path: str
@@ -58,6 +58,7 @@ class Mutant:
     number: int
     kind: str
     where: str
+    text: str
     before: str
     after: str
     place: Place
@@ -76,12 +77,12 @@ def _short(text: str) -> str:
 def mutants_of(source: str, path: str) -> list[Mutant]:
     """All changes of a file, in the order of its text."""
     found: list[Mutant] = []
-    tree = ast.parse(source)
+    tree, lines = ast.parse(source), source.splitlines()
     for node, place, where, names in _nodes(tree, (), "", ()):
         for kind, change in _changes(node):
             line: int = getattr(node, "lineno", 0)
             texts = _text(node), _text(change(node))
-            found.append(Mutant(path, line, len(found), kind, where, *texts, place, names))
+            found.append(Mutant(path, line, len(found), kind, where, lines[line - 1], *texts, place, names))
     return found
 
 

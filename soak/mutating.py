@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias
 import pytest
 
 from .mutants import Mutant, mutated, users_of
-from .recording import SOURCES, Record
+from .recording import SOURCES, Record, line_key
 
 __all__ = ["Job", "Verdict", "control_of", "jobs_for", "preload", "run_jobs"]
 
@@ -103,9 +103,11 @@ def preload() -> list[str]:
 
 def jobs_for(mutants: Sequence[Mutant], record: Record) -> Iterator[Job]:
     """The work for each mutant."""
-    by_function = record.by_function()
+    by_function: dict[str, set[str]] = {}
+    for line, ran in record.lines.items():
+        by_function.setdefault(line.partition("|")[0], set()).update(ran)
     for mutant in mutants:
-        found = _tests_of(mutant, by_function)
+        found = _tests_of(mutant, record, by_function)
         first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
         others = _mixed([key for key in found if key not in {*first}], record, _ALL_SECONDS)
         helpings = [each for each in (first, others) if each]
@@ -118,16 +120,23 @@ def control_of(tests: Sequence[str], record: Record) -> Job:
 
 
 def _seconds(key: str, record: Record) -> float:
-    return max(record.tests[key][0], _LEAST_SECONDS) if key in record.tests else _LEAST_SECONDS
+    return max(record.seconds.get(key, 0.0), _LEAST_SECONDS)
 
 
-def _tests_of(mutant: Mutant, by_function: dict[str, list[str]]) -> list[str]:
-    """The tests that run the changed function; of a change outside of functions, those that run who mentions it."""
+def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> list[str]:
+    """The tests that run the changed line; of one that is known by no event of its own, its function's.
+
+    Of a change outside of functions, those that run a function which mentions what the statement binds.
+    """
     function = mutant.where
-    while function and not function.endswith("."):
-        if found := by_function.get(f"{mutant.path}:{function}"):
+    if function and not function.endswith("."):
+        if found := record.lines.get(line_key(mutant.path, function, mutant.text)):
             return found
-        function = function.rpartition(".<locals>.")[0]  # one that was not called by itself
+        while function:
+            if tests := by_function.get(f"{mutant.path}:{function}"):
+                return sorted(tests)
+            function = function.rpartition(".<locals>.")[0]  # one that was not called by itself
+        return []
     users: set[str] = set()
     for path in _where_known(mutant):
         users.update(f"{path}:{name}" for name in users_of((SOURCES / path).read_text(encoding="utf-8"), mutant.names))
@@ -152,7 +161,7 @@ def _where_known(mutant: Mutant) -> list[str]:
 def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | None = None) -> list[str]:
     """The cheapest tests of all files in turn, for so many seconds, and of so many files at most."""
     by_file: dict[str, list[str]] = {}
-    for key in sorted(keys, key=lambda each: record.tests[each][0]):
+    for key in sorted(keys, key=lambda each: record.seconds[each]):
         by_file.setdefault(key.partition("::")[0], []).append(key)
     queues = [*by_file.values()][:files]
     chosen: list[str] = []
@@ -223,6 +232,8 @@ def _in_child(job: Job, helping: int, folder: Path, output: Path) -> int:
     for stream in (1, 2):
         os.dup2(told, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     os.environ.update(TMPDIR=str(folder), HYPOTHESIS_STORAGE_DIRECTORY=str(folder / "hypothesis"))

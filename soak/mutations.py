@@ -7,6 +7,7 @@ mutants are run all the same: one that a test notices is reported as a wrong ent
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import tempfile
@@ -135,7 +136,7 @@ def record_of_tests(given: Time) -> Record:
     if stale := stale_files(record, files):
         print(f"  recording which tests run what, of {len(stale)} files", flush=True)
         # Where there is a record, what has changed since is worth a third of the time.
-        within = Time(time.monotonic() + given.left / 3) if record.tests else given
+        within = Time(time.monotonic() + given.left / 3) if record.seconds else given
         with tempfile.TemporaryDirectory() as folder:
             is_whole = run_recording([*stale], folder, within)
             record.renew(stale, Path(folder), whole=is_whole)
@@ -150,7 +151,7 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     if not hasattr(os, "fork"):
         return Outcome("left out: this system cannot fork")
     record = record_of_tests(given)
-    if not record.tests:
+    if not record.seconds:
         return Outcome("no tests were recorded in this time; give it --minutes 30 once")
     mutants = all_mutants(at)
     preload()
@@ -158,13 +159,14 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     until = began + (_LONGEST_LINE_SECONDS if at else given.left * _FOR_MUTANTS)
     side_by_side = jobs or os.cpu_count() or 1
     told = began
-    for job in run_jobs(jobs_for(mutants if at else picked(mutants, seed), record), until, side_by_side):
-        tally.add(job)
-        if at:
-            print(f"  {job.verdict}: src/{job.mutant}  {' '.join(job.by)}", flush=True)
-        elif time.monotonic() - told > _TELLS_SECONDS:
-            told = time.monotonic()
-            print(f"  {len(tally.jobs)} mutants so far", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # what has come so far counts
+        for job in run_jobs(jobs_for(mutants if at else picked(mutants, seed), record), until, side_by_side):
+            tally.add(job)
+            if at:
+                print(f"  {job.verdict}: src/{job.mutant}  {' '.join(job.by)}", flush=True)
+            elif time.monotonic() - told > _TELLS_SECONDS:
+                told = time.monotonic()
+                print(f"  {len(tally.jobs)} mutants so far", flush=True)
     witnesses = tally.witnesses()
     controls = (
         control_of(witnesses[first : first + _OF_A_CONTROL], record)

@@ -1,6 +1,7 @@
-"""Which test runs which functions of toolbus, and how long it takes: recorded once, and anew for files that changed.
+"""Which tests run which lines of toolbus, and how long each takes: recorded once, and anew for files that changed.
 
-A plugin of pytest (`-p soak.recording`), and what reads its record. Tests are recorded on asyncio alone. What a test
+A plugin of pytest (`-p soak.recording`), and what reads its record. A line goes by its function and its text, so that
+it is known again when others have moved it. Of each line the cheapest tests are kept, on asyncio alone. What a test
 runs in other processes is not seen.
 """
 
@@ -9,20 +10,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import linecache
 import os
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
-__all__ = ["LEFT_OUT", "PLACE", "ROOT", "SOURCES", "Record", "stale_files"]
+__all__ = ["LEFT_OUT", "PLACE", "ROOT", "SOURCES", "Record", "line_key", "stale_files"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -32,42 +33,40 @@ PLACE = "SOAK_RECORD"
 LEFT_OUT = ("tests/packaging", "tests/live", "tests/typing", "tests/durability", "tests/test_benchmarks.py")
 """They run toolbus in processes of their own, or not at all."""
 _LONGEST_SECONDS = 60.0  # A test that takes longer is not used.
+_MOST_TESTS = 60  # of one line
 
 
-def _new_tests() -> dict[str, tuple[float, list[str]]]:
-    return {}
+def line_key(path: str, function: str, text: str) -> str:
+    """A line of a function (empty: outside of functions) of a file below the folder of sources."""
+    return f"{path}:{function}|{text.strip()}"
 
 
 @dataclass(slots=True)
 class Record:
-    """`files` are digests of files of tests, `tests` by id what each took in seconds and the functions that it ran.
-
-    A function is "toolbus/core/turn.py:decide".
-    """
+    """`files` are digests of files of tests, `seconds` what each test takes, `lines` the tests by line."""
 
     files: dict[str, str] = field(default_factory=dict[str, str])
-    tests: dict[str, tuple[float, list[str]]] = field(default_factory=_new_tests)
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    lines: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     @classmethod
     def read(cls, path: Path) -> Record:
         """What was recorded; nothing, where there is no record that can be read."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
             found = json.loads(path.read_bytes())
-            names = found["functions"]
-            tests = {key: (seconds, [names[at] for at in ran]) for key, (seconds, ran) in found["tests"].items()}
-            return cls(found["files"], tests)
+            names = [*found["seconds"]]
+            lines = {line: [names[at] for at in ran] for line, ran in found["lines"].items()}
+            return cls(found["files"], found["seconds"], lines)
         return cls()
 
     def write(self, path: Path) -> None:
         """Replace the file in one step."""
-        places: dict[str, int] = {}
-        tests = {
-            key: (round(seconds, 4), [places.setdefault(name, len(places)) for name in ran])
-            for key, (seconds, ran) in self.tests.items()
-        }
+        places = {name: place for place, name in enumerate(self.seconds)}
+        lines = {line: [places[name] for name in ran] for line, ran in self.lines.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"files": self.files, "functions": [*places], "tests": tests}), encoding="utf-8")
+        written = {"files": self.files, "seconds": self.seconds, "lines": lines}
+        partial.write_text(json.dumps(written), encoding="utf-8")
         partial.replace(path)
 
     def renew(self, files: Mapping[str, str], folder: Path, *, whole: bool) -> None:
@@ -75,29 +74,41 @@ class Record:
 
         Unless it is the `whole`, the file that each process was busy with is left to the next recording.
         """
-        fresh: dict[str, tuple[float, list[str]]] = {}
-        seen: set[str] = set()
-        for part in sorted(folder.glob("*.jsonl")):
-            lines = [json.loads(line) for line in part.read_text(encoding="utf-8").splitlines() if line.endswith("]")]
-            fresh.update({key: (seconds, ran) for key, seconds, ran in lines})
-            seen.update(_file_of(key) for key, _, _ in lines)
-        for part in [] if whole else sorted(folder.glob("*.jsonl")):
-            lines = part.read_text(encoding="utf-8").splitlines()
-            seen -= {_file_of(json.loads(line)[0]) for line in lines[-2:] if line.endswith("]")}
-        done = {*files} if whole else seen & {*files}
+        parts = sorted(folder.glob("*.jsonl"))
+        done = {*files} if whole else self._finished(parts) & {*files}
         there = {name for name in {*self.files, *files} if (ROOT / name).exists()}
-        kept = {key: each for key, each in self.tests.items() if _file_of(key) in there - done}
-        self.tests = kept | {key: each for key, each in fresh.items() if _file_of(key) in done}
+        self.seconds = {key: each for key, each in self.seconds.items() if _file_of(key) in there - done}
+        lines = {line: {key for key in ran if key in self.seconds} for line, ran in self.lines.items()}
+        for part in parts:
+            for key, seconds, ran in _read(part):
+                if _file_of(key) in done:
+                    self.seconds[key] = seconds
+                    for line in ran:
+                        lines.setdefault(line, set()).add(key)
+        cheapest = self.seconds.__getitem__
+        self.lines = {line: sorted(ran, key=cheapest)[:_MOST_TESTS] for line, ran in lines.items() if ran}
         self.files = {name: digest for name, digest in self.files.items() if name in there}
         self.files |= {name: digest for name, digest in files.items() if name in done}
 
-    def by_function(self) -> dict[str, list[str]]:
-        """The tests that run each function."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
-        for key, (_, ran) in self.tests.items():
-            for name in ran:
-                found[name].append(key)
-        return found
+    @staticmethod
+    def _finished(parts: Iterable[Path]) -> set[str]:
+        """The files of tests that were recorded, without the last one of each process."""
+        finished: set[str] = set()
+        busy: set[str] = set()
+        for part in parts:
+            files = [_file_of(key) for key, _, _ in _read(part)]
+            finished.update(files)
+            busy.update(files[-1:])
+        return finished - busy
+
+
+def _read(part: Path) -> Iterator[tuple[str, float, list[str]]]:
+    """The whole lines of what one process has written."""
+    with part.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("]\n"):
+                key, seconds, ran = json.loads(line)
+                yield key, seconds, ran
 
 
 def _file_of(key: str) -> str:
@@ -113,16 +124,21 @@ def stale_files(record: Record, files: Iterable[Path]) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------- the plugin
 
 
+_Tracer: TypeAlias = Callable[[FrameType, str, Any], Any]
+_HOME = f"{SOURCES / 'toolbus'}{os.sep}"
+_WITHIN = {"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}
+
+
 class _Recorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[int, CodeType] = {}
+        self._tracers: dict[int, tuple[CodeType, _Tracer | None]] = {}
+        self._seen: set[tuple[int, int]] = set()
         self._failed: set[str] = set()
-        self._files: dict[str, str | None] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        seen = self._seen = {}
+        self._seen.clear()
         began = time.perf_counter()
         threading.settrace(self._trace)
         sys.settrace(self._trace)
@@ -133,23 +149,35 @@ class _Recorder:
             threading.settrace(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             seconds = time.perf_counter() - began
             if item.nodeid not in self._failed and seconds < _LONGEST_SECONDS:
-                names = {name for code in [*seen.values()] if (name := self._name(code))}
-                line = json.dumps([item.nodeid, round(seconds, 4), sorted(names)])
+                line = json.dumps([item.nodeid, round(seconds, 4), sorted({*map(self._key, [*self._seen])})])
                 with (self._folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
                     file.write(f"{line}\n")
 
-    def _trace(self, frame: FrameType, _event: str, _argument: Any) -> None:
+    def _trace(self, frame: FrameType, _event: str, _argument: Any) -> _Tracer | None:
+        """Called for each call of a function; gives what is called for its lines, of toolbus's alone."""
         code = frame.f_code
-        self._seen[id(code)] = code  # kept, so that the id is nobody else's
+        known = self._tracers.get(id(code))
+        if known is None:  # the code is kept, so that the id is nobody else's
+            is_ours = code.co_filename.startswith(_HOME)
+            known = self._tracers[id(code)] = code, self._tracer(id(code)) if is_ours else None
+        return known[1]
 
-    def _name(self, code: CodeType) -> str:
-        """Its function, if it is one of toolbus's."""
-        where = self._files.get(code.co_filename, "")
-        if where == "":
-            path = Path(code.co_filename)
-            where = str(path.relative_to(SOURCES)) if path.is_relative_to(SOURCES) else None
-            self._files[code.co_filename] = where
-        return f"{where}:{code.co_qualname}" if where else ""
+    def _tracer(self, which: int) -> _Tracer:
+        add = self._seen.add
+
+        def trace(frame: FrameType, _event: str, _argument: Any) -> _Tracer:
+            add((which, frame.f_lineno))
+            return trace
+
+        return trace
+
+    def _key(self, seen: tuple[int, int]) -> str:
+        code = self._tracers[seen[0]][0]
+        function = code.co_qualname
+        while function.rpartition(".")[2] in _WITHIN:
+            function = function.rpartition(".<locals>.")[0]
+        path = str(Path(code.co_filename).relative_to(SOURCES))
+        return line_key(path, function, linecache.getline(code.co_filename, seen[1]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.passed:  # skipped ones notice nothing

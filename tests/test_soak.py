@@ -16,7 +16,7 @@ from soak import mutations
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
 from soak.parts import Outcome, Time
-from soak.recording import ROOT, Record, stale_files
+from soak.recording import PLACE, ROOT, Record, line_key, stale_files
 
 SOURCE = textwrap.dedent('''
     """A text of 1 module."""
@@ -100,21 +100,20 @@ def test_a_loop_that_is_left_from_within_stays_a_loop():
 # ------------------------------------------------------------------------------------------------ which tests
 
 
-def test_the_cheapest_tests_that_run_the_changed_function_come_first_those_of_each_file_in_turn():
+def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_file_in_turn():
     [nine] = [each for each in mutants_of(SOURCE, "toolbus/x.py") if each.before == "9"]
-    ran = ["toolbus/x.py:Worker.work"]
-    tests: dict[str, tuple[float, list[str]]] = {
-        "a.py::slow": (3.0, ran),
-        "a.py::quick": (0.1, ran),
-        "b.py::other": (0.2, []),
-        "c.py::quick": (0.3, ran),
-    }
-    [job] = jobs_for([nine], Record({}, tests))
+    line = line_key("toolbus/x.py", "Worker.work", "while items and len(items) < 9:")
+    other = line_key("toolbus/x.py", "Worker.work", "notify(self)")
+    seconds = {"a.py::slow": 3.0, "a.py::quick": 0.1, "b.py::other": 0.2, "c.py::quick": 0.3}
+    ran = ["a.py::slow", "a.py::quick", "c.py::quick"]
+    [job] = jobs_for([nine], Record({}, seconds, {line: ran, other: ["b.py::other"]}))
     assert job.helpings == [["a.py::quick", "c.py::quick", "a.py::slow"]]
-    tests["a.py::slower"] = (20.0, ran)
-    [job] = jobs_for([nine], Record({}, tests))
+    slower = {**seconds, "a.py::slower": 20.0}
+    [job] = jobs_for([nine], Record({}, slower, {line: [*ran, "a.py::slower"], other: ["b.py::other"]}))
     assert job.helpings == [["a.py::quick", "c.py::quick", "a.py::slow"], ["a.py::slower"]]
     assert [round(each, 1) for each in job.seconds] == [3.4, 20.0]
+    [job] = jobs_for([nine], Record({}, seconds, {other: ["b.py::other"]}))
+    assert job.helpings == [["b.py::other"]], "where nobody is seen on the line, whoever runs its function"
 
 
 def test_a_seed_gives_the_same_mutants_in_the_same_order():
@@ -149,21 +148,41 @@ def test_a_verdict_counts_only_if_its_test_passes_without_a_change():
 
 def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Path):
     here, gone = "tests/test_soak.py::test_one", "tests/no_such_file.py::test_two"
-    record = Record({"tests/test_soak.py": "old"}, {here: (0.5, ["toolbus/a.py:f"]), gone: (1.0, [])})
+    record = Record(
+        {"tests/test_soak.py": "old"}, {here: 0.5, gone: 1.0}, {"a.py:f|x": [here, gone], "a.py:f|y": [gone]}
+    )
     record.write(tmp_path / "tests.json")
     record = Record.read(tmp_path / "tests.json")
-    assert record.tests[here] == (0.5, ["toolbus/a.py:f"])
+    assert record.lines == {"a.py:f|x": [here, gone], "a.py:f|y": [gone]}
     stale = stale_files(record, [ROOT / "tests" / "test_soak.py"])
     assert [*stale] == ["tests/test_soak.py"]
     (tmp_path / "new").mkdir()
-    lines = [json.dumps([here, 0.25, ["toolbus/a.py:g"]])]
-    (tmp_path / "new" / "1.jsonl").write_text("\n".join(lines))
+    line = json.dumps([here, 0.25, ["a.py:g|z"]])
+    (tmp_path / "new" / "1.jsonl").write_text(f"{line}\n[{line[:9]}")
     record.renew(stale, tmp_path / "new", whole=False)
-    assert record.tests == {here: (0.5, ["toolbus/a.py:f"])}, "the process was busy with it when its time was over"
+    assert (record.seconds, record.lines) == ({here: 0.5}, {"a.py:f|x": [here]}), "the process was busy with that file"
     record.renew(stale, tmp_path / "new", whole=True)
-    assert record.tests == {here: (0.25, ["toolbus/a.py:g"])}
+    assert (record.seconds, record.lines) == ({here: 0.25}, {"a.py:g|z": [here]})
     assert stale_files(record, [ROOT / "tests" / "test_soak.py"]) == {}
     assert Record.read(tmp_path / "nowhere.json") == Record()
+
+
+def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_within_expressions(tmp_path: Path):
+    (tmp_path / "test_here.py").write_text(
+        "import threading\nfrom toolbus.core.retry import backoff_seconds\n"
+        "def test_one():\n"
+        "    thread = threading.Thread(target=backoff_seconds, args=(1, 'a'))\n    thread.start()\n    thread.join()\n"
+        "def test_two(): assert False\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), PLACE: str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "soak.recording", "-p", "no:cacheprovider", "test_here.py"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
+    [part] = tmp_path.glob("*.jsonl")
+    [(key, seconds, ran)] = map(json.loads, part.read_text().splitlines())
+    assert key.endswith("test_here.py::test_one")
+    assert 0 < seconds < 60
+    text = "return longest * (0.5 + crc32(seed.encode()) / 2**33)"
+    assert line_key("toolbus/core/retry.py", "backoff_seconds", f"    {text}\n") in ran
 
 
 def test_each_entry_of_the_known_equivalents_is_a_change_that_there_is():
