@@ -284,6 +284,7 @@ def needed(work: Any) -> tuple[float, str]:
 
 
 @pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 @pytest.mark.parametrize(
     ("pattern", "name"),
     [
@@ -307,6 +308,7 @@ def test_a_pattern_that_is_too_costly_is_read_as_if_it_matched_anything() -> Non
 
 
 @pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 def test_a_value_is_looked_through_in_bounded_time_however_many_places_are_marked() -> None:
     marked = find_marks({"items": MARKED})
     alternatives = {f"l{i}": {"anyOf": [{"$ref": f"#/$defs/m{j}"} for j in range(200)]} for i in range(2)}
@@ -353,6 +355,7 @@ def test_a_value_that_looks_like_one_that_is_forgotten_stays_hidden() -> None:
 
 
 @pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 def test_many_long_names_are_matched_in_bounded_time() -> None:
     bits = "".join(random.Random(3).choices("01", k=4_000))
     names = {bits[place:] + bits[:place]: "x" for place in range(300)}

@@ -39,7 +39,7 @@ from toolbus.providers._calls_in_text import calls_in_text, may_become_calls
 from toolbus.testing import WireServer
 from toolbus.testing.wire import WireReply
 
-pytestmark = pytest.mark.guarantee("G10")
+pytestmark = [pytest.mark.guarantee("G10"), pytest.mark.repeats("it measures CPU time, which tracing multiplies")]
 WIRES = ("openai", "responses", "anthropic", "ollama")
 Streams = Callable[[int], Iterator[Frame]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -16,16 +15,13 @@ MOST_SECONDS = 0.1
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Neither trace lines nor collect what other tests have left: both would multiply the time that is measured."""
-    trace = sys.gettrace()
-    sys.settrace(None)
+    """Do not collect what other tests have left. Tests that measure are marked `repeats`, so that they are not traced."""
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        sys.settrace(trace)
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

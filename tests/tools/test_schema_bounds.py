@@ -21,6 +21,8 @@ from toolbus.patterns import cost_of, matcher
 from toolbus.schema_bounds import Bounds
 from toolbus.tools import Tool
 
+pytestmark = pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+
 Case = tuple[dict[str, Any], Any]
 MOST_SECONDS = 0.1
 BITS = "".join(random.Random(3).choices("01", k=100_000))

@@ -14,6 +14,8 @@ from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
 from support.watchdog import MOST_SECONDS, watching
 from toolbus.toolsets.mcp import McpTools
 
+pytestmark = pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+
 OBJECT: dict[str, Any] = {"type": "object"}
 LAUGHS = {f"l{i}": {"anyOf": [{"$ref": f"#/$defs/l{i - 1}"}] * 50} for i in range(1, 6)}
 
