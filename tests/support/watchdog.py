@@ -15,8 +15,7 @@ MOST_SECONDS = 0.1
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Do not collect what other tests have left. Tests that measure are marked `repeats`, so that they are not traced."""
-    gc.collect()
+    """Keep the garbage collector away. Tests that measure are marked `repeats`, so that they are not traced."""
     gc.disable()
     try:
         yield
