@@ -94,9 +94,28 @@ HANGING = {
 }
 
 
-def run(folder: Path, chosen: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run tests of the sample with the suite's configuration. One that does not end by itself fails the test."""
-    (folder / "test_sample.py").write_text(SAMPLE, encoding="utf-8")
+PATIENT = """
+import atexit
+import pathlib
+import threading
+
+import pytest
+
+import support.time_limits
+
+support.time_limits._LAST_SECONDS = 0.1
+atexit.register(lambda: print(end="its end\\n", file=open(pathlib.Path(__file__).with_name("ends"), "a")))
+
+
+@pytest.mark.parametrize("seconds", [0, 2])
+def test_the_others_wait_for_it(seconds):
+    threading.Event().wait(seconds)
+"""
+
+
+def run(folder: Path, chosen: str, *options: str, sample: str = SAMPLE) -> subprocess.CompletedProcess[str]:
+    """Run tests of a sample with the suite's configuration. One that does not end by itself fails the test."""
+    (folder / "test_sample.py").write_text(sample, encoding="utf-8")
     ours = ["-c", str(ROOT / "pyproject.toml"), "-p", "support.time_limits", "-p", "no:cacheprovider", "-k", chosen]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("COVERAGE", "PYTEST"))}
     return subprocess.run(
@@ -116,6 +135,12 @@ def test_each_test_that_hangs_is_named_and_ended_and_the_others_run(tmp_path: Pa
     named = re.findall(r"^(PASSED|FAILED|ERROR) \S+::(test_[^\s:]+)", done.stdout, re.MULTILINE)
     assert {name for outcome, name in named if outcome != "PASSED"} == HANGING, done.stdout + done.stderr
     assert ("PASSED", "test_it_ends") in named
+
+
+def test_a_process_without_tests_waits_for_those_that_have_some_and_ends_in_good_order(tmp_path: Path):
+    done = run(tmp_path, "wait_for_it", "-n", "2", sample=PATIENT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "ends").read_text(encoding="utf-8") == "its end\n" * 2
 
 
 def test_the_stack_of_a_test_that_keeps_the_interpreters_lock_names_it(tmp_path: Path):

@@ -33,8 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Let no thread that a test has left keep the process from ending."""
-    _end_process_after(_LAST_SECONDS, config)
+    """Let no thread that a test has left keep the process from ending.
+
+    A worker of pytest-xdist waits here until all others are done, for as long as they need, and is ended by pytest-xdist.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _end_process_after(_LAST_SECONDS, config)
 
 
 @pytest.hookimpl(wrapper=True)
