@@ -33,8 +33,8 @@ from typing import Any
 import anyio
 
 from toolbus import Limits, Runtime, tool
-from toolbus.storage import Entry, JournalStore
-from toolbus.stores.sqlite import Durability, SqliteStore
+from toolbus.storage import Durability, Entry, JournalStore
+from toolbus.stores.sqlite import SqliteStore
 
 from .against_peers import python_of
 from .work import Model, lookup

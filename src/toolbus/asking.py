@@ -16,9 +16,10 @@ import orjson
 from .core.arguments import parse_arguments
 from .core.control import plan_text
 from .core.guidance import guidance_text
+from .core.message_list import Messages
 from .core.reading import READ_RESULT
 from .core.secrets import Marks, find_marks
-from .core.state import MODEL, Messages, TurnState
+from .core.state import MODEL, TurnState
 from .core.transcript import repair
 from .core.turn import CallModel, Elapsed, Input, ModelFailed, ModelReplied
 from .errors import (

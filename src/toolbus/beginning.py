@@ -13,7 +13,9 @@ from .asking import Asker
 from .clock import SessionClock
 from .core.control import UPDATE_PLAN, plan_in
 from .core.limits import Limits
-from .core.state import DEFAULT_RESULT_CHARS, CallStatus, Messages, TurnState
+from .core.message_list import Messages
+from .core.result_size import DEFAULT_RESULT_CHARS
+from .core.state import CallStatus, TurnState
 from .core.transcript import repair
 from .core.turn import ModelFailed, Resume, Start, apply, apply_all
 from .errors import ApplicationError, ProtocolViolation, ResumeMismatch, ToolbusError

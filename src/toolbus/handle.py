@@ -13,9 +13,10 @@ import anyio
 from .buffers import Overflow
 from .bus import EventBus
 from .core.limits import Limits
+from .core.message_list import Messages
 from .core.output import OutputType
 from .core.reducer import ends_at_once
-from .core.state import Messages, TurnState
+from .core.state import TurnState
 from .errors import ConfigurationError, StoreError, ToolbusError
 from .events import (
     CancelRequested,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from .core.result_size import DEFAULT_RESULT_CHARS
 from .core.shorten import shorten
-from .core.state import DEFAULT_RESULT_CHARS
 from .events import ToolCallLate, new_id
 from .messages import AssistantMessage, Message, SystemMessage
 

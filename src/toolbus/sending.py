@@ -17,8 +17,9 @@ import anyio
 from .core.arguments import encodable
 from .core.compression import Compression
 from .core.history import History, Memo
+from .core.message_list import Messages
 from .core.result_size import is_of_interest
-from .core.state import Messages, TurnState
+from .core.state import TurnState
 from .core.steps import HistoryShaped
 from .core.tokens import Calibration, Tokenizer, estimate_message, estimate_text, estimate_tools
 from .errors import ContextOverflow

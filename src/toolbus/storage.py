@@ -16,6 +16,7 @@ from .messages import Message
 
 __all__ = [
     "ConversationRecord",
+    "Durability",
     "Ending",
     "Entry",
     "FactReader",
@@ -52,6 +53,9 @@ class FactReader(Protocol):
         """The request's facts that are durable, in order. Raises `StoreError`."""
         ...
 
+
+Durability: TypeAlias = Literal["power", "process"]
+"""What a commit survives: the loss of power, or the death of the process."""
 
 Ending: TypeAlias = Literal["completed", "stopped", "failed", "cancelled", "abandoned"]
 """How a request ended: its outcome, or "abandoned" for one whose ending could not be written when it ended."""

@@ -9,7 +9,8 @@ import pytest
 from turn_driver import TOOLS, Turn, call, completed, failed
 
 from toolbus.core.limits import Limits
-from toolbus.core.state import Messages, Phase, TurnState
+from toolbus.core.message_list import Messages
+from toolbus.core.state import Phase, TurnState
 from toolbus.core.turn import Start, apply, decide, pending
 from toolbus.errors import ProtocolViolation
 from toolbus.events import (

@@ -31,7 +31,7 @@ from toolbus.errors import (
     StoreUnavailable,
 )
 from toolbus.messages import ToolMessage, UserMessage
-from toolbus.storage import Entry
+from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
 from toolbus.stores._mongo_connection import Names, Server, ServerConnection
 from toolbus.stores._mongo_conversations import conversations, history
@@ -40,7 +40,6 @@ from toolbus.stores._mongo_leases import request
 from toolbus.stores._mongo_turns import remember
 from toolbus.stores._mongo_upkeep import forget, prune_conversations, prune_requests, statistics
 from toolbus.stores.mongo import MessageFields, MongoStore
-from toolbus.stores.sqlite import Durability
 
 NAMES = Names("sessionId", "sender", "content", "messageType", "timestamp", "data", "messages", "toolbus_")
 

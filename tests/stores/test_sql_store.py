@@ -22,9 +22,9 @@ from toolbus.errors import (
     StoreFormat,
     StoreUnavailable,
 )
+from toolbus.storage import Durability
 from toolbus.stores.archive import verify
 from toolbus.stores.sql import SqlStore
-from toolbus.stores.sqlite import Durability
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:

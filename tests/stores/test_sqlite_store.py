@@ -27,7 +27,7 @@ import pytest
 from support.store_entries import closing, entry, text_of, turn, write_whole
 from toolbus.errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreFormat, StoreUnavailable
 from toolbus.messages import ToolMessage
-from toolbus.storage import JournalStore, Store
+from toolbus.storage import Durability, JournalStore, Store
 from toolbus.stores import _schema, sqlite
 from toolbus.stores._database import Database
 from toolbus.stores.archive import Archive, verify
@@ -173,7 +173,7 @@ async def test_an_older_format_is_brought_up_to_date_in_one_transaction(
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("durability", "level"), [("power", 2), ("process", 1)])
 async def test_durability_is_how_far_sqlite_syncs(
-    path: Path, durability: sqlite.Durability, level: int, anyio_backend: str
+    path: Path, durability: Durability, level: int, anyio_backend: str
 ) -> None:
     async with closing(SqliteStore(path, durability=durability)) as store:
         run = store._writer.run

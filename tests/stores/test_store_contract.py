@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from toolbus.clock import wall_time_from
+from toolbus.storage import Durability
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sql import SqlStore
-from toolbus.stores.sqlite import Durability, SqliteStore
+from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import check_store, store_checks
 
 SLOW_DISK_SECONDS = 30.0

@@ -22,9 +22,9 @@ from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall,
 from ..protocols import ToolSpec
 from .arguments import encodable
 from .compression import NOT_SHOWN, Compression, Edit, Fold, Seen, failed_policy, left_out
-from .result_size import most_chars, spec_of
+from .message_list import Messages
+from .result_size import DEFAULT_RESULT_CHARS, most_chars, spec_of
 from .shorten import MIN_CHARS, shorten
-from .state import DEFAULT_RESULT_CHARS, Messages
 from .tokens import Tokenizer, estimate_message, estimate_text
 
 __all__ = ["History", "Memo", "Shape"]

@@ -9,7 +9,10 @@ from ..protocols import ToolSpec
 from .reading import READ_RESULT
 from .shorten import MIN_CHARS
 
-__all__ = ["is_of_interest", "most_chars", "spec_of"]
+__all__ = ["DEFAULT_RESULT_CHARS", "is_of_interest", "most_chars", "spec_of"]
+
+DEFAULT_RESULT_CHARS = 4_000
+"""How much of one result is sent, in characters, unless the request or the tool says otherwise."""
 
 
 def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_chars: int) -> bool:

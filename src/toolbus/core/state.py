@@ -1,26 +1,26 @@
 """What a request is: the data that the turn machine decides on. No decisions in here.
 
 A `TurnState` belongs to one session. `core.turn.apply` changes it in place, as a fold owns its accumulator; everybody
-else only reads. The transcript only ever grows, so a `Messages` view of it stays true and costs nothing to take.
+else only reads.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 from ..events import PlanStep, RequestEnding, Spent, TerminalEvent
-from ..messages import Message, SystemMessage, ToolCall, Usage
+from ..messages import Message, ToolCall, Usage
 from ..protocols import OutputMode, ToolSpec
 from .approval import ApprovalPolicy
 from .limits import Limits
 from .output import OutputType
 from .prices import Price
+from .result_size import DEFAULT_RESULT_CHARS
 
 __all__ = [
-    "DEFAULT_RESULT_CHARS",
     "ENDED",
     "INTERRUPTED",
     "MODEL",
@@ -34,17 +34,12 @@ __all__ = [
     "WAITING",
     "CallState",
     "CallStatus",
-    "Messages",
     "Phase",
     "RoundState",
     "Stop",
     "SubRequest",
     "TurnState",
 ]
-
-
-DEFAULT_RESULT_CHARS = 4_000
-"""How much of one result is sent, unless the request or the tool says otherwise."""
 
 
 # `list[Message]` as a factory costs five times as much: a generic alias tries to note itself on what it makes.
@@ -69,41 +64,6 @@ class Phase(enum.Enum):
 
 # Members under names of their own: to look one up in its class costs ten times as much on CPython 3.11.
 NEW, READY, MODEL, REPLIED, TOOLS, ENDED = Phase
-
-
-class Messages(Sequence[Message]):
-    """A read-only view of the first `length` messages of a transcript that only grows, behind a system message."""
-
-    __slots__ = ("_length", "_messages", "_system")
-
-    def __init__(self, messages: list[Message], system: SystemMessage | None = None) -> None:
-        self._messages = messages
-        self._length = len(messages)
-        self._system = system
-
-    def __len__(self) -> int:
-        return self._length + (self._system is not None)
-
-    @overload
-    def __getitem__(self, index: int) -> Message: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
-        if isinstance(index, slice):
-            return list(self)[index]
-        place = range(len(self))[index]
-        if self._system is not None:
-            if place == 0:
-                return self._system
-            place -= 1
-        return self._messages[place]
-
-    def __iter__(self) -> Iterator[Message]:
-        if self._system is not None:
-            yield self._system
-        messages = self._messages
-        for index in range(self._length):
-            yield messages[index]
 
 
 class CallStatus(enum.Enum):

@@ -15,10 +15,9 @@ from uuid import uuid4
 
 from ..errors import ConfigurationError, MissingExtra, StoreError
 from ..messages import Message
-from ..storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from ..storage import ConversationRecord, Durability, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
 from ._encoding import searchable, turn_of, written
 from ._thread import ANSWER_SECONDS, DatabaseThread
-from .sqlite import Durability
 
 if TYPE_CHECKING:
     from ._mongo_connection import ServerConnection

@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any, cast
 
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
+from ..storage import Durability
 from ._database import Database, Row
 from ._schema import FORMAT, bring_up_to_date
 from ._sql_store import DatabaseStore
 from ._thread import ANSWER_SECONDS
-from .sqlite import Durability
 
 __all__ = ["SqlStore"]
 

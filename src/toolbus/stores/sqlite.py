@@ -15,20 +15,17 @@ from itertools import chain
 from math import ceil
 from pathlib import Path
 from time import monotonic
-from typing import Literal, TypeAlias
 
 from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
+from ..storage import Durability
 from ._appending import END, GROW, MOVE
 from ._database import Database, Row, Rows
 from ._schema import FORMAT, bring_up_to_date
 from ._sql_store import DatabaseStore
 from ._thread import ANSWER_SECONDS
 
-__all__ = ["Durability", "SqliteStore"]
-
-Durability: TypeAlias = Literal["power", "process"]
-"""What a commit survives: the loss of power, or the death of the process."""
+__all__ = ["SqliteStore"]
 
 APPLICATION_ID = 0x54426A6C
 """In the file's header, so that a database of another program is told apart: "TBjl"."""

@@ -18,7 +18,8 @@ import anyio
 from ...bus import EventBus
 from ...clock import SessionClock
 from ...core.history import Shape
-from ...core.state import CallStatus, Messages, Phase, TurnState
+from ...core.message_list import Messages
+from ...core.state import CallStatus, Phase, TurnState
 from ...core.steps import HistoryShaped
 from ...errors import ProviderError, ProviderTimeout, ToolbusError
 from ...events import (
