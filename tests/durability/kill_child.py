@@ -413,9 +413,9 @@ class Case:
     def store(self) -> Any:
         if self._config["store"] == "sqlite":
             return SqliteStore(self.database, durability="process")
-        from toolbus.stores.sql import SqlStore
+        from toolbus.stores.postgres import PostgresStore
 
-        return SqlStore(self._config["url"], schema=f"lane_{self._lane}", durability="process")
+        return PostgresStore(self._config["url"], schema=f"lane_{self._lane}", durability="process")
 
     def run(self) -> dict[str, Any]:
         began, life = time.monotonic(), 0

@@ -46,9 +46,9 @@ class Scene:
     def store(self) -> Any:
         if self.config["store"] == "sqlite":
             return SqliteStore(Path(self.config["place"]) / "shared.db", durability="process")
-        from toolbus.stores.sql import SqlStore
+        from toolbus.stores.postgres import PostgresStore
 
-        return SqlStore(self.config["url"], durability="process")
+        return PostgresStore(self.config["url"], durability="process")
 
     def note(self, *values: Any) -> None:
         Ledger(self.path).write(self.who, *values)

@@ -78,9 +78,9 @@ async def test_in_sqlite(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # its threads are those of SQLite's store
 async def test_in_postgresql(postgres_url: str) -> None:
-    from toolbus.stores.sql import SqlStore
+    from toolbus.stores.postgres import PostgresStore
 
-    check(*await talk(lambda: SqlStore(postgres_url)))
+    check(*await talk(lambda: PostgresStore(postgres_url)))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # its threads are those of SQLite's store

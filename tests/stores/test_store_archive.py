@@ -16,7 +16,7 @@ from support.store_entries import closing, entry, turn, write_whole
 from toolbus.errors import StoreDamaged, StoreError, StoreFormat
 from toolbus.stores._sql_store import DatabaseStore
 from toolbus.stores.archive import export_to, import_from, verify
-from toolbus.stores.sql import SqlStore
+from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing.store_contract._samples import all_messages, facts_of_all_types
 
@@ -58,7 +58,7 @@ async def test_what_is_exported_from_sqlite_is_the_same_in_postgresql_and_back(
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     async with (
         closing(SqliteStore(tmp_path / "a.db")) as one,
-        closing(SqlStore(postgres_url)) as two,
+        closing(PostgresStore(postgres_url)) as two,
         closing(SqliteStore(tmp_path / "b.db")) as three,
     ):
         await fill(one)

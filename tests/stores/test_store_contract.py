@@ -11,7 +11,7 @@ import pytest
 from toolbus.clock import wall_time_from
 from toolbus.storage import Durability
 from toolbus.stores.memory import MemoryStore
-from toolbus.stores.sql import SqlStore
+from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import check_store, store_checks
 
@@ -78,8 +78,8 @@ async def test_the_sqlite_store_keeps_the_contract(
 async def test_the_postgresql_store_keeps_the_contract(anyio_backend: str, postgres_url: str) -> None:
     numbers = count()
 
-    def opened(schema: str) -> SqlStore:
-        return SqlStore(postgres_url, schema=schema, answer_seconds=SLOW_DISK_SECONDS)
+    def opened(schema: str) -> PostgresStore:
+        return PostgresStore(postgres_url, schema=schema, answer_seconds=SLOW_DISK_SECONDS)
 
     report = await check_store(
         lambda: opened(f"store_{next(numbers)}"), reopen=lambda store: opened(store.schema), patience_seconds=60

@@ -12,11 +12,11 @@ from .._lazy import imported_when_used
 if TYPE_CHECKING:
     from .memory import MemoryStore
     from .mongo import MongoStore
-    from .sql import SqlStore
+    from .postgres import PostgresStore
     from .sqlite import SqliteStore
 
-__all__ = ["MemoryStore", "MongoStore", "SqlStore", "SqliteStore"]
+__all__ = ["MemoryStore", "MongoStore", "PostgresStore", "SqliteStore"]
 
-_HOMES = {"MemoryStore": ".memory", "MongoStore": ".mongo", "SqlStore": ".sql", "SqliteStore": ".sqlite"}
+_HOMES = {"MemoryStore": ".memory", "MongoStore": ".mongo", "PostgresStore": ".postgres", "SqliteStore": ".sqlite"}
 
 __getattr__, __dir__ = imported_when_used(__name__, _HOMES, __all__)

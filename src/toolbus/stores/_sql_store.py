@@ -1,4 +1,4 @@
-"""A store in a database: the one engine behind `SqliteStore` and `SqlStore`.
+"""A store in a database: the one engine behind `SqliteStore` and `PostgresStore`.
 
 Puts the two threads and the functions of `_appending`, `_reading` and `_upkeep` together. Knows no dialect.
 """

@@ -24,7 +24,7 @@ from toolbus.errors import (
 )
 from toolbus.storage import Durability
 from toolbus.stores.archive import verify
-from toolbus.stores.sql import SqlStore
+from toolbus.stores.postgres import PostgresStore
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -35,7 +35,7 @@ def run(url: str, statement: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.guarantee("G11")
 async def test_many_appends_at_once_share_few_commits(postgres_url: str) -> None:
-    async with closing(SqlStore(postgres_url)) as store:
+    async with closing(PostgresStore(postgres_url)) as store:
         await store.open()
         async with anyio.create_task_group() as tasks:
             for number in range(200):
@@ -47,7 +47,7 @@ async def test_many_appends_at_once_share_few_commits(postgres_url: str) -> None
 
 @pytest.mark.guarantee("G20")
 async def test_leases_go_by_the_servers_clock(postgres_url: str) -> None:
-    async with closing(SqlStore(postgres_url)) as ours, closing(SqlStore(postgres_url)) as theirs:
+    async with closing(PostgresStore(postgres_url)) as ours, closing(PostgresStore(postgres_url)) as theirs:
         await ours.append(entry(lease_seconds=3_600))
         with wall_time_from(lambda: 4_000_000_000.0):
             assert await theirs.take("r", "other", 60) is None
@@ -66,7 +66,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         except StoreError as exc:
             refused[request_id] = str(exc)
 
-    async with closing(SqlStore(postgres_url)) as store:
+    async with closing(PostgresStore(postgres_url)) as store:
         await store.append(entry("a"))
         await store.append(entry("b"))
         async with anyio.create_task_group() as tasks:
@@ -83,7 +83,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
 async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_again(
     postgres: PostgresServer, postgres_url: str, anyio_backend: str
 ) -> None:
-    async with closing(SqlStore(postgres_url)) as store:
+    async with closing(PostgresStore(postgres_url)) as store:
         await write_whole(store)
         postgres.kill()
         for _ in range(2):
@@ -106,7 +106,7 @@ async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_aga
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     postgres: PostgresServer, postgres_url: str, anyio_backend: str
 ) -> None:
-    async with closing(SqlStore(postgres_url, answer_seconds=0.3)) as store:
+    async with closing(PostgresStore(postgres_url, answer_seconds=0.3)) as store:
         await write_whole(store)
         with postgres.halted(), pytest.raises(StoreUnavailable, match="did not answer in time"), anyio.fail_after(2):
             await store.append(entry("s"))
@@ -119,7 +119,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
 async def test_a_row_that_somebody_else_locks_is_unavailable_until_he_lets_go(
     postgres_url: str, anyio_backend: str
 ) -> None:
-    async with closing(SqlStore(postgres_url, answer_seconds=0.3)) as store:
+    async with closing(PostgresStore(postgres_url, answer_seconds=0.3)) as store:
         await store.append(entry())
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT * FROM toolbus.requests FOR UPDATE")
@@ -129,31 +129,31 @@ async def test_a_row_that_somebody_else_locks_is_unavailable_until_he_lets_go(
 
 
 async def test_two_stores_make_the_tables_at_once_and_others_tables_are_left_alone(postgres_url: str) -> None:
-    one, two = SqlStore(postgres_url, schema="mine"), SqlStore(postgres_url, schema="mine")
+    one, two = PostgresStore(postgres_url, schema="mine"), PostgresStore(postgres_url, schema="mine")
     async with closing(one), closing(two), anyio.create_task_group() as tasks:
         tasks.start_soon(one.remember, "c", turn("a"))
         tasks.start_soon(two.remember, "c", turn("b"))
-    async with closing(SqlStore(postgres_url, schema="mine")) as store:
+    async with closing(PostgresStore(postgres_url, schema="mine")) as store:
         assert len(await store.history("c")) == 4
     run(postgres_url, "CREATE TABLE public.things (x int)")
-    async with closing(SqlStore(postgres_url, schema="public")) as store:
+    async with closing(PostgresStore(postgres_url, schema="public")) as store:
         with pytest.raises(StoreError, match=r"schema public of database .* has tables of another program"):
             await store.open()
 
 
 @pytest.mark.guarantee("G23")
 async def test_tables_of_a_newer_format_are_refused_by_name(postgres_url: str) -> None:
-    async with closing(SqlStore(postgres_url)) as store:
+    async with closing(PostgresStore(postgres_url)) as store:
         await store.open()
     run(postgres_url, "UPDATE toolbus.format SET number = 99")
-    async with closing(SqlStore(postgres_url)) as store:
+    async with closing(PostgresStore(postgres_url)) as store:
         with pytest.raises(StoreFormat, match=r"schema toolbus of database .* was written by a newer .* in format 99"):
             await store.history("c")
 
 
 @pytest.mark.guarantee("G22")
 async def test_damage_is_named_with_its_place(postgres_url: str) -> None:
-    async with closing(SqlStore(postgres_url)) as store:
+    async with closing(PostgresStore(postgres_url)) as store:
         await write_whole(store)
         run(postgres_url, "UPDATE toolbus.facts SET data = data || ' '::bytea WHERE seq = 3")
         with pytest.raises(StoreDamaged) as caught:
@@ -169,12 +169,12 @@ async def test_damage_is_named_with_its_place(postgres_url: str) -> None:
 async def test_durability_is_whether_a_commit_waits_for_the_servers_disk(
     postgres_url: str, durability: Durability, setting: str, anyio_backend: str
 ) -> None:
-    async with closing(SqlStore(postgres_url, durability=durability)) as store:
+    async with closing(PostgresStore(postgres_url, durability=durability)) as store:
         assert await store._writer.run(lambda database: database.rows("SHOW synchronous_commit")) == [(setting,)]
 
 
 async def test_old_requests_are_pruned_with_their_large_texts(postgres_url: str) -> None:
-    async with closing(SqlStore(postgres_url)) as store:
+    async with closing(PostgresStore(postgres_url)) as store:
         await write_whole(store, "r", "c", "large " * 5_000)
         record = await store.request("r")
         assert record is not None
@@ -187,9 +187,9 @@ async def test_old_requests_are_pruned_with_their_large_texts(postgres_url: str)
 async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for schema in ("", "Upper", "pg_mine", "a b", 'a"b', "x" * 64):
         with pytest.raises(ConfigurationError, match="schema is "):
-            SqlStore("dbname=x", schema=schema)
+            PostgresStore("dbname=x", schema=schema)
     with pytest.raises(ConfigurationError, match="durability is 'never'"):
-        SqlStore("dbname=x", durability="never")  # pyright: ignore[reportArgumentType]
+        PostgresStore("dbname=x", durability="never")  # pyright: ignore[reportArgumentType]
     with pytest.raises(StoreUnavailable, match="Connection refused"):
         await _opened("postgresql://u@127.0.0.1:1/x?sslmode=disable")
     with pytest.raises(ConfigurationError, match="the conninfo cannot be read; give a URL") as caught:
@@ -207,5 +207,5 @@ async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(m
 
 
 async def _opened(conninfo: str) -> None:
-    async with closing(SqlStore(conninfo)) as store:
+    async with closing(PostgresStore(conninfo)) as store:
         await store.open()

@@ -22,7 +22,7 @@ from ._schema import FORMAT, bring_up_to_date
 from ._sql_store import DatabaseStore
 from ._thread import ANSWER_SECONDS
 
-__all__ = ["SqlStore"]
+__all__ = ["PostgresStore"]
 
 _TYPES = {"blob": "bytea", "whole": "bigint", "real": "double precision", "text": 'text COLLATE "C"'}
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -34,7 +34,7 @@ _UNAVAILABLE = ("08", "40", "53300", "55P03", "57")  # connection, rollback, too
 _DAMAGED = ("XX001", "XX002")
 
 
-class SqlStore(DatabaseStore):
+class PostgresStore(DatabaseStore):
     """A store in the PostgreSQL database at `conninfo`: see `Store` and `JournalStore`.
 
     `conninfo` is a URL (`postgresql://user@host/database`) or a string of options, as libpq takes them. The tables lie
