@@ -28,7 +28,7 @@ from toolbus.errors import ToolbusError
 from toolbus.messages import Message, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelRequest
 from toolbus.providers.extractive import ExtractiveProvider
-from toolbus.results import failure_content, render
+from toolbus.tool_results import failure_content, render
 from toolbus.tools import Tool
 from toolbus.toolsets.workspace import workspace_tools
 

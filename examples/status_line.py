@@ -14,6 +14,7 @@ from collections.abc import Callable
 import anyio
 
 from toolbus import Runtime, ToolContext, tool
+from toolbus.bus import Subscription
 from toolbus.events import (
     Event,
     RequestCancelled,
@@ -27,7 +28,6 @@ from toolbus.events import (
     ToolCallProgress,
     ToolCallRequested,
 )
-from toolbus.subscriptions import Subscription
 from toolbus.testing import ScriptedProvider, calls, text
 
 

@@ -200,7 +200,7 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Loads the one module with its change."""
 
     def __init__(self, mutant: Mutant | None) -> None:
-        self._path = SOURCES / (mutant.path if mutant is not None else "toolbus/bus.py")
+        self._path = SOURCES / (mutant.path if mutant is not None else "toolbus/bus/_bus.py")
         parts = self._path.relative_to(SOURCES).with_suffix("").parts
         self._is_package = parts[-1] == "__init__"
         self._name = ".".join(parts[:-1] if self._is_package else parts)

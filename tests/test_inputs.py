@@ -10,7 +10,6 @@ import pytest
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, InvalidHistory
-from toolbus.inputs import provider_list, read_messages, read_prompt, split_messages, tool_registry, tool_source
 from toolbus.messages import (
     AssistantMessage,
     FilePart,
@@ -27,6 +26,8 @@ from toolbus.messages import (
     to_openai_responses,
 )
 from toolbus.protocols import ModelRequest, ToolSpec
+from toolbus.session import provider_list, read_messages, read_prompt, tool_registry, tool_source
+from toolbus.session._inputs import split_messages
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import ToolRegistry
 

@@ -169,7 +169,7 @@ def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Pa
 
 def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_within_expressions(tmp_path: Path):
     (tmp_path / "test_here.py").write_text(
-        "import threading\nfrom toolbus.core.retry import backoff_seconds\n"
+        "import threading\nfrom toolbus.core.backoff import backoff_seconds\n"
         "def test_one():\n"
         "    thread = threading.Thread(target=backoff_seconds, args=(1, 'a'))\n    thread.start()\n    thread.join()\n"
         "def test_two(): assert False\n"
@@ -182,7 +182,7 @@ def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_with
     assert key.endswith("test_here.py::test_one")
     assert 0 < seconds < 60
     text = "return longest * (0.5 + crc32(seed.encode()) / 2**33)"
-    assert line_key("toolbus/core/retry.py", "backoff_seconds", f"    {text}\n") in ran
+    assert line_key("toolbus/core/backoff.py", "backoff_seconds", f"    {text}\n") in ran
 
 
 def test_each_entry_of_the_known_equivalents_is_a_change_that_there_is():
@@ -215,7 +215,7 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
         from soak.mutating import Job, preload, run_jobs
         from soak.recording import SOURCES
         preload()
-        path = "toolbus/core/retry.py"
+        path = "toolbus/core/backoff.py"
         mutants = mutants_of((SOURCES / path).read_text(), path)
         mutant = next(each for each in mutants if each.kind == "return" and "backoff" in each.where)
         notices, passes = ["tests/test_one.py::test_two"], ["tests/test_one.py::test_one"]
@@ -226,7 +226,7 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
     """)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text(
-        "from toolbus.core.retry import backoff_seconds\n"
+        "from toolbus.core.backoff import backoff_seconds\n"
         "def test_one(): pass\n"
         "def test_two(): assert backoff_seconds(1, 'a') is not None\n"
     )

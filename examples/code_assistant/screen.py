@@ -15,8 +15,8 @@ from textual.content import Content
 from textual.widgets import Footer, Input, Static
 
 from toolbus import RequestSession, Runtime
+from toolbus.bus import Subscription
 from toolbus.errors import ToolbusError
-from toolbus.subscriptions import Subscription
 from toolbus.toolsets.code_context import CodeIndex
 
 from .turn import Turn

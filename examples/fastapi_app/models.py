@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from toolbus.events import Artifact
 from toolbus.messages import Message, Usage
-from toolbus.outcome import RequestOutcome
+from toolbus.request_result import RequestOutcome
 
 
 def _text_of(error: Exception | None) -> str | None:
@@ -44,7 +44,7 @@ class Question(BaseModel):
 
 
 class Call(BaseModel):
-    """One tool call: a `toolbus.outcome.CallRecord` without what is of this process only."""
+    """One tool call: a `toolbus.request_result.CallRecord` without what is of this process only."""
 
     model_config = ConfigDict(from_attributes=True)
 

@@ -15,9 +15,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from toolbus import RequestSession
+from toolbus.bus import Subscription
 from toolbus.errors import SubscriptionOverflow
 from toolbus.events import SubscriberLagged, encode
-from toolbus.subscriptions import Subscription
 
 
 def frame(event: str, data: bytes, event_id: int | None = None) -> bytes:

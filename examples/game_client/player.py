@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from toolbus.core.secrets import REFERENCE
 from toolbus.errors import ProviderError
 from toolbus.messages import SystemMessage, ToolMessage, UserMessage, user_text
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
+from toolbus.secrets import REFERENCE
 from toolbus.testing import calls, error, text
 
 __all__ = ["MISHAP_TURN", "play"]

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from toolbus import Interceptor, ToolContext, ToolError, ToolResult, ToolRetry, tool
 from toolbus.events import ToolCallRequested
-from toolbus.results import Rendered
+from toolbus.tool_results import Rendered
 
 from .graph import Graph
 from .selector import read_selector

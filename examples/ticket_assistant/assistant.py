@@ -15,7 +15,8 @@ from toolbus import EventBus, Interceptor, RequestResult, RequestSession, Runtim
 from toolbus.events import ApprovalRequested
 from toolbus.interceptors import Ask
 from toolbus.messages import Message
-from toolbus.protocols import ModelReply, ModelRequest, Provider, Store
+from toolbus.protocols import ModelReply, ModelRequest, Provider
+from toolbus.storage import Store
 
 from . import screen
 from .tools import TOOLS

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from .dispatcher import ToolDispatcher
     from .errors import Denied, ToolError, ToolRetry
     from .interceptors import Interceptor
-    from .outcome import RequestResult
     from .protocols import ModelSettings
-    from .results import ToolResult
+    from .providers.summarizer import Summarizer
+    from .request_result import RequestResult
     from .runtime import Runtime
     from .session import RequestSession
-    from .subrequest import subrequest_tool
-    from .summarizer import Summarizer
+    from .tool_results import ToolResult
     from .tools import Tool, ToolContext, ToolRegistry, tool
+    from .toolsets.subrequest import subrequest_tool
 
 __all__ = [
     "Compression",
@@ -52,15 +52,15 @@ __all__ = [
 
 _HOMES = {
     "Compression": ".core.compression",
-    "Summarizer": ".summarizer",
+    "Summarizer": ".providers.summarizer",
     "Denied": ".errors",
     "Interceptor": ".interceptors",
     "Price": ".core.prices",
-    "subrequest_tool": ".subrequest",
+    "subrequest_tool": ".toolsets.subrequest",
     "EventBus": ".bus",
     "Limits": ".core.limits",
     "ModelSettings": ".protocols",
-    "RequestResult": ".outcome",
+    "RequestResult": ".request_result",
     "RequestSession": ".session",
     "Runtime": ".runtime",
     "Tool": ".tools",
@@ -68,7 +68,7 @@ _HOMES = {
     "ToolDispatcher": ".dispatcher",
     "ToolError": ".errors",
     "ToolRegistry": ".tools",
-    "ToolResult": ".results",
+    "ToolResult": ".tool_results",
     "ToolRetry": ".errors",
     "tool": ".tools",
 }

@@ -15,7 +15,7 @@ import anyio
 
 from .errors import Denied, InvalidArguments, ToolError, ToolRetry, UnserialisableResult
 from .events import FailureReason
-from .results import clean
+from .tool_results import clean
 
 __all__ = [
     "Failure",

@@ -13,7 +13,7 @@ from .errors import ApplicationError, Denied
 from .events import ToolCallRequested
 from .messages import UserMessage
 from .protocols import ModelReply, ModelRequest
-from .results import Rendered
+from .tool_results import Rendered
 from .tools import ToolContext
 
 __all__ = ["Ask", "Denied", "Interceptor", "edits_replies", "screened", "screens_results"]

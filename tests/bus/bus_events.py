@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolbus import EventBus
-from toolbus.events import (
-    CancelRequested,
-    Event,
-    StatusChanged,
-    TextDelta,
-    ToolCallCompleted,
-    ToolCallFailed,
-)
-from toolbus.mailbox import Mailbox
+from toolbus.bus import Mailbox
+from toolbus.events import CancelRequested, Event, StatusChanged, TextDelta, ToolCallCompleted, ToolCallFailed
 
 
 def signal(text: str = "", request_id: str = "r") -> StatusChanged:

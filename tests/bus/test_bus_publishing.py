@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolbus import EventBus
+from toolbus.bus import Subscription
 from toolbus.errors import BusError, ConfigurationError
 from toolbus.events import (
     CancelRequested,
@@ -27,7 +28,6 @@ from toolbus.events import (
     TextDelta,
     ToolCallCompleted,
 )
-from toolbus.subscriptions import Subscription
 
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 

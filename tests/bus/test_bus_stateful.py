@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from toolbus import EventBus
-from toolbus.buffers import Overflow
+from toolbus.bus import Mailbox, Overflow, Subscription
 from toolbus.errors import BusError, SubscriptionOverflow
 from toolbus.events import (
     ApprovalDecided,
@@ -37,9 +37,7 @@ from toolbus.events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from toolbus.mailbox import Mailbox
 from toolbus.protocols import LateResults
-from toolbus.subscriptions import Subscription
 
 T = TypeVar("T")
 Key = tuple[str, str]

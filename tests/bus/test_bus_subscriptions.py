@@ -11,7 +11,7 @@ import pytest
 from bus_events import completed, delta, fact, hear, opened, said, signal
 
 from toolbus import EventBus
-from toolbus.buffers import Overflow
+from toolbus.bus import Overflow, Subscription
 from toolbus.errors import BusError, ConfigurationError, SubscriptionOverflow
 from toolbus.events import (
     CancelRequested,
@@ -22,7 +22,6 @@ from toolbus.events import (
     TextDelta,
     ToolCallCompleted,
 )
-from toolbus.subscriptions import Subscription
 
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 

@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from toolbus.buffers import EventBuffer, Overflow
+from toolbus.bus import Overflow
+from toolbus.bus._buffer import EventBuffer
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
 
@@ -304,7 +305,7 @@ def test_merging_copies_each_piece_once_however_many_there_are(monkeypatch: pyte
         copies.append(len(changes["text"]))
         return dataclasses.replace(event, **changes)
 
-    monkeypatch.setattr("toolbus.buffers.replace", counting)
+    monkeypatch.setattr("toolbus.bus._buffer.replace", counting)
     buffer = filled("coalesce", 10, *(delta("x") for _ in range(1000)))
     assert copies == []
     assert shows(buffer) == ["x" * 1000]

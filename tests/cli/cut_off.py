@@ -12,7 +12,7 @@ import anyio
 import scenes
 
 from toolbus import Runtime
-from toolbus.cli._kept import KeptStore
+from toolbus.cli._open_store import KeptStore
 from toolbus.events import ApprovalRequested
 from toolbus.providers.scripted import ScriptedProvider, calls
 

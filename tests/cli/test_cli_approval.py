@@ -14,8 +14,9 @@ import pytest
 import scenes
 from desk import Command, Terminal
 
-from toolbus.cli import _approval, _prompt, main
-from toolbus.cli._screen import Screen
+from toolbus.cli import _approval, main
+from toolbus.cli._terminal import prompt as _prompt
+from toolbus.cli._terminal.screen import Screen
 from toolbus.events import ApprovalDecided, ApprovalRequested, decode
 from toolbus.messages import ToolMessage
 from toolbus.protocols import ModelRequest

@@ -15,9 +15,9 @@ from support.openai_server import OpenAIServer
 from support.openai_server import calls as wire_calls
 from support.openai_server import text as wire_text
 from toolbus.cli import main
-from toolbus.cli._ask import read_question
+from toolbus.cli._commands.ask import read_question
 from toolbus.cli._requests import ScreenHandler
-from toolbus.cli._screen import Screen
+from toolbus.cli._terminal.screen import Screen
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import RequestCompleted, ToolCallCompleted, decode
 from toolbus.messages import SystemMessage
@@ -306,7 +306,7 @@ class TestBugs:
         def fail(*_: object, **__: object) -> None:
             raise RuntimeError("odd\nthing")
 
-        monkeypatch.setattr("toolbus.cli._ask.ask", fail)
+        monkeypatch.setattr("toolbus.cli._commands.ask.ask", fail)
         ended = toolbus("ask", "q")
         assert ended.status == 1
         assert ended.err == (
@@ -319,7 +319,7 @@ class TestBugs:
         def fail(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("toolbus.cli._ask.ask", fail)
+        monkeypatch.setattr("toolbus.cli._commands.ask.ask", fail)
         ended = toolbus("ask", "q")
         assert (ended.status, ended.err) == (130, "")
 

@@ -16,7 +16,7 @@ from desk import Command, Terminal
 from toolbus import Runtime
 from toolbus.cli import _host, main
 from toolbus.cli._host import Host
-from toolbus.cli._screen import Screen
+from toolbus.cli._terminal.screen import Screen
 from toolbus.errors import ProviderUnavailable
 from toolbus.messages import UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, text

@@ -16,13 +16,14 @@ from desk import Command, Terminal
 
 from toolbus.cli import main
 from toolbus.cli._arguments import parse
-from toolbus.cli._kept import ago
-from toolbus.cli._place import default_path, place_of
-from toolbus.cli._screen import open_screen
+from toolbus.cli._open_store import ago
+from toolbus.cli._store_place import default_path, place_of
+from toolbus.cli._terminal.screen import open_screen
 from toolbus.errors import StoreError
 from toolbus.messages import UserMessage
 from toolbus.providers.scripted import calls, text
-from toolbus.stores import SqliteStore, _sql_store
+from toolbus.stores import SqliteStore
+from toolbus.stores._sql import engine as _sql_store
 
 ASK = ("ask", "-p", "scenes:scripted")
 CHAT = ("chat", "-p", "scenes:scripted")
@@ -129,7 +130,7 @@ class TestThePlace:
     def test_nothing_is_kept_and_no_database_imported_where_none_is_wanted(
         self, toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setitem(sys.modules, "toolbus.cli._kept", None)  # importing it fails
+        monkeypatch.setitem(sys.modules, "toolbus.cli._open_store", None)  # importing it fails
         scenes.play(text("x"))
         assert toolbus(*ASK, "q", "--no-store").err == ""
         assert not kept.parent.exists()
@@ -137,7 +138,7 @@ class TestThePlace:
     def test_a_python_without_sqlite_answers_all_the_same(
         self, toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setitem(sys.modules, "toolbus.cli._kept", None)
+        monkeypatch.setitem(sys.modules, "toolbus.cli._open_store", None)
         scenes.play(text("x"))
         assert toolbus(*ASK, "q").out == "x\n"
         ended = toolbus(*ASK, "q", "--store", str(kept))

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import pytest
 from desk import Terminal
 
-from toolbus.cli._live import LiveScreen
-from toolbus.cli._narrator import Narrator
-from toolbus.cli._plan import plan_lines
-from toolbus.cli._screen import Screen
-from toolbus.cli._text import clean
+from toolbus.cli._terminal.live_screen import LiveScreen
+from toolbus.cli._terminal.plan import plan_lines
+from toolbus.cli._terminal.progress import Narrator
+from toolbus.cli._terminal.screen import Screen
+from toolbus.core.plain_text import clean
 from toolbus.events import (
     ApprovalDecided,
     ApprovalRequested,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolbus.cli._question import (
+from toolbus.cli._terminal.approval_question import (
     Answer,
     argument_rows,
     arguments_in_line,
@@ -15,7 +15,7 @@ from toolbus.cli._question import (
     prompt_for,
     read_answer,
 )
-from toolbus.cli._text import cells, indented, visible, visible_json, wrapped
+from toolbus.cli._terminal.text import cells, indented, visible, visible_json, wrapped
 
 
 class TestAnswers:

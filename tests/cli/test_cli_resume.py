@@ -18,9 +18,10 @@ import scenes
 from cut_off import COMMAND, NOBODY, cut_off, hold, with_store
 from desk import Command, Terminal
 
-from toolbus.cli import _resume, main
-from toolbus.cli._screen import Line, Screen
-from toolbus.cli._several import Several
+from toolbus.cli import main
+from toolbus.cli._commands import resume as _resume
+from toolbus.cli._terminal.progress_of_many import Several
+from toolbus.cli._terminal.screen import Line, Screen
 from toolbus.errors import StoreError
 from toolbus.events import ApprovalRequested, RequestCancelled, RequestFailed, RequestResumed, ToolCallRequested
 from toolbus.messages import ToolMessage, Usage
@@ -210,7 +211,7 @@ class TestLeases:
         async def interrupted(_seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("toolbus.cli._resume.anyio.sleep", interrupted)
+        monkeypatch.setattr("toolbus.cli._commands.resume.anyio.sleep", interrupted)
         ended = toolbus("resume")
         assert ended.status == 130
         assert ended.err.endswith("toolbus: nothing was begun; what is unfinished still is\n")

@@ -6,9 +6,10 @@ import sys
 import pytest
 from desk import Terminal
 
-from toolbus.cli._live import LiveScreen
-from toolbus.cli._screen import Line, Screen, open_screen
-from toolbus.cli._text import cells, clean
+from toolbus.cli._terminal.live_screen import LiveScreen
+from toolbus.cli._terminal.screen import Line, Screen, open_screen
+from toolbus.cli._terminal.text import cells
+from toolbus.core.plain_text import clean
 
 WORK = Line(mark="work", name="Search Text", detail='query="limits"', tail="1.2 s")
 DONE = Line(mark="ok", name="Search Text", detail='query="limits"', tail="12 ms")

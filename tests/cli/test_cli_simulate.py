@@ -9,10 +9,10 @@ import io
 import pytest
 from desk import Command, Terminal
 
-from toolbus.cli import _simulate
 from toolbus.cli._arguments import parse
-from toolbus.cli._live import LiveScreen
-from toolbus.cli._screen import Screen
+from toolbus.cli._commands import simulate as _simulate
+from toolbus.cli._terminal.live_screen import LiveScreen
+from toolbus.cli._terminal.screen import Screen
 from toolbus.testing.simulation import SeedReport, SimulationFailed
 
 
@@ -24,7 +24,7 @@ def seed(number: int) -> SeedReport:
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is drawn at each seed, and a second goes by from each to the next."""
     moments = iter(range(1_000_000))
-    monkeypatch.setattr("toolbus.cli._simulate.time.monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr("toolbus.cli._commands.simulate.time.monotonic", lambda: float(next(moments)))
 
 
 @pytest.mark.usefixtures("always")

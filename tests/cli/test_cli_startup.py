@@ -68,7 +68,10 @@ def test_help_imports_argparse_and_none_of_the_library():
     added = imported_by(f"{code}; s.__enter__(); main(['--help']); s.__exit__(None, None, None)")
     assert "argparse" in added or "argparse" in sys.modules
     ours = {each for each in added if each.startswith("toolbus.")}
-    cli = {"toolbus.cli", *(f"toolbus.cli.{each}" for each in ("_commands", "_arguments", "_screen", "_text"))}
+    cli = {
+        "toolbus.cli",
+        *(f"toolbus.cli.{each}" for each in ("_main", "_arguments", "_terminal", "_terminal.screen", "_terminal.text")),
+    }
     assert ours == cli | {"toolbus.core", "toolbus.core.plain_text"}, (
         "of the library, what cleans text: it is `re` alone"
     )

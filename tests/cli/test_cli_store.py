@@ -13,8 +13,9 @@ import scenes
 from cut_off import cut_off
 from desk import Command, Terminal
 
-from toolbus.cli import _store, main
-from toolbus.cli._timeline import message_lines, timeline
+from toolbus.cli import main
+from toolbus.cli._commands import store as _store
+from toolbus.cli._terminal.timeline import message_lines, timeline
 from toolbus.events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -146,7 +147,7 @@ class TestUpkeep:
     def test_an_age_is_in_seconds_minutes_hours_days_or_weeks(
         self, age: str, seconds: int, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("toolbus.cli._store.time.time", lambda: 1_750_000_000.0)
+        monkeypatch.setattr("toolbus.cli._commands.store.time.time", lambda: 1_750_000_000.0)
         assert _store._moment(age) == 1_750_000_000 - seconds  # pyright: ignore[reportPrivateUsage]
 
     @pytest.mark.parametrize("when", ["soon", "30", "d", "2026-13-01", "999999-01-01", "999999w", f"{10**20}w"])

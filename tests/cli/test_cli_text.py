@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.cli._text import Cleaner, arguments_line, cells, clean, cut, duration, escape_json, one_line
+from toolbus.cli._terminal.text import Cleaner, arguments_line, cells, cut, duration, escape_json
+from toolbus.core.plain_text import clean, one_line
 
 HOSTILE = [
     ("a\x1b[31mred\x1b[0m", "ared"),

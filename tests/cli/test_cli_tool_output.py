@@ -13,9 +13,9 @@ import scenes
 from desk import Command, Terminal
 
 from toolbus import Tool
-from toolbus.cli._live import LiveScreen
-from toolbus.cli._screen import Line, Screen
-from toolbus.cli._tool_output import printed_apart
+from toolbus.cli._terminal.live_screen import LiveScreen
+from toolbus.cli._terminal.screen import Line, Screen
+from toolbus.cli._terminal.tool_output import printed_apart
 from toolbus.providers.scripted import calls, text
 
 HOSTILE = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x1b[1mbold\x1b[0m \u202etxt.exe\u2066\u061c"

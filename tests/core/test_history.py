@@ -19,15 +19,7 @@ from toolbus.core.result_size import is_of_interest
 from toolbus.core.tokens import estimate_message, estimate_text
 from toolbus.core.transcript import repair, validate
 from toolbus.errors import ConfigurationError
-from toolbus.messages import (
-    AssistantMessage,
-    ImagePart,
-    Message,
-    SystemMessage,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Provider, Summary, ToolSpec
 
 SPECS = {

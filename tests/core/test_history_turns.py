@@ -12,15 +12,7 @@ from toolbus.core.compression import Compression, Edit, Fold, Seen
 from toolbus.core.history import History
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ConfigurationError
-from toolbus.messages import (
-    AssistantMessage,
-    ImagePart,
-    Message,
-    SystemMessage,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import ToolSpec
 
 SPECS = {"look": ToolSpec(name="look", kind="query"), "login": ToolSpec(name="login", sensitive_history=True)}

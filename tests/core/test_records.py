@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from toolbus.core.state import CallState, RoundState, TurnState
+from toolbus._records import maker
+from toolbus.core.turn import CallState, RoundState, TurnState
 from toolbus.events import EVENT_TYPES
 from toolbus.messages import AssistantMessage, ToolCall, ToolMessage, Usage
 from toolbus.protocols import ModelRequest
-from toolbus.records import maker
 
 RECORDS = [*EVENT_TYPES, AssistantMessage, ToolCall, ToolMessage, Usage, CallState, RoundState, TurnState, ModelRequest]
 

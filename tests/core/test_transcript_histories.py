@@ -14,7 +14,6 @@ from support.transcript_strategies import histories
 from support.wire_oracle import check_openai, check_wires
 from toolbus.core.transcript import Dialect, repair, validate
 from toolbus.errors import InvalidHistory
-from toolbus.inputs import read_messages
 from toolbus.messages import (
     AssistantMessage,
     Message,
@@ -27,6 +26,7 @@ from toolbus.messages import (
     to_openai,
     user_text,
 )
+from toolbus.session import read_messages
 
 pytestmark = pytest.mark.guarantee("G08")
 

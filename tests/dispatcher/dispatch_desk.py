@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import anyio
 
 from toolbus import EventBus, ToolRegistry
+from toolbus.bus import Mailbox
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from toolbus.mailbox import Mailbox
 from toolbus.messages import Message
 from toolbus.protocols import CallView
 from toolbus.tools import Toolish

@@ -14,7 +14,7 @@ import pytest
 from dispatch_desk import Desk
 
 from toolbus import EventBus, RequestSession, ToolDispatcher, ToolRegistry, tool
-from toolbus.scheduling import Gate, Job, Schedule
+from toolbus.dispatcher._schedule import Gate, Job, Schedule
 from toolbus.testing import ScriptedProvider, advance, assert_idle, calls, settle, text, virtual_backends
 from toolbus.tools import Tool, ToolContext
 

@@ -299,7 +299,7 @@ def at_once(_attempts: int, _seed: str) -> float:
 async def test_a_handler_that_failed_there_is_tried_again(
     name: str, arguments: dict[str, Any], attempts: int, error: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("toolbus.retries.backoff_seconds", at_once)
+    monkeypatch.setattr("toolbus.dispatcher._retries.backoff_seconds", at_once)
     desk = Desk()
     async with ToolDispatcher(desk.bus, registry()):
         desk.ask(name, **arguments)

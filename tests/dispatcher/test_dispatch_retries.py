@@ -13,10 +13,10 @@ import pytest
 from dispatch_desk import Desk
 
 from toolbus import EventBus, Limits, RequestSession, ToolDispatcher, ToolError, ToolRegistry, ToolRetry, tool
-from toolbus.core.retry import backoff_seconds
+from toolbus.bus import Mailbox
+from toolbus.core.backoff import backoff_seconds
 from toolbus.errors import ConfigurationError, InvalidArguments
 from toolbus.events import ToolCallRetrying, ToolCallStarted
-from toolbus.mailbox import Mailbox
 from toolbus.testing import ScriptedProvider, advance, assert_idle, calls, settle, text, virtual_backends
 from toolbus.tools import Tool, ToolContext
 

@@ -101,7 +101,7 @@ async def test_a_handler_that_failed_in_its_thread_is_tried_again(monkeypatch: p
             raise ConnectionError
         return f"after {len(attempts)}"
 
-    monkeypatch.setattr("toolbus.retries.backoff_seconds", at_once)
+    monkeypatch.setattr("toolbus.dispatcher._retries.backoff_seconds", at_once)
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([Tool("work", handler=work, retries=5)])) as dispatcher:
         desk.ask("work")

@@ -13,11 +13,11 @@ from dispatch_desk import Desk, View
 from toolbus import Interceptor, Runtime, ToolDispatcher, ToolRegistry, ToolResult, subrequest_tool, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallLate, ToolCallRequested, decode, encode
-from toolbus.late import LateShelf
 from toolbus.messages import ImagePart, ToolMessage
-from toolbus.outcome import RequestResult
-from toolbus.results import Rendered
+from toolbus.request_result import RequestResult
+from toolbus.runtime._late_results import LateShelf
 from toolbus.testing import ScriptedProvider, calls, text
+from toolbus.tool_results import Rendered
 from toolbus.tools import Tool, ToolContext
 
 ROWS = [{"id": 1}, {"id": 2}]

@@ -36,21 +36,14 @@ from toolbus import (
     tool,
 )
 from toolbus.errors import ProviderRejected, ProviderUnavailable
-from toolbus.events import (
-    ApprovalRequested,
-    CancelRequested,
-    Event,
-    ModelRetrying,
-    RequestStarted,
-    ToolCallRetrying,
-)
+from toolbus.events import ApprovalRequested, CancelRequested, Event, ModelRetrying, RequestStarted, ToolCallRetrying
 from toolbus.messages import Message, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.providers.scripted import Step
-from toolbus.results import Rendered
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, settle, text, virtual_backends
+from toolbus.tool_results import Rendered
 from toolbus.toolsets.control import give_up, task_complete
 
 anyio_backend = virtual_backends()

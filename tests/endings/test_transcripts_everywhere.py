@@ -50,8 +50,8 @@ from toolbus.messages import (
     to_anthropic,
 )
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.results import Rendered
 from toolbus.testing import ScriptedProvider, advance, calls, error, text, virtual_backends
+from toolbus.tool_results import Rendered
 
 anyio_backend = virtual_backends()
 pytestmark = [pytest.mark.guarantee("G08"), pytest.mark.repeats("whole requests, of which each part has its own tests")]

@@ -13,15 +13,7 @@ from typing import Any
 import pytest
 
 import toolbus.events
-from toolbus.events import (
-    EVENT_TYPES,
-    FACT_TYPES,
-    Event,
-    StatusChanged,
-    TextDelta,
-    ToolCallRequested,
-    new_id,
-)
+from toolbus.events import EVENT_TYPES, FACT_TYPES, Event, StatusChanged, TextDelta, ToolCallRequested, new_id
 
 SCHEMA = toolbus.events.json_schema()
 FACTS = [

@@ -17,9 +17,9 @@ from toolbus.core.arguments import MAX_DEPTH, parse_arguments
 from toolbus.core.shorten import MIN_CHARS, page, shorten
 from toolbus.errors import DecodeError, InvalidArguments, ReplyTooLarge
 from toolbus.events import decode, encode
-from toolbus.messages._wire import arguments_object, arguments_text
-from toolbus.providers._errors import ErrorTranslator
-from toolbus.providers._sse import EventLines, JsonLines
+from toolbus.messages.wire import arguments_object, arguments_text
+from toolbus.providers._shared.errors import ErrorTranslator
+from toolbus.providers._shared.stream_events import EventLines, JsonLines
 
 EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -23,7 +23,7 @@ from toolbus.messages import (
     from_ollama,
     to_ollama,
 )
-from toolbus.messages._wire import arguments_object
+from toolbus.messages.wire import arguments_object
 
 PNG = "iVBORw0KGgo="
 SAMPLE: list[dict[str, Any]] = [

@@ -435,7 +435,7 @@ async def test_a_refused_connection_names_the_url_and_what_to_check() -> None:
 
 
 async def test_other_errors_of_the_sdk_are_rejections() -> None:
-    from toolbus.providers._anthropic_errors import AnthropicErrors
+    from toolbus.providers.anthropic._errors import AnthropicErrors
 
     errors = AnthropicErrors(vendor="v", where="w", hint="h")
     error = errors.translate(anthropic.AnthropicError("odd"))

@@ -21,7 +21,8 @@ from toolbus.messages import (
     UserMessage,
 )
 from toolbus.protocols import ModelRequest, ModelSettings, ToolSpec
-from toolbus.providers._anthropic_request import MAX_OUTPUT_TOKENS, request_body
+from toolbus.providers.anthropic import MAX_OUTPUT_TOKENS
+from toolbus.providers.anthropic._request import request_body
 
 WEATHER = ToolSpec(
     name="get_weather",

@@ -10,17 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.errors import (
-    ContextOverflow,
-    ProviderError,
-    ProviderRejected,
-    ProviderUnavailable,
-    ReplyTooLarge,
-)
+from toolbus.errors import ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable, ReplyTooLarge
 from toolbus.messages import AssistantMessage, ToolCall, Usage, from_anthropic, to_anthropic
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
-from toolbus.providers._anthropic_errors import AnthropicErrors
-from toolbus.providers._anthropic_stream import MessageBuilder
+from toolbus.providers.anthropic._errors import AnthropicErrors
+from toolbus.providers.anthropic._stream import MessageBuilder
 
 ERRORS = AnthropicErrors(vendor="anthropic", where="http://stub", hint="look")
 Event = dict[str, Any]

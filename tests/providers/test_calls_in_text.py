@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolbus.messages import AssistantMessage, ToolCall
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
-from toolbus.providers._calls_in_text import HeldText, calls_in_text, may_become_calls
+from toolbus.providers.openai._calls_in_text import HeldText, calls_in_text, may_become_calls
 
 NAMES = {"get_weather", "get_time"}
 BARE = '{"name": "get_weather", "arguments": {"city": "Zürich"}}'

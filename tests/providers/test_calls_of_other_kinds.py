@@ -15,7 +15,7 @@ from toolbus.events import ToolCallCompleted
 from toolbus.messages import AssistantMessage, ToolCall
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply
 from toolbus.providers import OpenAIProvider
-from toolbus.providers._wrapped_calls import Unwrapping
+from toolbus.providers.openai._wrapped_calls import Unwrapping
 
 # ------------------------------------------------------------------------------------------------ named in an error
 

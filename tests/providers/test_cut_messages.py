@@ -8,7 +8,7 @@ from support.wire_events import Frame, begin, builder, end, feed, piece, read, s
 from toolbus.errors import ProviderUnavailable
 from toolbus.messages import ToolCall
 from toolbus.protocols import Delta, TextPiece
-from toolbus.providers._anthropic_stream import MessageBuilder
+from toolbus.providers.anthropic._stream import MessageBuilder
 
 TEXT: Frame = {"type": "text", "text": ""}
 SAID = [begin(0, TEXT), piece(0, "text", "hi"), stop(0)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolbus.core.structure import read_structure
+from toolbus.core.text_structure import read_structure
 from toolbus.providers.extractive._passages import Weigher, best_passages
 from toolbus.providers.extractive._question import read_question, split_identifier, stem
 

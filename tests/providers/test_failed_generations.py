@@ -12,7 +12,7 @@ from toolbus import Limits, RequestResult, Runtime, tool
 from toolbus.events import ModelRetrying
 from toolbus.messages import ToolCall, ToolMessage
 from toolbus.providers import OpenAIProvider
-from toolbus.providers._failed_generation import failed_calls
+from toolbus.providers.openai._failed_generation import failed_calls
 from toolbus.testing import Harness
 
 MESSAGE = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."

@@ -26,18 +26,18 @@ from toolbus.messages import (
 )
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ModelRequest, TextPiece
 from toolbus.providers import AnthropicProvider, OpenAIProvider
-from toolbus.providers._anthropic_errors import AnthropicErrors
-from toolbus.providers._anthropic_request import request_body
-from toolbus.providers._anthropic_stream import MessageBuilder
-from toolbus.providers._calls_in_text import calls_in_text
-from toolbus.providers._errors import retry_after
-from toolbus.providers._ollama_stream import ReplyBuilder as OllamaBuilder
-from toolbus.providers._openai_errors import OpenAIErrors
-from toolbus.providers._openai_stream import ReplyBuilder
-from toolbus.providers._presentable import shown_image
-from toolbus.providers._responses_stream import ResponseBuilder
-from toolbus.providers._sse import EventLines, JsonLines
-from toolbus.providers._text import without_half_characters
+from toolbus.providers._shared.errors import retry_after
+from toolbus.providers._shared.parts import shown_image
+from toolbus.providers._shared.stream_events import EventLines, JsonLines
+from toolbus.providers._shared.wire_text import without_half_characters
+from toolbus.providers.anthropic._errors import AnthropicErrors
+from toolbus.providers.anthropic._request import request_body
+from toolbus.providers.anthropic._stream import MessageBuilder
+from toolbus.providers.ollama._stream import ReplyBuilder as OllamaBuilder
+from toolbus.providers.openai._calls_in_text import calls_in_text
+from toolbus.providers.openai._chat_stream import ReplyBuilder
+from toolbus.providers.openai._errors import OpenAIErrors
+from toolbus.providers.openai._responses_stream import ResponseBuilder
 from toolbus.stores import SqliteStore
 from toolbus.testing.wire import WireCall, WireReply, WireServer
 

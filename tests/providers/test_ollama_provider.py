@@ -25,7 +25,7 @@ from toolbus.errors import (
 from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, SignOfLife, TextPiece, ToolSpec
 from toolbus.providers import OllamaProvider, resolve
-from toolbus.providers._ollama_errors import OllamaErrors
+from toolbus.providers.ollama._errors import OllamaErrors
 from toolbus.testing.wire import Answer, LoopbackServer, RecordedRequest
 
 SECRET = "key-0123456789abcdef"

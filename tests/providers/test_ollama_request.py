@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from toolbus.errors import ConfigurationError
 from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest, ModelSettings, ToolSpec
-from toolbus.providers._ollama_request import request_body
+from toolbus.providers.ollama._request import request_body
 
 WEATHER = ToolSpec(
     name="get_weather",

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from toolbus.errors import ContextOverflow, ProviderUnavailable, ReplyTooLarge
 from toolbus.messages import ToolCall, Usage
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
-from toolbus.providers._ollama_errors import OllamaErrors
-from toolbus.providers._ollama_stream import ReplyBuilder
-from toolbus.providers._sse import JsonLines
+from toolbus.providers._shared.stream_events import JsonLines
+from toolbus.providers.ollama._errors import OllamaErrors
+from toolbus.providers.ollama._stream import ReplyBuilder
 
 ERRORS = OllamaErrors(model="m", where="http://stub", hint="look")
 LAST: dict[str, Any] = {

@@ -26,8 +26,8 @@ from toolbus.errors import (
 from toolbus.messages import UserMessage
 from toolbus.protocols import Delta, ModelRequest
 from toolbus.providers import OpenAIProvider
-from toolbus.providers._errors import retry_after
-from toolbus.providers._openai_errors import OpenAIErrors
+from toolbus.providers._shared.errors import retry_after
+from toolbus.providers.openai._errors import OpenAIErrors
 
 REQUEST = ModelRequest(messages=[UserMessage(content="hi")])
 SECRET = "sk-proj-0123456789abcdef"

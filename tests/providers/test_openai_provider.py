@@ -334,7 +334,7 @@ async def test_what_is_not_given_comes_from_the_environment(
     ],
 )
 def test_the_hosts_name_decides_on_the_dialect(url: str, field: str) -> None:
-    from toolbus.providers._openai_request import request_body, speaks_for_openai
+    from toolbus.providers.openai._chat_request import request_body, speaks_for_openai
 
     body = request_body(
         "m",

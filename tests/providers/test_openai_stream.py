@@ -11,9 +11,9 @@ from support.openai_server import Reply, calls, chunk, text
 from toolbus.errors import ProviderError, ProviderRejected, ProviderUnavailable, ReplyTooLarge
 from toolbus.messages import Usage
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
-from toolbus.providers._openai_errors import OpenAIErrors
-from toolbus.providers._openai_stream import ReplyBuilder
-from toolbus.providers._sse import EventLines, JsonLines
+from toolbus.providers._shared.stream_events import EventLines, JsonLines
+from toolbus.providers.openai._chat_stream import ReplyBuilder
+from toolbus.providers.openai._errors import OpenAIErrors
 
 ERRORS = OpenAIErrors(vendor="stub", where="http://stub/v1", hint="look")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolbus.errors import ContextOverflow, ProviderRejected, ProviderUnavailable
-from toolbus.providers._errors import ErrorTranslator
+from toolbus.providers._shared.errors import ErrorTranslator
 
 ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
 

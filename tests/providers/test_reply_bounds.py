@@ -35,7 +35,7 @@ from toolbus.errors import ProviderError, ReplyTooLarge
 from toolbus.messages import AssistantMessage, ToolCall, Usage
 from toolbus.protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, ModelReply, ModelRequest
 from toolbus.providers import OpenAIProvider
-from toolbus.providers._calls_in_text import calls_in_text, may_become_calls
+from toolbus.providers.openai._calls_in_text import calls_in_text, may_become_calls
 from toolbus.testing import WireServer
 from toolbus.testing.wire import WireReply
 

@@ -10,13 +10,7 @@ import openai
 import pytest
 
 from toolbus import Runtime, ToolResult, tool
-from toolbus.errors import (
-    ConfigurationError,
-    ContextOverflow,
-    ProviderError,
-    ProviderRejected,
-    ProviderUnavailable,
-)
+from toolbus.errors import ConfigurationError, ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable
 from toolbus.messages import (
     AssistantMessage,
     FilePart,
@@ -30,7 +24,7 @@ from toolbus.messages import (
 )
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
-from toolbus.providers._responses_request import reasons, response_body
+from toolbus.providers.openai._responses_request import reasons, response_body
 from toolbus.testing.wire import WireBreak, WireCall, WireFault, WirePage, WireReply, WireServer, WireStep
 
 WEATHER = ToolSpec(

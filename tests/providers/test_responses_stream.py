@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from toolbus.errors import ContentFiltered, ContextOverflow, ProviderRejected, ProviderUnavailable, ReplyTooLarge
 from toolbus.messages import AssistantMessage, ToolCall, Usage, to_openai_responses
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
-from toolbus.providers._openai_errors import ResponsesErrors
-from toolbus.providers._responses_stream import ResponseBuilder
+from toolbus.providers.openai._errors import ResponsesErrors
+from toolbus.providers.openai._responses_stream import ResponseBuilder
 
 ERRORS = ResponsesErrors(vendor="stub", where="http://stub/v1", hint="look")
 Event = dict[str, Any]

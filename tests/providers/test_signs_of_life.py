@@ -12,8 +12,8 @@ import pytest
 from support.wire_events import BUILDERS, ERRORS, MIB, Frame, begin, chat, completed, end, item, piece, start, stop
 from toolbus import Limits, RequestResult
 from toolbus.protocols import Emit, ModelReply, ModelRequest, SignOfLife
-from toolbus.providers._reading import read_reply
-from toolbus.providers._sse import EventLines, JsonLines
+from toolbus.providers._shared.reply_reader import read_reply
+from toolbus.providers._shared.stream_events import EventLines, JsonLines
 from toolbus.testing import Harness, virtual_backends
 
 anyio_backend = virtual_backends()

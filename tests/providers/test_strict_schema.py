@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from toolbus.core.output import OutputType
-from toolbus.providers._native_output import json_schema_format
-from toolbus.providers._strict_schema import ANTHROPIC, OPENAI, SchemaDialect, strict_schema
+from toolbus.providers._shared.native_output import json_schema_format
+from toolbus.providers._shared.strict_schema import ANTHROPIC, OPENAI, SchemaDialect, strict_schema
 from toolbus.testing.wire._schemas import schema_problems
 
 

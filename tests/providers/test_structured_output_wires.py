@@ -15,8 +15,8 @@ from toolbus.errors import NativeOutputUnsupported
 from toolbus.messages import SystemMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers import OpenAIProvider
-from toolbus.providers._anthropic_request import request_body as anthropic_body
 from toolbus.providers.anthropic import AnthropicProvider
+from toolbus.providers.anthropic._request import request_body as anthropic_body
 from toolbus.providers.ollama import OllamaProvider
 from toolbus.testing import calls
 from toolbus.testing.wire import DIALECTS, RecordedRequest, WireBreak, WireFault, WireReply, WireServer, WireStep

@@ -10,12 +10,7 @@ import anyio
 import pytest
 
 from toolbus import Limits, Runtime, Tool, ToolRegistry, tool
-from toolbus.events import (
-    ApprovalDecided,
-    ApprovalRequested,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
+from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallCompleted, ToolCallRequested
 from toolbus.storage import Store
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends

@@ -15,14 +15,7 @@ import pytest
 from support.journaled import JournaledStore
 from toolbus import Runtime, Tool, tool
 from toolbus.errors import ToolError
-from toolbus.events import (
-    Event,
-    RequestCancelled,
-    RequestStarted,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallRequested,
-)
+from toolbus.events import Event, RequestCancelled, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.messages import ToolMessage
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
@@ -318,7 +311,7 @@ async def test_the_store_is_closed_though_a_handler_takes_its_time_to_end_and_a_
     def resolve(_name: str) -> Provider:
         return Provider([calls(("tidies_up", NOTHING))])
 
-    monkeypatch.setattr("toolbus.runtime.resolve", resolve)
+    monkeypatch.setattr("toolbus.runtime._runtime.resolve", resolve)
     with pytest.raises(OSError, match="went dead"), anyio.CancelScope() as host:
         async with Runtime("made:here", tools=[tidies_up], store=Store(journal=journal)) as runtime:
             runtime.start("go")

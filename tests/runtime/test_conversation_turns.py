@@ -14,9 +14,9 @@ from toolbus import EventBus, Limits, RequestResult, RequestSession, Runtime, To
 from toolbus.core.transcript import validate
 from toolbus.errors import ConversationBusy
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallLate
-from toolbus.late import LateShelf
 from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic, user_text
 from toolbus.protocols import Emit, LateResults, ModelReply, ModelRequest
+from toolbus.runtime._late_results import LateShelf
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()

@@ -16,8 +16,8 @@ from toolbus.events import ApprovalRequested, Event, TextDelta, ToolCallRequeste
 from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Message, UserMessage, user_text
 from toolbus.protocols import ModelReply, ModelRequest
-from toolbus.results import Rendered
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
+from toolbus.tool_results import Rendered
 
 anyio_backend = virtual_backends()
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from toolbus import Limits, RequestResult, RequestSession, Runtime, ToolContext
-from toolbus.options import RequestOptions, SessionOptions
-from toolbus.tool_checks import ToolOptions
+from toolbus.session import RequestOptions, SessionOptions
+from toolbus.tools import ToolOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
 TABLES = [table.splitlines()[2:] for table in re.findall(r"(?m)(?:^\|.*\n)+", PAGE)]

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from toolbus import EventBus, Limits, RequestSession, Runtime
-from toolbus.core.retry import backoff_seconds
+from toolbus.core.backoff import backoff_seconds
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
 from toolbus.events import ModelRetrying

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from toolbus import EventBus, Limits, RequestSession, Runtime, tool
+from toolbus.bus import Mailbox
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ConfigurationError, NotRunning, Overloaded, ProviderUnavailable
 from toolbus.events import ApprovalDecided, Event, ModelResponded, ModelRetrying, RequestEnding, ToolCallRequested
-from toolbus.mailbox import Mailbox
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
 from toolbus.stores.memory import MemoryStore

@@ -15,9 +15,8 @@ import anyio.to_thread
 import pytest
 
 from toolbus import EventBus, Limits, ToolDispatcher, ToolRegistry, tool
-from toolbus.core.state import TurnState
-from toolbus.core.steps import CallModel, Elapsed
 from toolbus.core.transcript import validate
+from toolbus.core.turn import CallModel, Elapsed, TurnState
 from toolbus.errors import LimitReached, ProviderTimeout
 from toolbus.events import (
     Event,
@@ -32,8 +31,8 @@ from toolbus.events import (
     ToolCallStarted,
 )
 from toolbus.messages import AssistantMessage, ToolCall, ToolMessage
-from toolbus.model_call import ModelCall
 from toolbus.protocols import ArgumentsPiece, Delta, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece, ToolSpec
+from toolbus.session._model_call import ModelCall
 from toolbus.testing import Harness, advance, assert_idle, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()

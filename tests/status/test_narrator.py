@@ -15,14 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolbus.bus import EventBus
-from toolbus.core.state import TurnState
+from toolbus.core.turn import TurnState
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import StatusChanged, ToolCallRequested
 from toolbus.messages import AssistantMessage, UserMessage, user_text
-from toolbus.narrator import Narrator
 from toolbus.protocols import Emit, ModelReply, ModelRequest, ToolSpec
 from toolbus.session import RequestSession
-from toolbus.status import StatusTeller
+from toolbus.status import Narrator, StatusTeller
 from toolbus.testing import (
     Harness,
     ScriptedProvider,

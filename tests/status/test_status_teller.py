@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolbus.bus import EventBus
-from toolbus.core.state import Phase, TurnState
+from toolbus.core.turn import Phase, TurnState
 from toolbus.events import (
     CallOutcome,
     Event,

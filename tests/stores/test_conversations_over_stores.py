@@ -10,7 +10,7 @@ import pytest
 
 from toolbus import Runtime, ToolError, tool
 from toolbus.messages import ImagePart, Message, ToolMessage, to_openai
-from toolbus.protocols import Store
+from toolbus.storage import Store
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, calls, text

@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 
 from toolbus.errors import StoreError, StoreUnavailable
-from toolbus.stores._database import Database, Row
+from toolbus.stores._sql.database import Database, Row
 from toolbus.stores._thread import DatabaseThread
 
 

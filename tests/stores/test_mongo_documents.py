@@ -28,11 +28,11 @@ from toolbus import Runtime
 from toolbus.core.transcript import validate
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, to_openai
 from toolbus.stores._encoding import turn_of
-from toolbus.stores._mongo_connection import Names, Server, ServerConnection
-from toolbus.stores._mongo_conversations import _messages, history
-from toolbus.stores._mongo_documents import place_of
-from toolbus.stores._mongo_turns import remember
 from toolbus.stores.mongo import MessageFields, MongoStore
+from toolbus.stores.mongo._connection import Names, Server, ServerConnection
+from toolbus.stores.mongo._conversations import _messages, history
+from toolbus.stores.mongo._documents import place_of
+from toolbus.stores.mongo._turns import remember
 from toolbus.testing import ScriptedProvider, text
 
 NAMES = Names("sessionId", "sender", "content", "messageType", "timestamp", "data", "messages", "toolbus_")

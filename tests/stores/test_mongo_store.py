@@ -33,13 +33,13 @@ from toolbus.errors import (
 from toolbus.messages import ToolMessage, UserMessage
 from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
-from toolbus.stores._mongo_connection import Names, Server, ServerConnection
-from toolbus.stores._mongo_conversations import conversations, history
-from toolbus.stores._mongo_journal import Step, append_all, facts
-from toolbus.stores._mongo_leases import request
-from toolbus.stores._mongo_turns import remember
-from toolbus.stores._mongo_upkeep import forget, prune_conversations, prune_requests, statistics
 from toolbus.stores.mongo import MessageFields, MongoStore
+from toolbus.stores.mongo._connection import Names, Server, ServerConnection
+from toolbus.stores.mongo._conversations import conversations, history
+from toolbus.stores.mongo._journal import Step, append_all, facts
+from toolbus.stores.mongo._leases import request
+from toolbus.stores.mongo._turns import remember
+from toolbus.stores.mongo._upkeep import forget, prune_conversations, prune_requests, statistics
 
 NAMES = Names("sessionId", "sender", "content", "messageType", "timestamp", "data", "messages", "toolbus_")
 

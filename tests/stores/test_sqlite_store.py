@@ -28,8 +28,9 @@ from support.store_entries import closing, entry, text_of, turn, write_whole
 from toolbus.errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreFormat, StoreUnavailable
 from toolbus.messages import ToolMessage
 from toolbus.storage import Durability, JournalStore, Store
-from toolbus.stores import _schema, sqlite
-from toolbus.stores._database import Database
+from toolbus.stores import sqlite
+from toolbus.stores._sql import schema as _schema
+from toolbus.stores._sql.database import Database
 from toolbus.stores.archive import Archive, verify
 from toolbus.stores.sqlite import SqliteStore, has_reset_race
 

@@ -14,11 +14,11 @@ import pytest
 
 from support.store_entries import closing, entry, turn, write_whole
 from toolbus.errors import StoreDamaged, StoreError, StoreFormat
-from toolbus.stores._sql_store import DatabaseStore
+from toolbus.stores._sql.engine import DatabaseStore
 from toolbus.stores.archive import export_to, import_from, verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sqlite import SqliteStore
-from toolbus.testing.store_contract._samples import all_messages, facts_of_all_types
+from toolbus.testing.contracts.store._samples import all_messages, facts_of_all_types
 
 LONG = "a long text " * 2_000
 

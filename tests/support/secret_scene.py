@@ -20,11 +20,12 @@ import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from toolbus import EventBus, Interceptor, Runtime, Tool, ToolContext, ToolError, ToolResult, tool
-from toolbus.core.secrets import REFERENCE
 from toolbus.events import ApprovalRequested, Artifact, Event, ToolCallStarted, encode
 from toolbus.messages import ToolMessage
-from toolbus.protocols import ModelRequest, Store
+from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
+from toolbus.secrets import REFERENCE
+from toolbus.storage import Store
 from toolbus.testing import ScriptedProvider, calls, text
 
 TOKEN = 'tok"CANARY\\1/7f3a+é<&'  # that a login gives

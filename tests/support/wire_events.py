@@ -10,13 +10,13 @@ import orjson
 
 from support.watchdog import undisturbed
 from toolbus.protocols import Delta, ModelReply
-from toolbus.providers._anthropic_errors import AnthropicErrors
-from toolbus.providers._anthropic_stream import MessageBuilder
-from toolbus.providers._ollama_errors import OllamaErrors
-from toolbus.providers._ollama_stream import ReplyBuilder as OllamaBuilder
-from toolbus.providers._openai_errors import OpenAIErrors, ResponsesErrors
-from toolbus.providers._openai_stream import ReplyBuilder as ChatBuilder
-from toolbus.providers._responses_stream import ResponseBuilder
+from toolbus.providers.anthropic._errors import AnthropicErrors
+from toolbus.providers.anthropic._stream import MessageBuilder
+from toolbus.providers.ollama._errors import OllamaErrors
+from toolbus.providers.ollama._stream import ReplyBuilder as OllamaBuilder
+from toolbus.providers.openai._chat_stream import ReplyBuilder as ChatBuilder
+from toolbus.providers.openai._errors import OpenAIErrors, ResponsesErrors
+from toolbus.providers.openai._responses_stream import ResponseBuilder
 
 MIB = 2**20
 HELD_SECONDS = 0.1  # what one piece of reading may take of the loop's thread

@@ -14,26 +14,28 @@ from typing import Any
 
 import pytest
 
-from toolbus import dispatcher as dispatcher_module
-from toolbus import retries
-from toolbus import session as session_module
-from toolbus.beginning import Beginning
-from toolbus.buffers import EventBuffer
-from toolbus.bus import EventBus
+from toolbus.bus import EventBus, Mailbox
+from toolbus.bus._buffer import EventBuffer
 from toolbus.clock import SessionClock
-from toolbus.core import judging, reducer, resuming, turn
 from toolbus.core.approval import needs_approval
-from toolbus.core.state import Phase
-from toolbus.crash import settle_broken
+from toolbus.core.turn import Phase
+from toolbus.core.turn import _apply as reducer
+from toolbus.core.turn import _calls as judging
+from toolbus.core.turn import _decide as turn
+from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher
+from toolbus.dispatcher import _dispatcher as dispatcher_module
+from toolbus.dispatcher import _retries as retries
+from toolbus.dispatcher._schedule import Schedule
+from toolbus.durability import Keeper
 from toolbus.events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from toolbus.keeping import Keeper
-from toolbus.mailbox import Mailbox
 from toolbus.messages import ToolMessage
-from toolbus.model_call import ModelCall
 from toolbus.runtime import Runtime
-from toolbus.scheduling import Schedule
 from toolbus.session import RequestSession
+from toolbus.session import _session as session_module
+from toolbus.session._crash import settle_broken
+from toolbus.session._model_call import ModelCall
+from toolbus.session._start import Beginning
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

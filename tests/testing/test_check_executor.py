@@ -12,9 +12,9 @@ import pytest
 import wrong_executors as wrong
 
 from toolbus import EventBus, Tool, ToolDispatcher, ToolRegistry
+from toolbus.bus import Mailbox
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallProgress, ToolCallRequested, decode, encode
-from toolbus.mailbox import Mailbox
 from toolbus.testing import ContractBroken, check_executor, executor_checks, virtual_backends
 from toolbus.testing.contract_tools import CONTRACT_TOOLS
 

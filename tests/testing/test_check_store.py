@@ -18,7 +18,7 @@ from toolbus.messages import Message
 from toolbus.storage import JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ContractBroken, ContractReport, check_store, store_checks
-from toolbus.testing.store_contract._samples import facts_of_all_types
+from toolbus.testing.contracts.store._samples import facts_of_all_types
 
 
 class Clock:

@@ -13,10 +13,10 @@ import pytest
 from recorded_scenes import get_weather
 
 from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, subrequest_tool, tool
-from toolbus.core.redaction import MASK
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, RequestCompleted, SteeringAdded, ToolCallCompleted
 from toolbus.providers.scripted import ScriptedProvider, calls, text
+from toolbus.secrets import MASK
 from toolbus.testing import Recorder, RecordingError, read_recording, record, replay, virtual_backends
 
 anyio_backend = virtual_backends()

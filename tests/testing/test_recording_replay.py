@@ -12,14 +12,14 @@ import pytest
 from recorded_scenes import SCENES, get_weather
 
 from toolbus import Limits, tool
-from toolbus.core.reducer import apply
-from toolbus.core.state import TurnState
 from toolbus.core.transcript import validate
+from toolbus.core.turn import TurnState, apply
+from toolbus.durability import limits_in
 from toolbus.errors import ConfigurationError
 from toolbus.messages import SystemMessage
 from toolbus.testing import ReplayDifference, read_recording, replay, virtual_backends
 from toolbus.testing.recording import RecordingError
-from toolbus.testing.recording._agreement import history_in, limits_in
+from toolbus.testing.recording._agreement import history_in
 
 anyio_backend = virtual_backends()
 

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
+from toolbus.bus import Mailbox
 from toolbus.cli import main
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event
-from toolbus.mailbox import Mailbox
 from toolbus.testing.simulation import SimulationFailed, _parallel, run_seed, simulate
 
 SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 19, 20, 26, 28)]

@@ -16,14 +16,7 @@ import anyio.to_thread
 import pytest
 
 from toolbus.errors import ConfigurationError, ToolbusError
-from toolbus.testing import (
-    VirtualDeadlock,
-    VirtualTimeLoop,
-    advance,
-    settle,
-    virtual_backend,
-    virtual_backends,
-)
+from toolbus.testing import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
 
 anyio_backend = virtual_backends()
 

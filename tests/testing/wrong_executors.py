@@ -14,11 +14,11 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from toolbus import EventBus, Tool, ToolContext, ToolError, ToolRegistry
+from toolbus.bus import Subscription
 from toolbus.errors import InvalidArguments
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallProgress, ToolCallRequested
 from toolbus.failures import classify
-from toolbus.results import render
-from toolbus.subscriptions import Subscription
+from toolbus.tool_results import render
 
 Terminal = ToolCallCompleted | ToolCallFailed
 

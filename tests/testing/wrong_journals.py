@@ -14,14 +14,7 @@ from wrong_stores import MIB, BreaksWhenAReadingIsCancelled, Right
 from toolbus.errors import LeaseLost, StoreError
 from toolbus.events import Event, ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
-from toolbus.storage import (
-    ConversationRecord,
-    Entry,
-    Pruned,
-    RequestRecord,
-    StoredFact,
-    StoreStatistics,
-)
+from toolbus.storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
 from toolbus.stores.memory import MemoryStore
 
 # ------------------------------------------------------------------------------------------------- appending

@@ -22,16 +22,7 @@ from toolbus.errors import (
     ProviderUnavailable,
 )
 from toolbus.messages import AssistantMessage, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
-from toolbus.protocols import (
-    Delta,
-    Emit,
-    ModelReply,
-    ModelRequest,
-    NativeOutput,
-    Provider,
-    ReasoningPiece,
-    TextPiece,
-)
+from toolbus.protocols import Delta, Emit, ModelReply, ModelRequest, NativeOutput, Provider, ReasoningPiece, TextPiece
 from toolbus.providers import OpenAIProvider
 
 KEY = "sk-a-key-of-the-tests"

@@ -12,15 +12,7 @@ import anyio.lowlevel
 
 from toolbus.errors import StoreError
 from toolbus.messages import AssistantMessage, Message, UserMessage
-from toolbus.storage import (
-    ConversationRecord,
-    Entry,
-    JournalStore,
-    Pruned,
-    RequestRecord,
-    StoredFact,
-    StoreStatistics,
-)
+from toolbus.storage import ConversationRecord, Entry, JournalStore, Pruned, RequestRecord, StoredFact, StoreStatistics
 from toolbus.stores.memory import MemoryStore
 
 MIB = 2**20

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from toolbus.errors import UnserialisableResult
 from toolbus.events import Artifact, ToolCallCompleted, decode, encode
 from toolbus.messages import FilePart, ImagePart, TextPart
-from toolbus.results import Rendered, ToolResult, clean, failure_content, render
+from toolbus.tool_results import Rendered, ToolResult, clean, failure_content, render
 
 HALF = "\ud83d"  # half of a surrogate pair
 

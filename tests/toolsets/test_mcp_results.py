@@ -13,10 +13,10 @@ from pydantic import BaseModel, Field
 
 from support.mcp_server import Caller, FakeMcp, definition, said
 from toolbus import Runtime
-from toolbus.core.secrets import REFERENCE
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
+from toolbus.secrets import REFERENCE
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 from toolbus.toolsets.mcp import McpServer, McpTools
 

@@ -16,10 +16,11 @@ import pytest
 from toolbus import Runtime
 from toolbus.errors import ConfigurationError, InvalidArguments, ToolError
 from toolbus.messages import ToolMessage
-from toolbus.results import render
 from toolbus.testing import ScriptedProvider, calls
 from toolbus.testing import text as answer
-from toolbus.toolsets.workspace import _rank, _tree, workspace_tools
+from toolbus.tool_results import render
+from toolbus.toolsets._files import tree as _tree
+from toolbus.toolsets.workspace import _rank, workspace_tools
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links and FIFOs")
 

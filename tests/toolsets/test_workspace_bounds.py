@@ -25,9 +25,12 @@ from hypothesis import strategies as st
 from tests.support.interpreter_lock import MOST_SECONDS, LongestCall
 
 from toolbus.errors import ToolError
-from toolbus.toolsets.workspace import _budget, _scan, _tree, workspace_tools
-from toolbus.toolsets.workspace._patterns import fixed_directory, parse_gitignore
-from toolbus.toolsets.workspace._regex import Pattern
+from toolbus.toolsets._files import budget as _budget
+from toolbus.toolsets._files import scan as _scan
+from toolbus.toolsets._files import tree as _tree
+from toolbus.toolsets._files.patterns import fixed_directory, parse_gitignore
+from toolbus.toolsets._files.regex import Pattern
+from toolbus.toolsets.workspace import workspace_tools
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")
 

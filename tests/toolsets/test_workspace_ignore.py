@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from toolbus.errors import ToolError
+from toolbus.toolsets._files.patterns import DEFAULT_IGNORED, parse_gitignore
+from toolbus.toolsets._files.regex import Pattern
 from toolbus.toolsets.workspace import workspace_tools
-from toolbus.toolsets.workspace._patterns import DEFAULT_IGNORED, parse_gitignore
-from toolbus.toolsets.workspace._regex import Pattern
 
 
 def listed(root: Path, *, include_ignored: bool = False) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolbus.messages import Message
-    from toolbus.outcome import CallRecord, RequestOutcome, RequestResult
+    from toolbus.request_result import CallRecord, RequestOutcome, RequestResult
 
 
 @dataclass

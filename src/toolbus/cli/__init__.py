@@ -34,7 +34,7 @@ def _run(arguments: list[str]) -> int:
     try:
         if arguments in (["--version"], ["-V"]):
             return _printed(f"toolbus {_version()}")
-        from ._commands import run  # noqa: PLC0415 -- see the module's docstring
+        from ._main import run  # noqa: PLC0415 -- see the module's docstring
 
         return run(arguments)
     except KeyboardInterrupt:  # before a request runs: while modules are imported, or at a prompt
@@ -45,7 +45,7 @@ def _printed(line: str) -> int:
     try:
         print(line, flush=True)
     except OSError as exc:
-        from ._commands import not_written  # noqa: PLC0415 -- see the module's docstring
+        from ._main import not_written  # noqa: PLC0415 -- see the module's docstring
 
         return not_written(exc)
     return 0

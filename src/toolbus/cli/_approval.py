@@ -9,13 +9,14 @@ from typing import Any, TextIO, TypeAlias
 
 from ..core.approval import definition_of
 from ..core.arguments import parse_arguments
-from ..core.narration import display_name
+from ..core.plain_text import one_line
 from ..events import ApprovalDecided, ApprovalRequested
 from ..runtime import Runtime
-from ._prompt import Questions
-from ._question import Answer, argument_rows, arguments_in_line, help_for, prompt_for, read_answer
-from ._screen import Line, Screen, is_terminal
-from ._text import cells, indented, one_line, visible_json
+from ..status import display_name
+from ._terminal.approval_question import Answer, argument_rows, arguments_in_line, help_for, prompt_for, read_answer
+from ._terminal.prompt import Questions
+from ._terminal.screen import Line, Screen, is_terminal
+from ._terminal.text import cells, indented, visible_json
 
 __all__ = ["Person", "arrange"]
 

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 import anyio
 import anyio.from_thread
 
+from ..durability import OptionsFor, Resumption
 from ..events import ApprovalDecided, ApprovalRequested, Event
-from ..outcome import RequestResult
-from ..resumption import OptionsFor, Resumption
+from ..request_result import RequestResult
 from ..runtime import Runtime
 from ..session import RequestSession
 from ..storage import RequestRecord
 from ._approval import Person
-from ._screen import Screen
+from ._terminal.screen import Screen
 from ._waiting import Waiting
 
 __all__ = ["Host", "Terminated"]

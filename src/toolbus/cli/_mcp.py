@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from ..core.plain_text import clean, one_line
 from ..tools import Tool, ToolRegistry
-from ._screen import Screen
-from ._text import clean, one_line
+from ._terminal.screen import Screen
 
 if TYPE_CHECKING:
     from ..toolsets.mcp import McpTools

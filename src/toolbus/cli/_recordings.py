@@ -11,11 +11,12 @@ from typing import Any
 import anyio
 import orjson
 
+from ..core.plain_text import clean
 from ..errors import ConfigurationError
 from ..runtime import Runtime
 from ..testing.recording import RecordingError, ReplayDifference, record, replay
-from ._screen import Screen
-from ._text import clean, escape_json
+from ._terminal.screen import Screen
+from ._terminal.text import escape_json
 
 __all__ = ["recorded", "replay_files"]
 

@@ -13,22 +13,22 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..core.limits import Limits
+from ..core.plain_text import clean, one_line
 from ..errors import ConfigurationError, StoreError
 from ..events import Event
-from ..outcome import RequestResult
+from ..request_result import RequestResult
 from ..runtime import Runtime
 from ._approval import arrange
 from ._host import Host
 from ._load import load_limits, load_provider, load_tools
 from ._mcp import mcp_tools, warnings_told
-from ._place import LEASE_SECONDS, place_of
-from ._prompt import take_any_bytes
-from ._screen import Screen
-from ._text import clean, one_line
-from ._tool_output import printed_apart
+from ._store_place import LEASE_SECONDS, place_of
+from ._terminal.prompt import take_any_bytes
+from ._terminal.screen import Screen
+from ._terminal.tool_output import printed_apart
 
 if TYPE_CHECKING:
-    from ._kept import Kept
+    from ._open_store import Kept
 
 __all__ = ["INSTRUCTIONS", "Opened", "ScreenHandler", "opened", "status_of", "tell_ending", "told_apart"]
 
@@ -110,7 +110,7 @@ def _kept(options: argparse.Namespace, screen: Screen, provider: str) -> Kept | 
     if place_of(options, os.environ) is None and options.continue_ is None:
         return None
     try:
-        from ._kept import kept_for  # noqa: PLC0415 -- imports a database
+        from ._open_store import kept_for  # noqa: PLC0415 -- imports a database
     except ImportError as exc:
         if options.store is not None or options.continue_ is not None:
             raise ConfigurationError(f"this Python has no SQLite, so nothing can be kept: {exc}") from exc

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from ..errors import InvalidArguments
-from ..json_bounds import MAX_VALUES, has_big_number, has_many_values
+from ..schemas import MAX_VALUES, has_big_number, has_many_values
 
 __all__ = [
     "CONTAINERS",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..messages import Message, ToolMessage
 from ..protocols import ToolSpec
-from .reading import READ_RESULT
+from .read_result import READ_RESULT
 from .shorten import MIN_CHARS
 
 __all__ = ["DEFAULT_RESULT_CHARS", "is_of_interest", "most_chars", "spec_of"]

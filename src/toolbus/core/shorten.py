@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ..results import clean
+from ..tool_results import clean
 
 __all__ = ["MIN_CHARS", "page", "shorten"]
 

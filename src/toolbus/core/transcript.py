@@ -32,7 +32,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 from ..errors import ConfigurationError, InvalidHistory
 from ..messages import AssistantMessage, Message, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
-from ..results import failure_content
+from ..tool_results import failure_content
 
 __all__ = ["Dialect", "Rules", "repair", "validate"]
 

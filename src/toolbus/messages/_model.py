@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from .._records import maker
 from ..errors import ConfigurationError
-from ..records import maker
 
 __all__ = [
     "AssistantMessage",

@@ -25,15 +25,7 @@ from ._model import (
     UserMessage,
 )
 from ._openai import FAILURE
-from ._wire import (
-    arguments_object,
-    arguments_text,
-    data_url,
-    file_as_text,
-    mapping_at,
-    split_data_url,
-    text_at,
-)
+from .wire import arguments_object, arguments_text, data_url, file_as_text, mapping_at, split_data_url, text_at
 
 __all__ = ["from_ollama", "to_ollama"]
 

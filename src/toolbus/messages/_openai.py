@@ -26,7 +26,7 @@ from ._model import (
     ToolMessage,
     UserMessage,
 )
-from ._wire import (
+from .wire import (
     MALFORMED,
     IncomingIds,
     OutgoingIds,

@@ -23,8 +23,8 @@ from ._model import (
     UserMessage,
 )
 from ._openai import FAILURE, parsable
-from ._response_items import Item, is_reply_item, items_again, read_reply
-from ._wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, of_vendor, split_data_url, text_at, word
+from .response_items import Item, is_reply_item, items_again, read_reply
+from .wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, of_vendor, split_data_url, text_at, word
 
 __all__ = ["from_openai_responses", "to_openai_responses"]
 

@@ -27,7 +27,7 @@ from ..protocols import (
     ReasoningPiece,
     TextPiece,
 )
-from ._asked import Expectation, shown_request
+from ._expectations import Expectation, shown_request
 
 __all__ = ["Delays", "Script", "ScriptedProvider", "Step", "calls", "error", "hang", "text"]
 

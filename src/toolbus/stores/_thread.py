@@ -23,7 +23,7 @@ import anyio
 import anyio.lowlevel
 
 from ..errors import StoreError, StoreUnavailable
-from ._database import Database
+from ._sql.database import Database
 
 __all__ = ["ANSWER_SECONDS", "DatabaseThread"]
 

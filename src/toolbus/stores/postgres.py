@@ -17,9 +17,9 @@ from typing import Any, cast
 
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
-from ._database import Database, Row
-from ._schema import FORMAT, bring_up_to_date
-from ._sql_store import DatabaseStore
+from ._sql.database import Database, Row
+from ._sql.engine import DatabaseStore
+from ._sql.schema import FORMAT, bring_up_to_date
 from ._thread import ANSWER_SECONDS
 
 __all__ = ["PostgresStore"]

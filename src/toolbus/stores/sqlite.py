@@ -19,10 +19,10 @@ from time import monotonic
 from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
-from ._appending import END, GROW, MOVE
-from ._database import Database, Row, Rows
-from ._schema import FORMAT, bring_up_to_date
-from ._sql_store import DatabaseStore
+from ._sql.append import END, GROW, MOVE
+from ._sql.database import Database, Row, Rows
+from ._sql.engine import DatabaseStore
+from ._sql.schema import FORMAT, bring_up_to_date
 from ._thread import ANSWER_SECONDS
 
 __all__ = ["SqliteStore"]

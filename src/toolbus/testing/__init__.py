@@ -15,26 +15,19 @@ from typing import TYPE_CHECKING
 from .._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from ..providers._asked import asked
+    from ..providers._expectations import asked
     from ..providers.scripted import ScriptedProvider, calls, error, hang, text
+    from ._virtual_loop import VirtualDeadlock, VirtualTimeLoop
     from .census import assert_idle
-    from .executor_contract import check_executor, executor_checks
+    from .contracts.executor import check_executor, executor_checks
+    from .contracts.provider import ContractBroken, ContractReport, check_live_provider, check_provider, provider_checks
+    from .contracts.store import check_store, store_checks
+    from .contracts.tool import ExampleCall, check_tools, check_toolset, tool_checks, toolset_checks
     from .fixtures import Clock, HarnessFactory
     from .harness import Harness
     from .network import allow_network_providers, forbid_network_providers
-    from .provider_contract import ContractBroken, ContractReport, check_live_provider, check_provider, provider_checks
-    from .recording import (
-        Recorder,
-        RecordingError,
-        ReplayDifference,
-        Replayed,
-        read_recording,
-        record,
-        replay,
-    )
-    from .store_contract import check_store, store_checks
-    from .tool_contract import ExampleCall, check_tools, check_toolset, tool_checks, toolset_checks
-    from .virtual_time import VirtualDeadlock, VirtualTimeLoop, advance, settle, virtual_backend, virtual_backends
+    from .recording import Recorder, RecordingError, ReplayDifference, Replayed, read_recording, record, replay
+    from .virtual_time import advance, settle, virtual_backend, virtual_backends
     from .wire import WireServer
 
 __all__ = [
@@ -82,11 +75,11 @@ __all__ = [
 
 _HOMES = {
     ".census": ("assert_idle",),
-    ".executor_contract": ("check_executor", "executor_checks"),
+    ".contracts.executor": ("check_executor", "executor_checks"),
     ".fixtures": ("Clock", "HarnessFactory"),
     ".harness": ("Harness",),
     ".network": ("allow_network_providers", "forbid_network_providers"),
-    ".provider_contract": (
+    ".contracts.provider": (
         "ContractBroken",
         "ContractReport",
         "check_live_provider",
@@ -102,8 +95,8 @@ _HOMES = {
         "record",
         "replay",
     ),
-    ".store_contract": ("check_store", "store_checks"),
-    ".tool_contract": ("ExampleCall", "check_tools", "check_toolset", "tool_checks", "toolset_checks"),
+    ".contracts.store": ("check_store", "store_checks"),
+    ".contracts.tool": ("ExampleCall", "check_tools", "check_toolset", "tool_checks", "toolset_checks"),
     ".virtual_time": (
         "VirtualDeadlock",
         "VirtualTimeLoop",
@@ -113,7 +106,7 @@ _HOMES = {
         "virtual_backends",
     ),
     ".wire": ("WireServer",),
-    "..providers._asked": ("asked",),
+    "..providers._expectations": ("asked",),
     "..providers.scripted": ("ScriptedProvider", "calls", "error", "hang", "text"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -22,7 +22,7 @@ import anyio.lowlevel
 from ..errors import ToolError, ToolRetry
 from ..events import Artifact
 from ..messages import ImagePart
-from ..results import ToolResult
+from ..tool_results import ToolResult
 from ..tools import Tool, ToolContext, ToolRegistry
 
 __all__ = ["CONTRACT_TOOLS", "contract_notes", "contract_release", "release"]

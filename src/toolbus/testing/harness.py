@@ -31,13 +31,12 @@ from ..events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from ..inputs import MessagesLike, read_messages, read_prompt, shown
 from ..messages import Message, PromptLike
-from ..outcome import RequestResult
 from ..protocols import Provider, ToolSpec
 from ..providers.scripted import Script, ScriptedProvider
-from ..results import render
-from ..session import RequestSession
+from ..request_result import RequestResult
+from ..session import MessagesLike, RequestSession, read_messages, read_prompt, shown
+from ..tool_results import render
 from ..tools import Tool, Toolish, ToolRegistry
 from ._timeline import event_line, near_misses, timeline
 from .census import assert_idle

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import ConfigurationError, MissingExtra
-from ._loop import VirtualDeadlock, VirtualTimeLoop
+from ._virtual_loop import VirtualDeadlock, VirtualTimeLoop
 
 if TYPE_CHECKING:
     import pytest
@@ -33,7 +33,7 @@ def virtual_backend(name: BackendName) -> tuple[str, dict[str, Any]]:
         return "asyncio", {"loop_factory": VirtualTimeLoop}
     if name == "trio":
         try:
-            from . import _trio  # noqa: PLC0415 -- trio is optional
+            from . import _virtual_trio as _trio  # noqa: PLC0415 -- trio is optional
         except ImportError as exc:
             raise MissingExtra("trio", "trio") from exc
         clock = _trio.new_clock()
@@ -85,7 +85,7 @@ def _clockwork() -> Any:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        from . import _trio  # noqa: PLC0415 -- it is there: this is trio
+        from . import _virtual_trio as _trio  # noqa: PLC0415 -- it is there: this is trio
 
         if _trio.is_virtual():
             return _trio

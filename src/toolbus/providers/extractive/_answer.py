@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...core.structure import Line
+from ...core.text_structure import Line
 from ._passages import Passage, Weigher
 from ._question import Question
 from ._transcript import Turn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ...core.structure import Line, Scope
+from ...core.text_structure import Line, Scope
 from ._passages import Passage
 from ._question import Question, split_identifier
 from ._transcript import Turn

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.structure import Line, Scope, read_structure
+from ...core.text_structure import Line, Scope, read_structure
 from ._question import Question, Term
 
 __all__ = ["Passage", "Weigher", "best_passages", "is_secondary"]

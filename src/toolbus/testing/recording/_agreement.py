@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...agreement import FUNCTION, agreed_by, limits_in, messages_from, messages_to_json, options_in
+from ...durability import FUNCTION, agreed_by, limits_in, messages_from, messages_to_json, options_in
 from ...messages import Message
 from ...protocols import ToolSpec
 from ...session import RequestSession

@@ -10,7 +10,7 @@ from typing import Any, cast
 import orjson
 
 from ...events import Event, ToolCallRequested, encode
-from ..harness import event_line
+from .._timeline import event_line
 from ._format import RecordedRequest
 
 __all__ = ["ReplayDifference", "compare", "difference_at"]

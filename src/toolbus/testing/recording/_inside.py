@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ...core.state import TurnState
-from ...sending import Sending
-from ...session import RequestSession
+from ...core.turn import TurnState
+from ...session import RequestSession, Sending
 
 __all__ = ["send_by", "state_of"]
 

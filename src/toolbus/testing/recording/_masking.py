@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ...core.redaction import MASK, is_secret_name, masked
+from ...secrets import MASK, is_secret_name, masked
 
 __all__ = ["Mask", "hide"]
 

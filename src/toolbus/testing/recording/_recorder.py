@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import orjson
 
+from ..._logs import logger
 from ...bus import EventBus
-from ...core.redaction import masked
 from ...errors import ConfigurationError
 from ...events import (
     Event,
@@ -32,10 +32,9 @@ from ...events import (
     ToolArgumentsDelta,
     encode,
 )
-from ...logs import logger
-from ...protocols import Journal
+from ...secrets import masked
 from ...session import RequestSession
-from ...storage import FactReader
+from ...storage import FactReader, Journal
 from ._agreement import agreement_of, specs_of, tools_now
 from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
 from ._masking import Mask, hide

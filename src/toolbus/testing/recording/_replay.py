@@ -12,14 +12,14 @@ from typing import Any, cast
 
 from ...core.compression import Compression
 from ...core.limits import Limits
+from ...durability import FUNCTION, limits_in, options_in
 from ...errors import ToolbusError
 from ...events import Event, MessageAppended, ModelRetrying, RequestFailed, RequestStarted
-from ...inputs import Instructions, ToolsLike
 from ...messages import Message, UserMessage
-from ...outcome import RequestResult
 from ...protocols import ModelRequest
-from ...session import RequestSession
-from ._agreement import FUNCTION, history_in, limits_in, options_in
+from ...request_result import RequestResult
+from ...session import Instructions, RequestSession, ToolsLike
+from ._agreement import history_in
 from ._format import RecordedRequest, Recording, RecordingError, read_lines
 from ._inside import send_by, state_of
 from ._stage import RecordedModel, RecordedSending, RecordedTools, ReplayBus, Stage

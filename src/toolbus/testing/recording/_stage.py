@@ -15,12 +15,11 @@ from typing import Any, NoReturn, cast
 
 import anyio
 
-from ...bus import EventBus
+from ...bus import EventBus, Mailbox
 from ...clock import SessionClock
 from ...core.history import Shape
 from ...core.message_list import Messages
-from ...core.state import CallStatus, Phase, TurnState
-from ...core.steps import HistoryShaped
+from ...core.turn import CallStatus, HistoryShaped, Phase, TurnState
 from ...errors import ProviderError, ProviderTimeout, ToolbusError
 from ...events import (
     ApprovalDecided,
@@ -40,10 +39,9 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...mailbox import Mailbox
 from ...messages import AssistantMessage, SystemMessage, Usage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, RequestView, ToolSpec
-from ...sending import Sending
+from ...session import Sending
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
 from ._stand_ins import Facts, Guard, raised_as, summary_in

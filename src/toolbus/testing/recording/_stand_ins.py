@@ -16,6 +16,7 @@ import orjson
 from ...core.arguments import parse_arguments
 from ...core.output import OutputType
 from ...core.prices import Price, cost_of
+from ...durability import FUNCTION
 from ...errors import Denied, InvalidArguments, ToolbusError
 from ...events import (
     ApprovalDecided,
@@ -31,7 +32,7 @@ from ...interceptors import Interceptor
 from ...messages import AssistantMessage, Usage, UserMessage
 from ...protocols import Summary, ToolSpec
 from ...tools import ToolContext
-from ._agreement import FUNCTION, spec_from
+from ._agreement import spec_from
 from ._format import RecordedRequest
 
 __all__ = ["Facts", "Guard", "RecordedOutput", "raised_as", "summary_in"]

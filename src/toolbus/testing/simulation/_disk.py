@@ -16,15 +16,7 @@ import orjson
 from ...errors import LeaseLost, StoreError, StoreUnavailable
 from ...events import Event, TerminalEvent, decode, encode
 from ...messages import Message
-from ...storage import (
-    ConversationRecord,
-    Entry,
-    JournalStore,
-    Pruned,
-    RequestRecord,
-    StoredFact,
-    StoreStatistics,
-)
+from ...storage import ConversationRecord, Entry, JournalStore, Pruned, RequestRecord, StoredFact, StoreStatistics
 from ...stores.memory import MemoryStore
 
 if TYPE_CHECKING:

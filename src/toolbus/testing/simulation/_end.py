@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ...core.reducer import apply
-from ...core.state import TurnState
+from ...core.turn import TurnState, apply
 from ...errors import ProtocolViolation
 from ...events import (
     ApprovalDecided,
@@ -24,7 +23,7 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import AssistantMessage, ToolMessage
-from ...outcome import RequestResult
+from ...request_result import RequestResult
 from ._accounts import Request
 from ._disk import Disk
 from ._findings import Broken

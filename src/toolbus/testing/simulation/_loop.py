@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from .._loop import VirtualTimeLoop
+from .._virtual_loop import VirtualTimeLoop
 from ._tools import PROCESS
 
 __all__ = ["PausingLoop", "SteadyLoop", "steady_scopes"]

@@ -11,7 +11,7 @@ import anyio
 from ...bus import EventBus
 from ...errors import ConversationBusy, NotRunning, Overloaded, StoreError
 from ...events import Event, ToolCallCompleted, ToolCallFailed
-from ...outcome import RequestResult
+from ...request_result import RequestResult
 from ...runtime import Runtime
 from ...session import RequestSession
 from ...storage import RequestRecord

@@ -14,7 +14,7 @@ import anyio
 from ...clock import wall_time_from
 from ...events import Event
 from ...events._base import ids_from
-from .._loop import VirtualDeadlock
+from .._virtual_loop import VirtualDeadlock
 from ._end import look_at_the_disk, look_at_the_process, look_at_the_results
 from ._findings import Broken, SeedReport, SimulationFailed
 from ._loop import PausingLoop, SteadyLoop, steady_scopes

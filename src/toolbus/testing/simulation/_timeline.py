@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...events import Event
-from ..harness import event_line
+from .._timeline import event_line
 
 __all__ = ["timeline"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ...errors import ToolbusError, ToolError, ToolRetry
-from ...results import ToolResult
+from ...tool_results import ToolResult
 from ...tools import Tool, ToolContext, tool
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from ...events import (
     ToolCallStarted,
 )
 from ...messages import AssistantMessage, Message, ToolMessage
-from ...results import failure_content
+from ...tool_results import failure_content
 from ._accounts import Call, Durable, Request
 from ._findings import Broken
 

@@ -13,16 +13,7 @@ from ._dialect import Dialect
 from ._ollama import OllamaDialect
 from ._openai import OpenAIDialect
 from ._responses import ResponsesDialect
-from ._script import (
-    RecordedRequest,
-    WireBreak,
-    WireFault,
-    WirePage,
-    WireRequest,
-    WireScript,
-    WireStep,
-    reply_of,
-)
+from ._script import RecordedRequest, WireBreak, WireFault, WirePage, WireRequest, WireScript, WireStep, reply_of
 from ._server import Answer, Ending, LoopbackServer
 
 __all__ = ["DIALECTS", "WireServer", "dialect_of"]

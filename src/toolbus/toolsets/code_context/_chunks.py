@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...core.structure import read_structure
+from ...core.text_structure import read_structure
 
 __all__ = ["Chunk", "chunk_text", "is_source"]
 

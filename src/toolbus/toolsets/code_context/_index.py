@@ -24,9 +24,9 @@ import anyio.from_thread
 import anyio.to_thread
 
 from ...errors import ConfigurationError, MissingExtra, ToolError
-from ..workspace._budget import Budget
-from ..workspace._patterns import compile_glob, fixed_directory
-from ..workspace._tree import FileEntry, Tree
+from .._files.budget import Budget
+from .._files.patterns import compile_glob, fixed_directory
+from .._files.tree import FileEntry, Tree
 from ._chunks import Chunk, chunk_text, is_source
 from ._embedding import Embedder, check_installed, load_embedder
 from ._ranking import CANDIDATES, Ranked, lexical, reranked

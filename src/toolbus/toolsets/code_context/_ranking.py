@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from ..workspace._scan import is_secondary
+from .._files.scan import is_secondary
 from ._embedding import Embedder
 from ._storage import Row, Storage
 from ._words import split_identifiers

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 
-from ...core.retry import backoff_seconds
+from ...core.backoff import backoff_seconds
 from ...errors import ToolError
 from ...failures import Failure, ReportedFailure, leaves_of
-from ...results import clean
+from ...tool_results import clean
 from ...tools import ToolContext
 from ._servers import McpServer
 from ._transport import LastWords, client_for

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 from pydantic import Secret, SecretStr
 
-from ...core.redaction import MASK
-from ...core.secrets import Marks, TextMask, find_marks, replaced
 from ...errors import ConfigurationError, InvalidArguments, ToolError
 from ...events import Artifact
 from ...failures import Failure, ReportedFailure
-from ...json_schema import JsonSchema
-from ...json_shape import TooCostly
 from ...messages import ImagePart
-from ...results import ToolResult, clean
+from ...schemas import JsonSchema, TooCostly
+from ...secrets import MASK, Marks, TextMask, find_marks, replaced
+from ...tool_results import ToolResult, clean
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, Tool

@@ -15,7 +15,7 @@ import orjson
 
 from ...errors import ConfigurationError
 from ...protocols import ApprovalRule, ToolKind
-from ...tool_checks import Summarize, ToolOptions, check_options
+from ...tools import Summarize, ToolOptions, check_options
 
 __all__ = ["McpServer", "McpToolOptions", "environment_of", "servers_from"]
 

@@ -20,7 +20,7 @@ import anyio.lowlevel
 
 from ...errors import MissingExtra
 from ...network import check_allowed
-from ._mending import mended
+from ._repair import mended
 from ._servers import McpServer, environment_of
 
 if TYPE_CHECKING:

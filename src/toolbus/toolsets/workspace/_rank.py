@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...errors import ToolError
-from ...results import ToolResult
-from ._scan import Scan, blocks, cut_line, is_secondary
+from ...tool_results import ToolResult
+from .._files.scan import Scan, blocks, cut_line, is_secondary
 
 __all__ = ["search_words", "split_words"]
 

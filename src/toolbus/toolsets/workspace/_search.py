@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ...errors import ToolError
-from ...results import ToolResult
-from ._regex import Pattern
-from ._scan import Block, Scan, blocks, cut_line, is_secondary
+from ...tool_results import ToolResult
+from .._files.regex import Pattern
+from .._files.scan import Block, Scan, blocks, cut_line, is_secondary
 
 __all__ = ["Hit", "checked_query", "regex_finder", "search_lines", "text_finder"]
 

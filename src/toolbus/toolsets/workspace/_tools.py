@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ...errors import ConfigurationError, ToolError
-from ...results import ToolResult
+from ...tool_results import ToolResult
 from ...tools import Tool
-from ._budget import Budget
-from ._patterns import compile_glob, fixed_directory
+from .._files.budget import Budget
+from .._files.patterns import compile_glob, fixed_directory
+from .._files.scan import Bounds, Scan, cut_line
+from .._files.tree import Tree, as_utf8
 from ._rank import search_words
-from ._scan import Bounds, Scan, cut_line
 from ._search import checked_query, regex_finder, search_lines, text_finder
-from ._tree import Tree, as_utf8
 
 __all__ = ["workspace_tools"]
 

@@ -1,0 +1,190 @@
+"""A bounded buffer of events for one slow reader: what it drops, merges and announces. Synchronous and pure.
+
+Facts are kept and signals go first. What was dropped leaves a gap in its place, which the reader gets as one
+`SubscriberLagged`; neighbouring gaps are one. So taken + merged + dropped = offered, at any time, counting what is
+still inside as not taken yet. Every operation costs the same, however full the buffer is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Literal, TypeAlias, get_args
+
+from ..errors import ConfigurationError
+from ..events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
+
+__all__ = ["EventBuffer", "Overflow"]
+
+Overflow: TypeAlias = Literal["drop_oldest", "drop_newest", "coalesce", "disconnect"]
+"""What a full buffer does with a signal: drop its oldest signal or the new one, first merge neighbouring deltas of one
+message, or end the subscription."""
+
+_Delta: TypeAlias = TextDelta | ReasoningDelta | ToolArgumentsDelta
+_DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
+
+
+class _Node:
+    """One place in the list: an event, or a gap that stands for `count` events up to position `last`.
+
+    `pieces` are the texts of the deltas that were merged into the event, joined when it is read: a join at each merge
+    would cost the square of the message's length.
+    """
+
+    __slots__ = ("after", "before", "count", "event", "last", "pieces", "position")
+
+    def __init__(self, position: int, event: Event | None) -> None:
+        self.position = position
+        self.last = position
+        self.count = 1
+        self.event = event
+        self.pieces: list[str] | None = None
+        self.before: _Node
+        self.after: _Node
+
+
+class EventBuffer:
+    """Up to `capacity` events in order, and the gaps between them. Not thread-safe.
+
+    A capacity below 1, or a policy that does not exist, raises `ConfigurationError`. `offer` puts an event in and tells
+    whether the buffer still stands; once it does not, `failed_at` is the position of the event that had no place, and
+    the reader gets what is inside and no more.
+    """
+
+    __slots__ = (
+        "_head",
+        "_signals",
+        "capacity",
+        "dropped",
+        "failed_at",
+        "length",
+        "merged",
+        "offered",
+        "peak",
+        "policy",
+        "position",
+        "taken",
+    )
+
+    def __init__(self, capacity: int, policy: Overflow) -> None:
+        if capacity < 1:
+            raise ConfigurationError(f"capacity is {capacity}; a subscription needs at least one place")
+        if policy not in get_args(Overflow):
+            raise ConfigurationError(f"overflow is {policy!r}; it is {', '.join(get_args(Overflow))}")
+        self.capacity = capacity
+        self.policy = policy
+        self.length = 0
+        self.peak = 0
+        self.offered = 0
+        self.taken = 0
+        self.merged = 0
+        self.dropped = 0
+        self.position = 0
+        self.failed_at: int | None = None
+        head = _Node(0, None)  # the ring's fixed point: after it the oldest, before it the newest
+        self._head = head.before = head.after = head
+        self._signals: deque[_Node] = deque()  # nodes that may be dropped, oldest first
+
+    def offer(self, position: int, event: Event) -> bool:
+        """Put `event` in, making room by the policy. False when there was none to make: the buffer is over."""
+        if self.failed_at is not None:
+            return False
+        self.offered += 1
+        if self.policy == "coalesce" and self._merge(position, event):
+            return True
+        if self.length >= self.capacity and not self._make_room(position, event):
+            return self.failed_at is None
+        node = self._append(_Node(position, event))
+        if not event.is_fact:
+            self._signals.append(node)
+        self.length = length = self.length + 1
+        if length > self.peak:  # noqa: PLR1730 -- a call of max() costs as much as the rest of these lines
+            self.peak = length
+        return True
+
+    def take(self) -> Event | None:
+        """The oldest event or gap, or None when there is nothing. `position` is then its (last) bus position."""
+        node = self._head.after
+        if node is self._head:
+            return None
+        self._unlink(node)
+        self.position = node.last
+        if node.event is None:
+            return SubscriberLagged(first_position=node.position, last_position=node.last, count=node.count)
+        if not node.event.is_fact:
+            self._signals.popleft()
+        self.length -= 1
+        self.taken += 1
+        return node.event if node.pieces is None else _joined(node.event, node.pieces)
+
+    def _make_room(self, position: int, event: Event) -> bool:
+        """True when there is a place now; False when `event` itself was dropped, or the buffer failed."""
+        if self.policy == "disconnect" or (event.is_fact and not self._signals):
+            self.offered -= 1
+            self.failed_at = position
+            return False
+        if not event.is_fact and (self.policy == "drop_newest" or not self._signals):
+            self.dropped += 1
+            self._make_gap(self._append(_Node(position, None)))
+            return False
+        victim = self._signals.pop() if self.policy == "drop_newest" else self._signals.popleft()
+        victim.event = victim.pieces = None
+        self.length -= 1
+        self.dropped += victim.count
+        self.merged -= victim.count - 1  # what was merged into it is gone as well
+        self._make_gap(victim)
+        return True
+
+    def _make_gap(self, gap: _Node) -> None:
+        """Join `gap` with the gaps beside it."""
+        before, after = gap.before, gap.after
+        if before is not self._head and before.event is None:
+            gap.position = before.position
+            gap.count += before.count
+            self._unlink(before)
+        if after is not self._head and after.event is None:
+            gap.last = after.last
+            gap.count += after.count
+            self._unlink(after)
+
+    def _merge(self, position: int, event: Event) -> bool:
+        """Merge a delta into the newest event, if that is a delta of the same message and kind."""
+        node = self._head.before
+        if not (isinstance(event, _DELTAS) and isinstance(node.event, _DELTAS) and _continues(node.event, event)):
+            return False
+        if node.pieces is None:
+            node.pieces = [node.event.text]
+        node.pieces.append(event.text)
+        node.last = position
+        node.count += 1
+        self.merged += 1
+        return True
+
+    def _append(self, node: _Node) -> _Node:
+        head = self._head
+        newest = head.before
+        node.before = newest
+        node.after = head
+        newest.after = head.before = node
+        return node
+
+    def _unlink(self, node: _Node) -> None:
+        node.before.after = node.after
+        node.after.before = node.before
+
+
+def _continues(before: _Delta, event: _Delta) -> bool:
+    """Whether `event` is the next piece of the same text: of that request, message, kind and, for arguments, call."""
+    if type(event) is not type(before) or (event.request_id, event.message_id) != (
+        before.request_id,
+        before.message_id,
+    ):
+        return False
+    if isinstance(event, ToolArgumentsDelta) and isinstance(before, ToolArgumentsDelta):
+        return event.index == before.index and event.name in {before.name, ""}
+    return True
+
+
+def _joined(event: Event, pieces: list[str]) -> Event:
+    assert isinstance(event, _DELTAS)
+    return replace(event, text="".join(pieces))

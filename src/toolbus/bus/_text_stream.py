@@ -1,0 +1,71 @@
+"""A request's text as an async iterator of pieces, made from its events. Knows subscriptions and no session."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..events import ModelResponded, ModelRetrying, RequestCompleted, TextDelta
+from ..messages import AssistantMessage
+from ._subscriptions import Subscription
+
+__all__ = ["TextStream"]
+
+
+class TextStream:
+    """The pieces of text of one request, in order. Made by `RequestSession.text`.
+
+    Cancelling a wait for the next piece loses nothing: the iteration can go on. `aclose` (also by
+    `contextlib.aclosing`) lets the subscription go; it goes by itself when the request ends. For one reader.
+
+    An answer that no reply's text was (of `task_complete`) comes whole, at the end. The text of a request that was
+    stopped ends with `[Unable to complete task: reason]`.
+    """
+
+    __slots__ = ("_final_only", "_given", "_held", "_last", "_ready", "_streamed", "_subscription")
+
+    def __init__(self, subscription: Subscription, *, final_only: bool) -> None:
+        self._subscription = subscription
+        self._final_only = final_only
+        self._held: list[str] = []  # pieces of a round of which it is not known yet whether it is the last
+        self._ready: deque[str] = deque()
+        self._streamed = ""  # the message whose pieces came one by one
+        self._given = False  # whether the reader has got anything
+        self._last = ""  # the text of the newest reply that the reader has got
+
+    def __aiter__(self) -> TextStream:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._ready:
+            event = await anext(self._subscription)
+            if isinstance(event, TextDelta):
+                self._streamed = event.message_id
+                (self._held if self._final_only else self._ready).append(event.text)
+            elif isinstance(event, ModelRetrying):  # what came of this reply is void
+                self._held.clear()
+                self._streamed = ""
+            elif isinstance(event, ModelResponded) and isinstance(event.message, AssistantMessage):
+                self._end_message(event.message)
+            elif isinstance(event, RequestCompleted):
+                self._end(event)
+        self._given = True
+        return self._ready.popleft()
+
+    def _end(self, event: RequestCompleted) -> None:
+        if event.text and event.text != self._last:
+            self._ready.append(event.text)
+        if event.outcome == "stopped":
+            mark = f"[Unable to complete task: {event.reason}]"
+            self._ready.append(f"\n\n{mark}" if self._given or self._ready else mark)
+
+    async def aclose(self) -> None:
+        """Stop listening. Idempotent."""
+        self._subscription.close()
+
+    def _end_message(self, message: AssistantMessage) -> None:
+        if message.text and message.message_id != self._streamed:  # of a provider that does not stream
+            self._held.append(message.text)
+        if not self._final_only or not message.tool_calls:
+            self._ready.extend(self._held)
+            self._last = message.text or self._last
+        self._held.clear()

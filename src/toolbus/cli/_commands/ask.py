@@ -1,0 +1,109 @@
+"""`toolbus ask`: one question, one answer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import orjson
+
+from ...errors import ConfigurationError
+from ...events import Event, encode
+from ...request_result import RequestResult
+from .._requests import opened, status_of, tell_ending
+from .._terminal.progress import Narrator
+from .._terminal.screen import Screen, is_terminal
+from .._terminal.text import escape_json
+
+__all__ = ["as_json", "ask", "read_question"]
+
+
+def ask(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
+    """Ask, show, and return the exit status. Raises `ConfigurationError` before anything was asked."""
+    _tell_question_from_id(options)
+    question = read_question(options.question, sys.stdin)
+    as_data: bool = options.json or options.events
+    on_top = options.events and is_terminal(sys.stdout)  # there, the events tell what is being done
+    narrator = Narrator(screen, show_text=not as_data, show_calls=not (options.quiet or on_top))
+    show = _both(narrator, _writer(screen)) if options.events else narrator
+    tick = narrator.tick if screen.live else None
+    with opened(options, screen, show, tick) as open_:
+        result = open_.host.ask(question, open_.conversation_id)
+    if options.json:
+        screen.data(as_json(result))
+    tell_ending(result, screen, verbose=options.verbose, debug=debug, kept=open_.kept)
+    return status_of(result, open_.host.signal)
+
+
+def _tell_question_from_id(options: argparse.Namespace) -> None:
+    """In `toolbus ask --continue "And where?"` the text is the question: an id has no spaces."""
+    if options.question is None and options.continue_ and " " in options.continue_.strip():
+        options.question, options.continue_ = options.continue_, ""
+
+
+def read_question(given: str | None, stdin: TextIO | None) -> str:
+    """The question, from the command line or from `stdin`. Raises `ConfigurationError` when there is none."""
+    if given is None or given == "-":
+        if stdin is None or (given is None and is_terminal(stdin)):
+            raise ConfigurationError('there is no question: toolbus ask "QUESTION" (see toolbus ask --help)')
+        try:
+            given = _read(stdin)
+        except OSError as exc:
+            raise ConfigurationError(f"the question cannot be read from stdin: {exc.strerror or exc}") from exc
+    question = given.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
+    if not question:
+        raise ConfigurationError('the question is empty: toolbus ask "QUESTION" (see toolbus ask --help)')
+    return question
+
+
+def _read(stdin: TextIO) -> str:
+    raw = getattr(stdin, "buffer", None)
+    return stdin.read() if raw is None else raw.read().decode("utf-8", "replace")
+
+
+def _writer(screen: Screen) -> Callable[[Event], None]:
+    def write(event: Event) -> None:
+        screen.data(escape_json(encode(event, default=str).decode()))
+
+    return write
+
+
+def _both(first: Callable[[Event], None], second: Callable[[Event], None]) -> Callable[[Event], None]:
+    def show(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return show
+
+
+def as_json(result: RequestResult[Any]) -> str:
+    """The result as one line of JSON. Its fields stand in docs/reference/cli.md."""
+    fields = {
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "error": str(result.error) if result.error is not None else None,
+        "text": result.text,
+        "tool_calls": [
+            {
+                "call_id": call.call_id,
+                "name": call.name,
+                "arguments": call.arguments,
+                "round": call.round,
+                "ok": call.ok,
+                "reason": call.reason,
+                "error": call.error,
+                "duration_seconds": call.duration_seconds,
+            }
+            for call in result.tool_calls
+        ],
+        "artifacts": result.artifacts,
+        "affected": result.affected,
+        "usage": result.usage,
+        "rounds": result.rounds,
+        "request_id": result.request_id,
+        "conversation_id": result.conversation_id,
+        "duration_seconds": result.duration_seconds,
+    }
+    return escape_json(orjson.dumps(fields, default=str).decode())

@@ -1,0 +1,70 @@
+"""`toolbus events` and `toolbus tools`: what there is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, cast
+
+import orjson
+
+from ...core.plain_text import clean
+from ...events import EVENT_TYPES, json_schema
+from .._load import load_tools
+from .._mcp import tools_with
+from .._terminal.screen import Screen
+from .._terminal.text import escape_json
+
+__all__ = ["list_events", "list_tools"]
+
+
+def list_events(options: argparse.Namespace, screen: Screen) -> int:
+    """Print the types of events, or the JSON schema of their union."""
+    if options.json_schema:
+        screen.data(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2).decode())
+        return 0
+    names = [kind.__dataclass_fields__["type"].default for kind in EVENT_TYPES]
+    width = max(map(len, names))
+    for name, kind in zip(names, EVENT_TYPES, strict=True):
+        told = (kind.__doc__ or "").strip().partition("\n")[0]
+        screen.data(f"{name:<{width}}  {'fact' if kind.is_fact else 'signal':<6}  {told}")
+    return 0
+
+
+def list_tools(options: argparse.Namespace, screen: Screen) -> int:
+    """Print the tools with their parameters. Raises `ConfigurationError`."""
+    tools, all_there = tools_with(options.mcp, load_tools(options.dir, options.tools), screen)
+    if options.json:
+        listed = [
+            {"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in tools
+        ]
+        screen.data(escape_json(orjson.dumps(listed, option=orjson.OPT_INDENT_2, default=str).decode()))
+        return 0 if all_there else 1
+    for each in tools:
+        if screen.said:
+            screen.say("\n")
+        screen.data(each.name)
+        for line in clean(each.description).splitlines():
+            screen.data(f"  {line}".rstrip())
+        required = each.parameters.get("required", ())
+        for name, schema in each.parameters.get("properties", {}).items():
+            screen.data(clean(f"    {_parameter(name, schema, required=name in required)}"))
+    return 0 if all_there else 1
+
+
+def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
+    """One parameter on a line: `query (string, required): what to look for`."""
+    notes = [" | ".join(_kind(each) for each in schema.get("anyOf", (schema,)))]
+    if required:
+        notes.append("required")
+    elif "default" in schema:
+        notes.append(f"default {orjson.dumps(schema['default']).decode()}")
+    told = str(schema.get("description", ""))
+    return f"{name} ({', '.join(notes)})" + (f": {told}" if told else "")
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return " | ".join(orjson.dumps(each).decode() for each in schema["enum"])
+    kinds = schema.get("type") or str(schema.get("$ref", "any")).rpartition("/")[2]
+    return " | ".join(cast("list[str]", kinds)) if isinstance(kinds, list) else str(kinds)

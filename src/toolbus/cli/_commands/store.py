@@ -1,0 +1,305 @@
+"""`toolbus store`: what is kept, as tables; and its upkeep."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from ...core.plain_text import clean, one_line
+from ...errors import ConfigurationError, StoreError
+from ...storage import ConversationRecord, RequestRecord
+from ...stores._sql.find import FoundRequest
+from ...stores.archive import Moved, export_to, import_from, verify
+from .._open_store import KeptStore, closing, existing, run, whose
+from .._store_place import Place, place_of
+from .._terminal.screen import Screen
+from .._terminal.text import cells, cut, escape_json
+from .._terminal.timeline import message_lines, timeline
+
+__all__ = ["look_into_store"]
+
+FAILED = 1
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+_LONGEST_LINE = 10_000
+
+_Command = Callable[[KeptStore, argparse.Namespace, Screen], Awaitable[int]]
+
+
+def look_into_store(options: argparse.Namespace, screen: Screen) -> int:
+    """Do what `toolbus store COMMAND` asks for; the exit status. Raises `ConfigurationError`, `StoreError`."""
+    name: str | None = options.store_command
+    if name is None:
+        raise ConfigurationError(f"name a command: store {', '.join(_COMMANDS)} (see toolbus store --help)")
+    before = _moment(options.before) if name == "prune" else 0.0
+    found = _made(options) if name == "import" else existing(options)
+    if found is None:
+        return _nothing(options, screen)
+    store, _place = found
+    options.before_at = before
+    return run(_done, store, _COMMANDS[name], options, screen)
+
+
+async def _done(store: KeptStore, command: _Command, options: argparse.Namespace, screen: Screen) -> int:
+    async with closing(store):
+        try:
+            await store.open()
+        except OSError as exc:  # of a path that no file can have, say
+            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
+        return await command(store, options, screen)
+
+
+def _made(options: argparse.Namespace) -> tuple[KeptStore, Place]:
+    """The store to import into, which may be a new one."""
+    place = place_of(options, os.environ)
+    if place is None or place.path is None:
+        raise ConfigurationError("there is no place to import into; --store PATH names one")
+    if not place.asked_by:
+        try:
+            place.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise StoreError(f"{place.path.parent} cannot be made: {exc.strerror or exc}") from exc
+    return KeptStore(place.path), place
+
+
+def _nothing(options: argparse.Namespace, screen: Screen) -> int:
+    """The default store was never made."""
+    if options.store_command == "show":
+        raise ConfigurationError(f"there is no conversation or request {options.id!r}: nothing is kept yet")
+    if getattr(options, "json", False):
+        screen.data("[]" if options.store_command == "list" else "{}")
+    else:
+        screen.data("Nothing is kept yet: toolbus ask and toolbus chat do.")
+    return 0
+
+
+# ----------------------------------------------------------------------------------------------- looking
+
+
+async def _stats(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+    found = await store.statistics()
+    size = sum(_size_of(f"{store.path}{ending}") for ending in ("", "-wal", "-shm"))
+    if options.json:
+        counts = dataclasses.asdict(found)
+        kept = {name: counts[name] for name in ("requests", "unfinished", "facts", "conversations", "messages")}
+        _print_json({"path": str(store.path), "file_bytes": size, **kept, "size_bytes": found.size_bytes}, screen)
+        return 0
+    rows = [
+        ("store", str(store.path)),
+        ("conversations", f"{found.conversations:,}, with {_count(found.messages, 'message')}"),
+        ("requests", f"{found.requests:,}, of which {found.unfinished:,} unfinished; {_count(found.facts, 'fact')}"),
+        ("size", f"{_size(found.size_bytes)}; the file takes {_size(size)}"),
+    ]
+    _table(rows, screen)
+    return 0
+
+
+async def _list(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+    found = await store.conversations(search=options.search, limit=options.limit)
+    if options.json:
+        _print_json([dataclasses.asdict(each) for each in found], screen)
+    elif not found:
+        screen.data("There is no such conversation." if options.search else "There is no conversation yet.")
+    else:
+        _table([_row(each) for each in found], screen)
+    return 0
+
+
+def _row(each: ConversationRecord) -> Sequence[str]:
+    return each.conversation_id, _when(each.changed_at), _count(each.messages, "message"), one_line(each.title)
+
+
+async def _show(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+    conversation = await store.conversation(options.id)
+    if conversation is not None:
+        return await _show_conversation(store, conversation, options, screen)
+    request = await store.request_named(options.id)
+    if request is None:
+        raise ConfigurationError(f"there is no conversation or request {options.id!r}; toolbus store list shows those")
+    return await _show_request(store, request, options, screen)
+
+
+async def _show_conversation(
+    store: KeptStore, record: ConversationRecord, options: argparse.Namespace, screen: Screen
+) -> int:
+    messages = await store.history(record.conversation_id)
+    requests = await store.requests(conversation_id=record.conversation_id)
+    if options.json:
+        known = [{**_fields(each.record), "prompt": each.prompt} for each in reversed(requests)]
+        _print_json({**dataclasses.asdict(record), "requests": known, "messages": messages}, screen)
+        return 0
+    _table([_row(record)], screen)
+    screen.data("")
+    for line in message_lines(messages, screen.columns, whole=options.whole):
+        screen.data(clean(line))
+    if requests:
+        screen.data("\nrequests")
+        _table([_request_row(each) for each in reversed(requests)], screen, indent="  ")
+    return 0
+
+
+def _request_row(found: FoundRequest) -> Sequence[str]:
+    record = found.record
+    return record.request_id, _when(record.begun_at), _state(record), one_line(found.prompt)
+
+
+def _state(record: RequestRecord) -> str:
+    if record.ending is not None:
+        return record.ending
+    return "runs" if whose(record) in ("running", "elsewhere") else "unfinished"
+
+
+async def _show_request(store: KeptStore, record: RequestRecord, options: argparse.Namespace, screen: Screen) -> int:
+    found = await store.salvage(record.request_id)
+    facts = [each.fact for each in found.facts]
+    if options.json:
+        _print_json({**_fields(record), "facts": facts}, screen)
+    else:
+        took = f"{_count(record.facts, 'fact')}, {_size(record.size_bytes)}"
+        _table([(record.request_id, _when(record.begun_at), _state(record), took)], screen)
+        screen.data(f"conversation {clean(record.conversation_id)}\n")
+        for line in timeline(facts, _LONGEST_LINE if options.whole else screen.columns):
+            screen.data(clean(line))
+    if found.damage is not None:
+        raise found.damage
+    return 0
+
+
+def _fields(record: RequestRecord) -> Mapping[str, Any]:
+    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+
+
+# ------------------------------------------------------------------------------------------------ upkeep
+
+
+async def _prune(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+    before, also = options.before_at, options.conversations
+    if options.dry_run:
+        found = await store.prunable(before=before, conversations=also)
+    else:
+        found = await store.prune(before=before, conversations=also)
+    if options.json:
+        told = {"before": before, "is_dry_run": options.dry_run, **dataclasses.asdict(found)}
+        _print_json(told, screen)
+        return 0
+    what = _count(found.requests, "request")
+    if also:
+        what += f" and {_count(found.conversations, 'conversation')}"
+    verb = "would be deleted" if options.dry_run else "deleted"
+    kept = "" if also else "; what was said stays (--conversations deletes that too)"
+    screen.data(f"{what} from before {_when(before)} {verb}, {_size(found.size_bytes)}{kept}")
+    return 0
+
+
+def _moment(given: str) -> float:
+    """The moment that `--before` means, an age or a date, in seconds since the epoch. Raises `ConfigurationError`."""
+    age = _AGE.fullmatch(given.strip().lower())
+    try:
+        if age is None:
+            moment = datetime.fromisoformat(given.strip()).timestamp()
+        else:
+            moment = time.time() - float(age[1]) * _SECONDS[age[2]]
+        _when(moment)  # raises for one before the first year, which cannot be told
+    except (ValueError, OverflowError, OSError):
+        moment = math.nan
+    if math.isnan(moment):
+        raise ConfigurationError(
+            f"--before {given}: give an age, such as 30d, 12h or 2w, or a date, such as 2026-01-31"
+        )
+    return moment
+
+
+async def _verify(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+    found = await verify(store)
+    problems = [one_line(str(each)) for each in found.problems]
+    if options.json:
+        counts = {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+        _print_json({**counts, "problems": problems}, screen)
+    else:
+        for problem in problems:
+            screen.data(clean(problem))
+        ending = f"{_count(len(problems), 'problem')}" if problems else "all is as it was written"
+        screen.data(f"{_told(found)}: {ending}")
+    return FAILED if problems else 0
+
+
+async def _export(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+    done = await export_to(store, options.to)
+    for problem in done.problems:
+        screen.tell(clean(f"toolbus: left out: {one_line(str(problem))}"))
+    screen.data(clean(f"{_told(done)} written to {options.to}"))
+    return FAILED if done.problems else 0
+
+
+async def _import(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+    done = await import_from(store, options.file)
+    screen.data(clean(f"{_told(done)} read into {store.path}"))
+    return 0
+
+
+def _told(done: Any) -> str:
+    counts: Moved = done
+    requests = f"{_count(counts.requests, 'request')} with {_count(counts.facts, 'fact')}"
+    return f"{requests}, {_count(counts.conversations, 'conversation')} with {_count(counts.messages, 'message')}"
+
+
+_COMMANDS: Mapping[str, _Command] = {
+    "stats": _stats,
+    "list": _list,
+    "show": _show,
+    "prune": _prune,
+    "verify": _verify,
+    "export": _export,
+    "import": _import,
+}
+
+
+# ------------------------------------------------------------------------------------------------- lines
+
+
+def _table(rows: Sequence[Sequence[str]], screen: Screen, *, indent: str = "") -> None:
+    """Columns as wide as they have to be; the last one is cut where a terminal ends."""
+    cleaned = [[one_line(clean(each)) for each in row] for row in rows]
+    widths = [max(map(cells, column)) for column in zip(*cleaned, strict=True)][:-1]
+    for row in cleaned:
+        head = "  ".join(each + " " * (width - cells(each)) for each, width in zip(row, widths, strict=False))
+        room = screen.columns - cells(head) - len(indent) - 2
+        screen.data(f"{indent}{head}  {cut(row[-1], max(room, 10), screen.ellipsis)}")
+
+
+def _when(moment: float) -> str:
+    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 -- people read their own time
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _size(number: float) -> str:
+    for unit in _UNITS[:-1]:
+        if number < 1_024:
+            return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
+        number /= 1_024
+    return f"{number:,.1f} {_UNITS[-1]}"
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except OSError:
+        return 0
+
+
+def _print_json(value: Any, screen: Screen) -> None:
+    screen.data(escape_json(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()))

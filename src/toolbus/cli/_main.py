@@ -1,0 +1,120 @@
+"""From the command line to a command and an exit status. Here every error becomes one line on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ..core.plain_text import one_line
+from ._arguments import parse
+from ._terminal.screen import Screen, open_screen
+
+__all__ = ["not_written", "run"]
+
+FAILED = 1
+USAGE = 2
+
+
+def run(arguments: list[str]) -> int:
+    """Do what `arguments` ask for; the exit status. Raises `KeyboardInterrupt` alone."""
+    try:
+        options = parse(arguments)
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else USAGE
+    except OSError as exc:  # help that cannot be written
+        return not_written(exc)
+    if options.version:
+        from . import main  # noqa: PLC0415 -- the package imports this module
+
+        return main(["--version"])
+    if options.command is None:
+        named = "ask, chat, resume, store, tools, events, replay or simulate"
+        print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
+        return USAGE
+    screen = open_screen(sys.stdout, sys.stderr, os.environ)
+    return _ended(_guarded(options, screen), screen)
+
+
+def _guarded(options: argparse.Namespace, screen: Screen) -> int:
+    debug: bool = getattr(options, "debug", False) or os.environ.get("TOOLBUS_DEBUG", "") not in {"", "0"}
+    from ..errors import ConfigurationError, ToolbusError  # noqa: PLC0415 -- help must not wait for the library
+
+    try:
+        return _command(options, screen, debug=debug)
+    except ConfigurationError as exc:
+        return _told(exc, screen, USAGE, debug=debug)
+    except ToolbusError as exc:
+        return _told(exc, screen, FAILED, debug=debug)
+    except Exception as exc:  # a bug: say so, without scaring
+        if not debug:
+            screen.tell(
+                f"toolbus: internal error: {type(exc).__name__}: {one_line(str(exc))}; "
+                "--debug shows where, and a report is welcome"
+            )
+        return _told(exc, screen, FAILED, debug=debug, say=debug)
+
+
+def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
+    if options.command == "ask":
+        from ._commands.ask import ask  # noqa: PLC0415
+
+        return ask(options, screen, debug=debug)
+    if options.command == "chat":
+        from ._commands.chat import chat  # noqa: PLC0415
+
+        return chat(options, screen, debug=debug)
+    if options.command == "resume":
+        from ._commands.resume import resume  # noqa: PLC0415
+
+        return resume(options, screen, debug=debug)
+    if options.command == "store":
+        from ._commands.store import look_into_store  # noqa: PLC0415
+
+        return look_into_store(options, screen)
+    if options.command == "replay":
+        from ._recordings import replay_files  # noqa: PLC0415
+
+        return replay_files(options, screen)
+    if options.command == "simulate":
+        from ._commands.simulate import run_simulation  # noqa: PLC0415
+
+        return run_simulation(options, screen)
+    from ._commands.listing import list_events, list_tools  # noqa: PLC0415
+
+    return list_events(options, screen) if options.command == "events" else list_tools(options, screen)
+
+
+def _told(exc: Exception, screen: Screen, status: int, *, debug: bool, say: bool = True) -> int:
+    if debug:
+        import traceback  # noqa: PLC0415
+
+        screen.tell("".join(traceback.format_exception(exc)))
+    if say:
+        screen.tell(f"toolbus: {one_line(str(exc))}")
+    return status
+
+
+def _ended(status: int, screen: Screen) -> int:
+    """The status, unless stdout failed; then a pipe that was closed is passed over in silence."""
+    failure = screen.failure
+    return status if failure is None else not_written(failure)
+
+
+def not_written(failure: OSError) -> int:
+    """The status where stdout failed. Says why, but for a pipe that nobody reads any more."""
+    _forget_stdout()
+    if isinstance(failure, BrokenPipeError):
+        return 141
+    Screen(None, sys.stderr).tell(f"toolbus: the output could not be written: {failure.strerror or failure}")
+    return FAILED
+
+
+def _forget_stdout() -> None:
+    """Python flushes stdout once more when it exits, and would complain."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError, AttributeError):  # it is no file, or gone
+        pass

@@ -1,0 +1,1 @@
+"""What a person sees, and what a person types."""

@@ -1,0 +1,86 @@
+"""The screen for terminals: colours, and one line that moves while something is done. Needs rich (extra `cli`).
+
+There is one live line and no more, so that a terminal that is made narrower leaves no rubbish: when the line that was
+drawn has been wrapped since, all of its rows are wiped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import TextIO
+
+from .screen import Line, Mark, Screen
+from .text import cells
+
+__all__ = ["LiveScreen"]
+
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_ASCII_FRAMES = "|/-\\"
+_WIPE = "\r\x1b[2K"
+_UP_AND_WIPE = "\x1b[1A\x1b[2K"
+_STYLES = {
+    "work": "cyan",
+    "start": "cyan",
+    "ok": "green",
+    "failed": "red",
+    "denied": "yellow",
+    "retry": "yellow",
+    "ask": "yellow",
+    "name": "bold",
+    "detail": "dim",
+    "tail": "dim",
+}
+
+
+class LiveScreen(Screen):
+    """A `Screen` with `busy`. Raises `ImportError` without rich."""
+
+    live = True
+
+    def __init__(self, out: TextIO | None, err: TextIO | None) -> None:
+        import rich.color  # noqa: PLC0415 -- only here
+        import rich.console  # noqa: PLC0415
+        import rich.style  # noqa: PLC0415
+
+        super().__init__(out, err)
+        self._console = rich.console.Console(file=err)
+        self._colours = rich.color.ColorSystem.STANDARD
+        self._styles = {kind: rich.style.Style.parse(words) for kind, words in _STYLES.items()}
+        self._frames = cycle(_FRAMES if self._fancy else _ASCII_FRAMES)
+        self._drawn = 0  # columns of the live line that stands there now
+
+    @property
+    def capable(self) -> bool:
+        """Whether the terminal takes cursor movements."""
+        return self._console.is_terminal and not self._console.legacy_windows and not self._console.is_dumb_terminal
+
+    def busy(self, line: Line | None) -> None:
+        """Draw the live line anew, or wipe it. It is not drawn in the middle of a line, nor of a question."""
+        with self._lock:
+            text = self._wiped()
+            if line is not None and self._may_draw():
+                pieces = self._pieces(line)
+                self._drawn = sum(cells(piece) for _, piece in pieces)
+                text += self._painted(pieces)
+            if text:
+                self._to_err(text)
+
+    def _may_draw(self) -> bool:
+        return self._held is None and self._aside_at_start and (self._at_start or not self._shared)
+
+    def _wiped(self) -> str:
+        if not self._drawn:
+            return ""
+        rows = -(-self._drawn // (self.width + 1))
+        self._drawn = 0
+        return _WIPE + _UP_AND_WIPE * (rows - 1)
+
+    def _painted(self, pieces: Sequence[tuple[str, str]]) -> str:
+        return "".join(
+            self._styles[kind].render(text, color_system=self._colours) if kind in self._styles else text
+            for kind, text in pieces
+        )
+
+    def _mark(self, mark: Mark) -> str:
+        return next(self._frames) if mark == "work" else super()._mark(mark)

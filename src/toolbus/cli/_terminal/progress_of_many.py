@@ -1,0 +1,93 @@
+"""Shows several requests that go on at once: a line when one begins, one that moves meanwhile, one at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...core.plain_text import one_line
+from ...events import (
+    ApprovalRequested,
+    Event,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestResumed,
+    RoundStarted,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+from ...status import ANALYZING, display_name
+from .screen import Line, Mark, Screen
+from .text import arguments_line, duration
+
+__all__ = ["Several"]
+
+_MARKS: Mapping[str, Mark] = {"completed": "ok", "cancelled": "denied"}
+
+
+@dataclass(slots=True)
+class _Request:
+    since: float
+    doing: str = ANALYZING
+    detail: str = ""
+
+
+class Several:
+    """A listener, as `Narrator` is, for the requests whose `prompts` are given by their ids.
+
+    Answers are not shown: who has the results does that.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        prompts: Mapping[str, str],
+        *,
+        show_calls: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._screen = screen
+        self._prompts = prompts
+        self._show = show_calls
+        self._clock = clock
+        self._running: dict[str, _Request] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take note of `event`, and show what there is a line for."""
+        if isinstance(event, RequestResumed):
+            self._running[event.request_id] = _Request(self._clock())
+            if not self._screen.live:
+                self._note("start", event.request_id, "")
+        elif (request := self._running.get(event.request_id)) is not None:
+            self._hear(event, request)
+
+    def _hear(self, event: Event, request: _Request) -> None:
+        if isinstance(event, (RoundStarted, ToolCallCompleted, ToolCallFailed)):
+            request.doing, request.detail = ANALYZING, ""
+        elif isinstance(event, ToolCallRequested):
+            request.doing, request.detail = display_name(event.name), arguments_line(event.arguments)
+        elif isinstance(event, ApprovalRequested):
+            request.doing, request.detail = f"Waiting for approval: {display_name(event.name)}...", ""
+        elif isinstance(event, (RequestCompleted, RequestFailed, RequestCancelled)):
+            del self._running[event.request_id]
+            outcome = event.outcome if isinstance(event, RequestCompleted) else event.type.removeprefix("request_")
+            tail = f"{outcome}  {duration(self._clock() - request.since)}"
+            self._note(_MARKS.get(outcome, "failed"), event.request_id, tail)
+
+    def tick(self) -> None:
+        """Draw the live line anew: the request that is under way the longest."""
+        if not self._show or not self._running:
+            return
+        request_id, oldest = next(iter(self._running.items()))
+        more = f" +{len(self._running) - 1}" if len(self._running) > 1 else ""
+        detail = f"{oldest.doing}  {oldest.detail}".strip()
+        tail = f"{duration(self._clock() - oldest.since)}{more}"
+        self._screen.busy(Line(mark="work", name=request_id, detail=detail, tail=tail))
+
+    def _note(self, mark: Mark, request_id: str, tail: str) -> None:
+        if self._show:
+            detail = one_line(self._prompts.get(request_id, ""))
+            self._screen.note(Line(mark=mark, name=request_id, detail=detail, tail=tail))

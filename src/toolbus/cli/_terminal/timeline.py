@@ -1,0 +1,138 @@
+"""A request's facts, and a conversation's messages, as lines for people. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from ...core.plain_text import clean, one_line
+from ...events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    HistoryCompressed,
+    ModelResponded,
+    ModelRetrying,
+    PlanChanged,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestResumed,
+    RequestStarted,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ...status import display_name
+from .text import arguments_line, cut, duration, indented
+
+__all__ = ["message_lines", "timeline"]
+
+_MOST_LINES = 12  # of one message, and
+_MOST_CHARACTERS = 600
+_LONGEST = 160  # characters of a text in a line
+
+
+def timeline(facts: Sequence[Event], width: int) -> Iterator[str]:
+    """A line for each fact that says something, with the seconds since the first one."""
+    began = facts[0].at if facts else 0.0
+    for fact in facts:
+        if told := _told(fact):
+            yield cut(f"{fact.at - began:10.3f}s  {told}", width)
+
+
+def _told(fact: Event) -> str:
+    name = display_name(getattr(fact, "name", "") or "")
+    if isinstance(fact, RequestStarted):
+        return f"asked: {_line(fact.prompt)}"
+    if isinstance(fact, RequestResumed):
+        return f"went on, in another process (resumption {fact.resumption})"
+    if isinstance(fact, ModelResponded):
+        return _reply(fact)
+    if isinstance(fact, ModelRetrying):
+        return f"the model is asked again: {_line(fact.error or fact.reason)}"
+    if isinstance(fact, ToolCallRequested):
+        return f"→ {name}  {arguments_line(fact.arguments)}"
+    if isinstance(fact, ToolCallCompleted):
+        return f"✓ {name}  {duration(fact.duration_seconds)}  {_line(fact.content)}"
+    if isinstance(fact, ToolCallFailed):
+        return f"✗ {name}  {fact.reason}: {_line(fact.error)}"
+    if isinstance(fact, ApprovalRequested):
+        return f"? {name}  {arguments_line(fact.arguments)}"
+    if isinstance(fact, ApprovalDecided):
+        return f"{'approved' if fact.approved else 'denied'} by {fact.by or 'nobody'}" + (
+            f": {_line(fact.reason)}" if fact.reason else ""
+        )
+    if isinstance(fact, (CancelRequested, RequestCancelled, RequestFailed, RequestCompleted)):
+        return _ending(fact)
+    if isinstance(fact, (HistoryCompressed, PlanChanged, SteeringAdded)):
+        return str(fact.type).replace("_", " ") + (f": {_line(fact.text)}" if isinstance(fact, SteeringAdded) else "")
+    return ""
+
+
+def _reply(fact: ModelResponded) -> str:
+    message: Any = fact.message
+    calls = len(getattr(message, "tool_calls", ()))
+    asked = f", asks for {calls} call{'' if calls == 1 else 's'}" if calls else ""
+    text = _line(getattr(message, "text", "") or "")
+    return f"the model answered{asked}{': ' if text else ''}{text}"
+
+
+def _ending(fact: CancelRequested | RequestCancelled | RequestFailed | RequestCompleted) -> str:
+    reason = f": {_line(fact.reason)}" if fact.reason else ""
+    if isinstance(fact, CancelRequested):
+        return f"asked to cancel{reason}"
+    if isinstance(fact, RequestCancelled):
+        return f"cancelled{reason}"
+    if isinstance(fact, RequestFailed):
+        return f"failed{reason}: {_line(fact.error)}"
+    return f"{fact.outcome}{reason}"
+
+
+def _line(text: str) -> str:
+    return one_line(text[:_LONGEST])
+
+
+def message_lines(messages: Sequence[Message], width: int, *, whole: bool = False) -> Iterator[str]:
+    """The messages, each behind a line that says whose it is. Long ones are cut unless they are wanted `whole`."""
+    for number, message in enumerate(messages):
+        if number:
+            yield ""
+        if isinstance(message, UserMessage):
+            yield "user"
+            yield from _block(user_text(message), width, whole=whole)
+        elif isinstance(message, AssistantMessage):
+            yield "assistant"
+            yield from _block(message.text, width, whole=whole)
+            for call in message.tool_calls:
+                yield cut(f"  → {display_name(call.name)}  {_arguments(call.arguments)}", width)
+        elif isinstance(message, ToolMessage):
+            yield f"{display_name(message.name)}{' (failed)' if message.is_error else ''}"
+            yield from _block(message.content, width, whole=whole)
+        else:
+            assert isinstance(message, SystemMessage)
+            yield "system"
+            yield from _block(message.text, width, whole=whole)
+
+
+def _arguments(written: str) -> str:
+    """The arguments of a call, as its reply has them: JSON, as a rule."""
+    try:
+        found = json.loads(written)
+    except ValueError:
+        found = None
+    return arguments_line(cast("dict[str, Any]", found) if isinstance(found, dict) else written)
+
+
+def _block(text: str, width: int, *, whole: bool) -> Iterator[str]:
+    shown = clean(text)
+    if not whole:
+        shown = "\n".join(shown[:_MOST_CHARACTERS].splitlines()[:_MOST_LINES])
+    for line in shown.splitlines():
+        yield from indented(line, width).splitlines() or [""]
+    if left := len(clean(text).rstrip()) - len(shown.rstrip()):
+        yield f"  … {left:,} more characters (--whole shows them)"

@@ -1,0 +1,457 @@
+"""How facts change a turn's state: `apply`, by a table of what is legal when. The machine's other half is `core.turn`.
+
+Replaying a journal is this alone. A fact may be applied only where the table allows it, so that a journal which was
+made by hand or damaged is refused at the first fact that cannot be (after h11's transition tables: python-hyper/h11,
+h11/_state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ..._records import maker
+from ...errors import ContextOverflow, NativeOutputUnsupported, ProtocolViolation
+from ...events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    HistoryCompressed,
+    MessageAppended,
+    ModelResponded,
+    ModelRetrying,
+    PlanChanged,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestResumed,
+    RequestStarted,
+    RoundStarted,
+    Spent,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallRequested,
+    ToolCallResumed,
+)
+from ...messages import AssistantMessage, ToolMessage, Usage, UserMessage
+from ..arguments import CONTAINERS, own_arguments
+from ..limits import Limits
+from ._state import (
+    ENDED,
+    INTERRUPTED,
+    MODEL,
+    NEW,
+    OPEN,
+    READY,
+    REPLIED,
+    REQUESTED,
+    SETTLED,
+    TOOLS,
+    WAITING,
+    CallState,
+    Phase,
+    RoundState,
+    Stop,
+    TurnState,
+)
+
+__all__ = ["add_spent", "apply", "apply_all", "ends_at_once", "over_budget", "repair_id", "used_up"]
+
+
+_call_state = maker(CallState)
+_round_state = maker(RoundState)
+
+
+def apply(state: TurnState, fact: Event) -> TurnState:
+    """`state` after `fact`. The state is changed in place and given back.
+
+    Raises `ProtocolViolation` for a fact that is illegal in the state's phase; the state is unchanged then.
+    """
+    apply_all(state, (fact,))
+    return state
+
+
+def apply_all(state: TurnState, facts: Sequence[Event]) -> None:
+    """`apply`, fact by fact, in one go."""
+    for fact in facts:
+        legal_in, change = _TABLE.get(type(fact), _NEVER)
+        if state.phase not in legal_in:
+            raise ProtocolViolation(f"{type(fact).__name__} is illegal in phase {state.phase.value!r}")
+        change(state, fact)
+        state.facts += 1
+
+
+def _apply_started(state: TurnState, fact: RequestStarted) -> None:
+    state.phase = READY
+    state.started_at = fact.at
+    state.deadline = fact.at + fact.deadline
+    state.history_count = fact.history_count
+
+
+def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
+    """The clocks of what a process did that is gone begin anew; those of people, and the request's own, go on."""
+    state.resumptions = fact.resumption
+    if fact.deadline is not None:
+        state.deadline, state.paused_at = fact.at + fact.deadline, fact.at
+    if state.phase is MODEL:
+        since = max(fact.at, state.not_before)
+        state.model_deadline = min(since + state.limits.model_timeout_seconds, state.deadline)
+    for each in state.open_calls.values():
+        if each.status is REQUESTED:
+            each.status = INTERRUPTED
+            state.interrupted += 1
+            if each.left is not None:
+                each.left = None
+                _end_waiting(state, _within_wait(state, each, fact.at))
+
+
+def _apply_message(state: TurnState, fact: MessageAppended) -> None:
+    message = fact.message
+    if isinstance(message, ToolMessage):
+        _apply_result(state, message)
+    elif isinstance(message, AssistantMessage):
+        _apply_reply(state, message)
+    else:
+        if state.phase is not READY:
+            raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
+        if message.message_id == repair_id(state):
+            state.repairs += 1
+            state.stop = state.stop or used_up(state)
+        elif state.steering and isinstance(message, UserMessage):  # the prompt comes before anybody can steer
+            state.steering.pop(0)
+            state.steered += 1
+    state.messages.append(message)
+
+
+def _apply_reply(state: TurnState, message: AssistantMessage) -> None:
+    if state.phase is not REPLIED:
+        raise ProtocolViolation(f"a reply cannot be appended in phase {state.phase.value!r}")
+    calls: list[CallState] = []
+    opened: dict[str, CallState] = {}
+    for call in message.tool_calls:
+        each = opened[call.call_id] = _call_state(call, state.round)
+        calls.append(each)
+    if len(opened) != len(calls):
+        raise ProtocolViolation("a reply cannot be appended: two of its calls have the same id")
+    state.phase = TOOLS if calls else READY
+    state.last_text = message.text or state.last_text
+    state.calls = state.rounds[-1].calls = calls
+    state.open_calls.update(opened)  # It is empty, and the same object for good: executors look calls up in it.
+    state.unjudged = len(calls)
+    state.appended = 0
+
+
+def _apply_result(state: TurnState, message: ToolMessage) -> None:
+    if state.phase is not TOOLS or state.open_calls:
+        raise ProtocolViolation("a result cannot be appended while calls are open")
+    calls, place = state.calls, state.appended
+    if calls[place].call.call_id != message.call_id:
+        raise ProtocolViolation(f"the result of {message.call_id!r} is out of call order")
+    if not message.is_error:
+        state.consecutive_errors = 0
+    elif not _refused_by_limit(calls[place]):  # that is not the tool's failure
+        state.consecutive_errors += 1
+        if state.consecutive_errors >= (most := state.limits.max_consecutive_errors):
+            _stop(state, f"max_consecutive_errors={most}")
+    state.appended = place = place + 1
+    if place == len(calls):
+        state.phase = READY
+
+
+def _apply_round(state: TurnState, fact: RoundStarted) -> None:
+    if fact.round != state.round + 1:
+        raise ProtocolViolation(f"round {fact.round} cannot follow round {state.round}")
+    state.phase = MODEL
+    state.round = fact.round
+    state.rounds.append(_round_state(fact.round, fact.at))
+    state.tools_offered = fact.tools_offered
+    state.empty_replies = 0
+    state.overflowed = False
+    state.attempts = 1
+    state.not_before = 0.0
+    state.model_deadline = min(fact.at + state.limits.model_timeout_seconds, state.deadline)
+
+
+def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
+    same = fact.provider == state.provider
+    state.overflowed = same and (state.overflowed or fact.reason == ContextOverflow.code)
+    state.native_refused = state.native_refused or fact.reason == NativeOutputUnsupported.code
+    state.attempts = state.attempts + 1 if same else 1
+    state.provider = fact.provider
+    state.not_before = fact.at + fact.delay_seconds
+    state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
+
+
+def _apply_compressed(state: TurnState, fact: HistoryCompressed) -> None:
+    state.usage = state.usage + fact.usage
+    state.cost += fact.cost or 0.0
+
+
+def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
+    message = fact.message
+    if not isinstance(message, AssistantMessage) or fact.round != state.round:
+        raise ProtocolViolation(f"a {message.role} message of round {fact.round} is no reply of round {state.round}")
+    state.vendor = fact.vendor
+    state.cost += fact.cost or 0.0
+    current = state.rounds[-1]
+    current.seconds = fact.at - current.started_at
+    current.finish_reason = fact.finish_reason
+    current.native_output = fact.native_output
+    current.model = fact.model
+    current.usage = current.usage + fact.usage
+    state.usage = state.usage + fact.usage
+    if not message.tool_calls and not message.text.strip():
+        state.empty_replies += 1
+        return  # still in MODEL: an ending follows at once, or the round is asked again
+    state.phase = REPLIED
+    if not state.tools_offered:
+        return
+    state.replies += 1
+    if not message.tool_calls and not state.steering:
+        return  # it is the answer, whatever it took
+    state.stop = used_up(state)
+
+
+def _stop(state: TurnState, reason: str) -> None:
+    """A count limit was reached: the first one is the reason, and a last answer may follow."""
+    state.stop = state.stop or Stop(reason, last_answer=state.limits.on_limit == "answer")
+
+
+def over_budget(limits: Limits, usage: Usage, cost: float) -> Stop | None:
+    """The limit of tokens or money that was passed: no further call of the model may be made."""
+    if usage.output_tokens > limits.max_output_tokens:
+        return Stop(f"max_output_tokens={limits.max_output_tokens}")
+    if usage.input_tokens > limits.max_input_tokens:
+        return Stop(f"max_input_tokens={limits.max_input_tokens}")
+    if limits.max_cost is not None and cost > limits.max_cost:
+        return Stop(f"max_cost={limits.max_cost:g}")
+    return None
+
+
+def used_up(state: TurnState) -> Stop | None:
+    """What stops the request if its newest reply is not the end of it."""
+    limits = state.limits
+    if over := over_budget(limits, state.usage, state.cost):
+        return over
+    reason = ""
+    if state.replies >= limits.max_rounds:
+        reason = f"max_rounds={limits.max_rounds}"
+    elif state.facts >= limits.max_facts:
+        reason = f"max_facts={limits.max_facts}"
+    elif state.journal_bytes >= limits.max_journal_bytes:
+        reason = f"max_journal_bytes={limits.max_journal_bytes}"
+    return Stop(reason, last_answer=limits.on_limit == "answer") if reason else None
+
+
+def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
+    """Whether a call that failed for `reason` ends the request, by `on_failure` or `stop_on`.
+
+    `own` is whether the machine itself says so: then a limit is no failure of the call, and a cancel follows from an
+    ending and is none.
+    """
+    if own and reason == "cancelled":
+        return False
+    return reason in limits.stop_on or (limits.on_failure == "fail_fast" and not (own and reason == "limit"))
+
+
+def repair_id(state: TurnState) -> str:
+    """The `message_id` of the next request to mend a structured output."""
+    return f"{state.request_id}_o{state.repairs}"
+
+
+def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> CallState:
+    """The call of `fact`, which has not been requested yet; it counts from now on, and its arguments are known."""
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.status is REQUESTED:
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
+    # Listeners get the fact, and may change what is in it. The short case is written out, since each call has it.
+    arguments = fact.arguments
+    is_flat = CONTAINERS.isdisjoint(map(type, arguments.values()))
+    each.arguments = arguments.copy() if is_flat else own_arguments(arguments)
+    if each.status is OPEN:
+        _count(state, fact.name, each.arguments)
+    each.deadline = fact.at + fact.deadline
+    each.definition = fact.definition
+    return each
+
+
+def _count(state: TurnState, name: str, arguments: dict[str, Any]) -> None:
+    """One more call, with valid arguments, has had its turn."""
+    state.unjudged -= 1
+    state.tool_calls += 1
+    this = (name, arguments)
+    if this == state.last_call:
+        state.repeats += 1
+    else:
+        state.last_call, state.repeats = this, 1
+
+
+def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
+    each = _judged(state, fact)
+    if each.status is OPEN:
+        if not state.waiting:
+            state.paused_at = fact.at
+        state.waiting += 1
+    each.status = WAITING
+
+
+def _apply_decided(state: TurnState, fact: ApprovalDecided) -> None:
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.status is not WAITING:
+        raise ProtocolViolation(f"call {fact.call_id!r} does not wait for an approval")
+    if fact.remember:
+        state.granted[each.definition] = fact.approved
+
+
+def _end_waiting(state: TurnState, at: float) -> None:
+    state.waiting -= 1
+    if not state.waiting:
+        state.deadline += at - state.paused_at
+
+
+def _within_wait(state: TurnState, each: CallState, at: float) -> float:
+    """A moment of somebody else's clock, which may be any, as one while the call waits."""
+    return max(state.paused_at, min(at, each.deadline))
+
+
+def _apply_paused(state: TurnState, fact: ToolCallPaused) -> None:
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.requested_at is None or each.left is not None:
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be paused: it does not run, or stands still already")
+    at = max(each.requested_at, min(fact.at, each.deadline))
+    each.left = each.deadline - at
+    each.deadline = at + state.limits.approval_timeout_seconds + each.left
+    if not state.waiting:
+        state.paused_at = at
+    state.waiting += 1
+
+
+def _apply_resumed(state: TurnState, fact: ToolCallResumed) -> None:
+    each = state.open_calls.get(fact.call_id)
+    if each is None or each.left is None:
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot go on: it does not stand still")
+    at = _within_wait(state, each, fact.at)
+    each.deadline, each.left = at + each.left, None
+    _end_waiting(state, at)
+
+
+def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
+    each = _judged(state, fact)
+    before, each.status = each.status, REQUESTED
+    each.requested_at = fact.at
+    if before is WAITING:
+        _end_waiting(state, fact.at)
+    elif before is INTERRUPTED:
+        state.interrupted -= 1
+
+
+def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
+    each = state.open_calls.pop(fact.call_id, None)
+    if each is None:
+        raise ProtocolViolation(f"call {fact.call_id!r} is not open")
+    before, each.status = each.status, SETTLED
+    each.outcome = fact
+    if each.sub_requests:  # else the request's result would keep them
+        each.sub_requests = ()
+    if fact.spent is not None:
+        add_spent(state, fact.spent)
+        if state.stop is None or not state.stop.at_once:
+            state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
+    if before is REQUESTED and each.left is None and isinstance(fact, ToolCallCompleted):
+        return  # as most do
+    own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
+    if before is WAITING or each.left is not None:
+        each.left = None
+        # Somebody else's result has the time of their clock, which may be any.
+        _end_waiting(state, fact.at if own else _within_wait(state, each, fact.at))
+    elif before is OPEN:
+        _apply_unrequested(state, each, fact, own=own)
+    elif before is INTERRUPTED:
+        state.interrupted -= 1
+    if isinstance(fact, ToolCallFailed) and ends_at_once(state.limits, fact.reason, own=own):
+        told = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
+        if state.stop is None or not state.stop.at_once:  # the first such failure is the reason
+            state.stop = Stop(told, at_once=True)
+
+
+def add_spent(state: TurnState, spent: Spent) -> None:
+    """What the requests that a call made have used up counts as if this one had."""
+    state.usage = state.usage + spent.usage
+    state.tool_calls += spent.tool_calls
+    state.cost += spent.cost
+
+
+def _apply_unrequested(
+    state: TurnState, each: CallState, fact: ToolCallCompleted | ToolCallFailed, *, own: bool
+) -> None:
+    """The machine has refused or answered a call, or somebody has answered one whose turn had not come."""
+    limit = fact.limit if own and isinstance(fact, ToolCallFailed) else ""
+    if own and isinstance(fact, ToolCallCompleted):
+        each.arguments = own_arguments(fact.data)  # what it was called with: see `core.control`
+        _count(state, fact.name, each.arguments)
+        return
+    state.unjudged -= 1
+    if not limit:
+        state.tool_calls += 1
+    elif not limit.startswith("max_calls_per_round"):
+        _stop(state, limit)
+
+
+def _refused_by_limit(each: CallState) -> bool:
+    """Whether the machine refused the call by a limit; what a tool says of limits is its own business."""
+    return each.requested_at is None and isinstance(each.outcome, ToolCallFailed) and bool(each.outcome.limit)
+
+
+def _apply_steering(state: TurnState, fact: SteeringAdded) -> None:
+    state.steering.append(fact.text)
+
+
+def _apply_cancel(state: TurnState, fact: CancelRequested) -> None:
+    if state.cancel is None:  # the first one is why the request ends
+        state.cancel = fact.reason
+
+
+def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
+    state.plan = fact.steps
+
+
+def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | RequestCancelled) -> None:
+    state.phase = ENDED
+    state.ending = fact
+    state.usage = fact.usage
+
+
+def _apply_nothing(_state: TurnState, _fact: Event) -> None:
+    """For signals, and facts that this version does not know: never reached."""
+
+
+_Change: TypeAlias = Callable[[TurnState, Any], None]
+_WAITING = (READY, MODEL)
+_RUNNING = (READY, MODEL, TOOLS)
+_TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
+    RequestStarted: ((NEW,), _apply_started),
+    RequestResumed: (_RUNNING, _apply_resumption),
+    MessageAppended: ((READY, REPLIED, TOOLS), _apply_message),
+    RoundStarted: ((READY,), _apply_round),
+    ModelResponded: ((MODEL,), _apply_responded),
+    ModelRetrying: ((MODEL,), _apply_retrying),
+    HistoryCompressed: ((MODEL,), _apply_compressed),
+    ApprovalRequested: ((TOOLS,), _apply_asked),
+    ApprovalDecided: ((TOOLS,), _apply_decided),
+    ToolCallPaused: ((TOOLS,), _apply_paused),
+    ToolCallResumed: ((TOOLS,), _apply_resumed),
+    PlanChanged: ((TOOLS,), _apply_plan),
+    ToolCallRequested: ((TOOLS,), _apply_requested),
+    ToolCallCompleted: ((TOOLS,), _apply_settled),
+    ToolCallFailed: ((TOOLS,), _apply_settled),
+    SteeringAdded: (_RUNNING, _apply_steering),
+    CancelRequested: (_RUNNING, _apply_cancel),
+    RequestCompleted: (_WAITING, _apply_ending),
+    RequestFailed: (_WAITING, _apply_ending),
+    RequestCancelled: (_WAITING, _apply_ending),
+}
+"""In which phases a fact is legal, and what it changes."""
+_NEVER: tuple[tuple[Phase, ...], _Change] = ((), _apply_nothing)

@@ -1,0 +1,263 @@
+"""What becomes of the calls in a reply: refused, answered by the machine, put to a person, or requested. Pure.
+
+A call that cannot run is refused here, by a `ToolCallFailed` without a `ToolCallRequested`: what is on the bus may run.
+All verdicts of a reply are reached before the first is told, so that a call which ends the request at once keeps
+its siblings from beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
+
+import orjson
+
+from ..._records import maker
+from ...errors import InvalidArguments
+from ...events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCallRequested, ToolCallResumed
+from ...messages import ToolCall
+from ...protocols import ToolSpec
+from ..approval import definition_of, needs_approval
+from ..arguments import CUT_OFF, own_arguments, parse_arguments
+from ..read_result import why_unreadable
+from ._apply import ends_at_once
+from ._control_tools import ENDINGS, answer_control
+from ._facts import Facts
+from ._state import OPEN, REQUESTED, SETTLED, WAITING, TurnState
+
+__all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge", "request_call"]
+
+AT_ONCE = "Another call failed, and that ended the request."
+_NO_TOOLS = "No tool may be called any more; answer with what is known."
+
+
+_requested = maker(ToolCallRequested)
+
+
+def is_time_over(state: TurnState, now: float) -> bool:
+    """Whether `timeout_seconds` has passed; that clock stands still while a person is asked."""
+    return not state.waiting and now >= state.deadline
+
+
+_Refusal: TypeAlias = tuple[str, str, str]
+"""Why no tool runs: the reason, the error in words, and the limit with its value where one refuses the call."""
+
+
+class _Tally:
+    """What counts towards limits, with the calls of this judgement that the state does not know yet."""
+
+    __slots__ = ("last", "made", "repeats")
+
+    def __init__(self, state: TurnState) -> None:
+        self.made = state.tool_calls
+        self.last = state.last_call
+        self.repeats = state.repeats
+
+
+def judge(state: TurnState, facts: Facts, now: float) -> None:
+    """Judge the calls of the current reply whose turn has come, in call order.
+
+    Of sequential ones only the first that is not settled; the others stay `OPEN`.
+    """
+    tally = _Tally(state)
+    is_free = _is_free(state, now)
+    sequential = ends = False
+    verdicts: list[tuple[ToolCall, ToolSpec | None, dict[str, Any] | _Refusal]] = []
+    for index, each in enumerate(state.calls):
+        call = each.call
+        spec = state.tools.get(call.name)
+        in_order = spec is not None and spec.sequential
+        if each.status is not OPEN:  # what is known no more may have been sequential when it began
+            sequential = sequential or ((in_order or spec is None) and each.status is not SETTLED)
+        elif not (in_order and sequential):
+            verdict = None if is_free else _barred(state, index, spec, tally.made, now)
+            if verdict is None:
+                verdict = _verdict(state, call, spec, tally)
+            verdicts.append((call, spec, verdict))
+            if isinstance(verdict, tuple):
+                ends = ends or ends_at_once(state.limits, verdict[0])
+            else:
+                sequential = sequential or in_order
+    for call, spec, verdict in verdicts:
+        if isinstance(verdict, tuple):
+            reason, error, limit = verdict
+            facts.refuse(call, reason, error, limit=limit)
+        elif ends:
+            facts.refuse(call, "cancelled", AT_ONCE)
+        else:
+            assert spec is not None
+            _admit(state, call, spec, verdict, facts, now)
+
+
+def _is_free(state: TurnState, now: float) -> bool:
+    """Whether no limit can bar any of the reply's calls, so that they need not be held against each."""
+    limits, count = state.limits, len(state.calls)
+    return (
+        state.tools_offered
+        and count <= limits.max_calls_per_round
+        and state.tool_calls + count <= limits.max_tool_calls
+        and not is_time_over(state, now)
+    )
+
+
+def _verdict(state: TurnState, call: ToolCall, spec: ToolSpec | None, tally: _Tally) -> dict[str, Any] | _Refusal:
+    """The call's arguments, as they are to be run, or why they are not; counted."""
+    checked = _checked(state, call, spec)
+    if not isinstance(checked, tuple):
+        this = (call.name, checked)
+        if this != tally.last:
+            tally.last, tally.repeats = this, 0
+        elif tally.repeats >= (most := state.limits.max_repeats):
+            limit = f"max_repeats={most}"
+            error = f"{call.name} was called with the same arguments {tally.repeats} times in a row already ({limit})."
+            return "limit", error, limit
+        tally.repeats += 1
+    tally.made += 1
+    return checked
+
+
+def _barred(state: TurnState, index: int, spec: ToolSpec | None, made: int, now: float) -> _Refusal | None:
+    """The limit that call number `index` of a reply may not pass, whatever it says; None where it may run."""
+    limits = state.limits
+    if not state.tools_offered and not (spec is not None and spec.control == "output"):
+        return "limit", _NO_TOOLS, state.stop.reason if state.stop else ""
+    if is_time_over(state, now):  # it would be cancelled at once, after it may have had its effect
+        return _past(f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over")
+    if index >= limits.max_calls_per_round:
+        return _past(f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply")
+    if made >= limits.max_tool_calls and (spec is None or spec.control not in ENDINGS):
+        return _past(f"max_tool_calls={limits.max_tool_calls}", "The request's calls are used up")
+    return None
+
+
+def _past(limit: str, error: str) -> _Refusal:
+    return "limit", f"{error} ({limit}).", limit
+
+
+def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[str, Any] | _Refusal:
+    """The arguments that the model has written, if they are for a tool that may run with them."""
+    if spec is None:
+        there_are = ", ".join(state.tools) or "none"
+        return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}.", ""
+    if not call.arguments.strip() and (how := CUT_OFF.get(state.rounds[-1].finish_reason)):
+        # It may be the start of anything. An object that is closed is whole, wherever the reply ended.
+        return "invalid_arguments", f"{how} before the first of the arguments; send the call again, whole.", ""
+    try:
+        arguments = parse_arguments(call.arguments)
+        spec.validate(arguments)
+    except InvalidArguments as exc:
+        return "invalid_arguments", str(exc), ""
+    except Exception as exc:  # the application's code; what a model sends must not end the request, siblings and all
+        return "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}.", ""
+    if spec.control == "read" and (problem := why_unreadable(state.messages, arguments)):
+        return "invalid_arguments", problem, ""
+    if state.granted and state.granted.get(definition_of(spec)) is False:
+        return "denied", f"{call.name} was denied, and that was to be remembered.", ""
+    return arguments
+
+
+def _admit(
+    state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts, now: float
+) -> None:
+    if spec.control:
+        answer_control(state, call, spec.control, arguments, facts)
+    elif (
+        (state.approval is not None or spec.approval is not False)
+        and needs_approval(state.approval, spec, arguments)
+        and not state.granted.get(definition_of(spec))
+    ):
+        _ask(state, call, spec, arguments, facts)
+    else:
+        request_call(state, call, spec, arguments, facts, now)
+
+
+def request_call(
+    state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts, now: float
+) -> None:
+    """The call may run: `spec` and the request leave it so much time."""
+    limits = state.limits
+    seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
+    left = state.deadline - (state.paused_at if state.waiting else now)
+    request = _requested(  # written out, as `Facts.append` is: each call has one
+        event_id=facts.place,
+        request_id=state.request_id,
+        conversation_id=state.conversation_id,
+        parent_id=state.parent_id,
+        at=now,
+        metadata=state.metadata,
+        call_id=call.call_id,
+        provider_call_id=call.provider_call_id,
+        vendor=state.vendor,
+        name=call.name,
+        arguments=arguments,
+        round=state.round,
+        deadline=min(seconds, left),
+        idempotency_key=call.call_id,
+        definition=definition_of(spec),
+    )
+    facts.made.append(request)
+
+
+def _ask(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts) -> None:
+    facts.add(
+        ApprovalRequested,
+        call_id=call.call_id,
+        name=call.name,
+        arguments=arguments,
+        deadline=state.limits.approval_timeout_seconds,
+        definition=definition_of(spec),
+    )
+
+
+def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, now: float) -> None:
+    """What follows from a person's decision on a call that waits for it. For any other call, nothing."""
+    each = state.open_calls.get(decided.call_id)
+    if each is None or each.status is not WAITING:
+        return
+    spec = state.tools.get(each.call.name)
+    if spec is not None and decided.definition not in ("", each.definition):  # the answer to an earlier question
+        _ask(state, each.call, spec, own_arguments(each.arguments or {}), facts)
+        return
+    facts.accept(decided)
+    if state.cancel is not None or (state.stop is not None and state.stop.at_once):
+        return  # in the same step, and before it: the call is given up next
+    call = each.call
+    if not decided.approved:
+        who = decided.by or "A person"
+        facts.refuse(call, "denied", f"{who} denied the call{f': {decided.reason}' if decided.reason else '.'}")
+    elif spec is None:
+        facts.refuse(call, "unknown_tool", f"The tool {call.name!r} was removed before the call was approved.")
+    elif definition_of(spec) != each.definition:  # not what the person was shown
+        _ask(state, call, spec, own_arguments(each.arguments or {}), facts)
+    else:
+        try:
+            edited = decided.arguments
+            arguments = own_arguments(each.arguments or {}) if edited is None else _own_copy(edited)
+            spec.validate(own_arguments(arguments))  # What is approved runs, whatever a validator does to its copy.
+        except Exception as exc:  # a person's slip, or the application's code: either way the tool does not run
+            facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
+        else:
+            request_call(state, call, spec, arguments, facts, now)
+
+
+def _own_copy(arguments: object) -> dict[str, Any]:
+    """Edited arguments as JSON has them: what a journal gives back, whatever their editor does with them."""
+    try:
+        copied = orjson.loads(orjson.dumps(arguments))
+    except TypeError as exc:
+        raise InvalidArguments(f"they are not JSON: {exc}") from None
+    if not isinstance(copied, dict):
+        raise InvalidArguments("they are no object")
+    return cast("dict[str, Any]", copied)
+
+
+def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, facts: Facts, now: float) -> None:
+    """A call that runs waits for a person, or does so no more. For any other call, and a second time, nothing.
+
+    The fact has the time of the session's clock: by an executor's own, which may jump, a pause could have no length.
+    """
+    each = state.open_calls.get(event.call_id)
+    if each is None or each.status is not REQUESTED:
+        return
+    if (each.left is None) is isinstance(event, ToolCallPaused):
+        facts.accept(replace(event, at=now))

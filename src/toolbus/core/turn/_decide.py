@@ -1,0 +1,390 @@
+"""The turn machine: the only place that decides what a request does next. Three pure functions.
+
+    facts   = decide(state, input, now)     what an input means; with `None`, what follows from the state itself
+    state   = apply(state, fact)            the only way that a state changes (see `core.reducer`)
+    command = pending(state)                what has to be done now; resuming is asking this after a replay
+
+A step, `advance`, is: decide on the inputs and apply their facts, then decide on `None` and apply, until nothing
+follows. The session performs steps and commands, and decides nothing. `now` is seconds on the session's clock; ids
+come from `request_id` and places, so equal inputs give equal facts.
+
+Rounds. A round is one call of the model and the calls in its reply. A call that cannot run is refused here, by a
+`ToolCallFailed` without a `ToolCallRequested`; what is on the bus may run. When the last call of a round is settled,
+the results join the transcript in call order, and only then may anything else happen: so the transcript is valid at
+every round's start and at every ending (G08).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+from typing import Any, TypeAlias
+
+import orjson
+
+from ..._records import maker
+from ...errors import InvalidArguments, ProtocolViolation
+from ...events import (
+    ApprovalDecided,
+    CallOutcome,
+    CancelRequested,
+    Event,
+    RequestCancelled,
+    RequestFailed,
+    RequestStarted,
+    RoundStarted,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallResumed,
+)
+from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ..arguments import encodable
+from ..output import repair_prompt
+from ._apply import apply, apply_all, repair_id, used_up
+from ._calls import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
+from ._facts import Facts, complete, facts_of, result_message
+from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
+from ._resumed import decide_interrupted, decide_resume
+from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
+from ._steps import (
+    AwaitCalls,
+    CallModel,
+    Command,
+    Elapsed,
+    Finish,
+    HistoryShaped,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    Resume,
+    Start,
+    reply_id,
+)
+
+__all__ = [
+    "AwaitCalls",
+    "CallModel",
+    "Command",
+    "Elapsed",
+    "Finish",
+    "HistoryShaped",
+    "Input",
+    "ModelFailed",
+    "ModelReplied",
+    "Resume",
+    "Start",
+    "advance",
+    "apply",
+    "apply_all",
+    "decide",
+    "pending",
+    "reply_id",
+    "result_message",
+]
+
+Shown: TypeAlias = Callable[[Sequence[Event], Input | None], Sequence[Event]]
+"""From the facts that an input means, or that follow (None), to as many that may be written and told."""
+
+_round_started = maker(RoundStarted)
+_call_outcome = maker(CallOutcome)
+_call_model = maker(CallModel)
+_await_calls = maker(AwaitCalls)
+
+# ------------------------------------------------------------------------------------------------- decide
+
+
+def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Event]:
+    """The facts that `happened` means in `state`; for None, those that follow from the state itself.
+
+    Nothing is changed. An input that comes too late to mean anything gives no facts.
+    """
+    facts = facts_of(state, now)
+    if happened is None:
+        _follow(state, facts, now)
+    elif state.phase is not ENDED:
+        _ON_INPUT[type(happened)](state, happened, facts, now)
+    return facts.made
+
+
+def advance(
+    state: TurnState, inputs: Iterable[Input], now: float, *, follows: bool = True, shown: Shown | None = None
+) -> tuple[list[Event], list[Event]]:
+    """A step: what the inputs mean, one after the other, and what follows until nothing does, all of it applied.
+
+    Returns the facts in order, and those among them that the machine has made: the others are inputs, of which
+    everybody knows. Without `follows`, only what the inputs mean. `shown(facts, input)` gives as many facts to be
+    applied in the place of those that the input has meant.
+    """
+    facts = facts_of(state, now)
+    made = facts.made
+    applied = 0
+    for happened in chain(inputs, repeat(None)) if follows else inputs:
+        if happened is None:
+            _follow(state, facts, now)
+        elif state.phase is not ENDED:
+            _ON_INPUT[type(happened)](state, happened, facts, now)
+        if len(made) > applied:
+            if shown is not None:
+                made[applied:] = shown(made[applied:], happened)
+            apply_all(state, made[applied:])
+            applied = facts.applied = len(made)
+        elif happened is None:
+            break
+    return made, facts.own()
+
+
+def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None:
+    if state.phase is not NEW:
+        raise ProtocolViolation("the request has begun already")
+    facts.add(
+        RequestStarted,
+        prompt=user_text(start.prompt) if start.prompt else "",
+        history_count=len(start.history),
+        deadline=state.limits.timeout_seconds,
+        parent_request_id=start.parent_request_id,
+        parent_call_id=start.parent_call_id,
+    )
+    if start.refused is not None:
+        facts.add(RequestFailed, reason=start.refused.code, error=start.refused.error)
+        return
+    for note in start.notes:
+        facts.append(note)
+    if start.prompt is not None:
+        facts.append(start.prompt)
+
+
+def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
+    if state.phase is TOOLS:
+        for each in state.open_calls.values():
+            if each.deadline <= now:
+                _on_overdue(state, each, facts, now)
+    elif state.phase is MODEL:
+        if is_time_over(state, now):
+            complete(state, facts, _reason(state) or _timeout(state))
+        elif now >= state.model_deadline:
+            limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
+            error = f"the model did not answer in time ({limit})"
+            decide_model_failed(state, ModelFailed("provider_timeout", error, retryable=True), facts, now)
+
+
+def _on_overdue(state: TurnState, each: CallState, facts: Facts, now: float) -> None:
+    if each.status is WAITING:
+        limit = f"approval_timeout_seconds={state.limits.approval_timeout_seconds:g}"
+        facts.refuse(each.call, "denied", f"Nobody decided on the call in time ({limit}).")
+        return
+    # Seconds since the epoch are kept to a quarter of a microsecond: finer digits are noise.
+    seconds = round(each.deadline - (now if each.requested_at is None else each.requested_at), 6)
+    facts.give_up(each, "timeout", f"{each.call.name} did not answer in {seconds:g} s.")
+
+
+def _timeout(state: TurnState) -> str:
+    return f"timeout_seconds={state.limits.timeout_seconds:g}"
+
+
+def _reason(state: TurnState) -> str:
+    return "" if state.stop is None else state.stop.reason
+
+
+def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: Facts, _now: float) -> None:
+    if event.call_id in state.open_calls:
+        facts.accept(event)
+
+
+def _on_cancel(_state: TurnState, event: CancelRequested, facts: Facts, _now: float) -> None:
+    facts.accept(event)
+
+
+def _on_steering(_state: TurnState, event: SteeringAdded, facts: Facts, _now: float) -> None:
+    if event.text.strip():  # no vendor takes an empty message
+        facts.accept(event)
+
+
+_ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
+    Start: _on_start,
+    Resume: decide_resume,
+    ModelReplied: decide_reply,
+    ModelFailed: decide_model_failed,
+    HistoryShaped: decide_shaped,
+    Elapsed: _on_elapsed,
+    ToolCallCompleted: _on_settled,
+    ToolCallFailed: _on_settled,
+    ApprovalDecided: decide_approval,
+    ToolCallPaused: decide_pause,
+    ToolCallResumed: decide_pause,
+    CancelRequested: _on_cancel,
+    SteeringAdded: _on_steering,
+}
+
+
+def _follow(state: TurnState, facts: Facts, now: float) -> None:
+    """What the state itself asks for: calls to judge, results to append, the next round, the ending."""
+    phase = state.phase
+    if phase is TOOLS:
+        if not state.open_calls:
+            for each in state.calls[state.appended :]:
+                facts.append(result_message(each))
+        elif state.cancel is not None:
+            _give_up_open(state, facts, "The request was cancelled.")
+        elif state.stop is not None and state.stop.at_once:
+            _give_up_open(state, facts, AT_ONCE)
+        elif state.interrupted:
+            decide_interrupted(state, facts, now)
+        elif state.unjudged:
+            judge(state, facts, now)
+    elif state.cancel is not None and (phase is READY or phase is MODEL):
+        facts.add(RequestCancelled, reason=state.cancel, usage=state.usage)
+    elif phase is READY:
+        _next_round(state, facts, now)
+
+
+def _give_up_open(state: TurnState, facts: Facts, error: str) -> None:
+    for each in state.open_calls.values():
+        facts.give_up(each, "cancelled", error)
+
+
+def _next_round(state: TurnState, facts: Facts, now: float) -> None:
+    newest = state.messages[-1] if state.messages else None
+    stop = state.stop
+    if state.rounds:
+        if isinstance(newest, ToolMessage) and state.note_failures and (note := _failure_note(state)):
+            facts.append(note)
+            return
+        if _ends_by_call(state, newest, now) and _complete_by_call(state, facts, now):
+            return
+        if isinstance(newest, AssistantMessage) and not (state.steering and state.tools_offered):
+            _on_answer(state, newest.text, facts, now)
+            return
+        if not state.tools_offered:
+            complete(state, facts, _reason(state))
+            return
+    if is_time_over(state, now):
+        complete(state, facts, _timeout(state))
+    elif stop is not None and not stop.last_answer:
+        complete(state, facts, stop.reason)
+    elif state.steering:
+        for number, text in enumerate(state.steering, state.steered):
+            message_id = f"{state.request_id}_s{number}"
+            facts.append(UserMessage(content=text, message_id=message_id))
+    else:
+        outcomes = tuple(
+            [
+                _call_outcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
+                for each in state.calls
+            ]
+        )
+        began = _round_started(
+            event_id=facts.place,
+            request_id=state.request_id,
+            conversation_id=state.conversation_id,
+            parent_id=state.parent_id,
+            at=now,
+            metadata=state.metadata,
+            round=state.round + 1,
+            message_count=len(state.messages),
+            after=outcomes,
+            tools_offered=stop is None,
+        )
+        facts.made.append(began)
+
+
+def _ends_by_call(state: TurnState, newest: Message | None, now: float) -> bool:
+    """Whether calls that end the request count now: their round is over, and nothing else decides on the ending."""
+    if not isinstance(newest, ToolMessage) and (newest is None or newest.message_id != _note_id(state)):
+        return False
+    if state.stop is not None:
+        return not state.stop.at_once
+    return not state.steering or is_time_over(state, now)  # else what was said gets an answer of its own
+
+
+def _note_id(state: TurnState) -> str:
+    return f"{state.request_id}_{state.round}_n"
+
+
+def _failure_note(state: TurnState) -> SystemMessage | None:
+    """A word on the round's failures, behind all of its results; refusals by a limit say enough themselves."""
+    lines = [
+        f"{each.call.name} failed ({outcome.reason}): {outcome.error}"
+        for each in state.calls
+        if isinstance(outcome := each.outcome, ToolCallFailed) and outcome.reason != "limit"
+    ]
+    if not lines:
+        return None
+    told = "\n".join([*lines, "Try another way, or say what could not be done and why."])
+    return SystemMessage(text=encodable(told), message_id=_note_id(state))
+
+
+def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
+    """End the request if the model has called a tool that does; the first such call counts."""
+    for each in state.calls:
+        if each.requested_at is not None or not isinstance(each.outcome, ToolCallCompleted):
+            continue  # it was run, so it is no such tool
+        spec = state.tools.get(each.call.name)
+        if spec is None:
+            continue
+        arguments = each.arguments or {}
+        if spec.control == "complete":
+            _on_answer(state, arguments["answer"], facts, now, reason="")
+        elif spec.control == "give_up":
+            complete(state, facts, arguments["reason"])
+        elif spec.control == "output":
+            reason = "" if state.tools_offered else _reason(state)
+            complete(state, facts, reason, text=orjson.dumps(arguments).decode(), output=arguments)
+        else:
+            continue
+        return True
+    return False
+
+
+def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: str | None = None) -> None:
+    """The model has answered with `text`: the end, unless it has to be a structured output and is none.
+
+    `reason` is that of the ending, by default what has stopped the request.
+    """
+    if reason is None:
+        reason = _reason(state)
+        if state.output is not None and decide_withheld(state, text, facts):
+            return
+    if state.output is None:
+        complete(state, facts, reason, text=text)
+        return
+    try:
+        output = state.output.read(text)
+    except InvalidArguments as exc:
+        stop = state.stop or used_up(state)
+        if is_time_over(state, now):
+            complete(state, facts, _reason(state) or _timeout(state), text=text)
+        elif stop is not None and not (stop.last_answer and state.tools_offered):
+            complete(state, facts, stop.reason, text=text)
+        elif state.repairs >= state.limits.max_output_repairs:
+            limit = f"max_output_repairs={state.limits.max_output_repairs}"
+            error = f"the model gave no valid output: {exc} ({limit})"
+            facts.add(RequestFailed, reason="invalid_output", error=error, usage=state.usage)
+        else:
+            told = repair_prompt(exc, native=state.rounds[-1].native_output)
+            facts.append(UserMessage(content=told, message_id=repair_id(state)))
+    else:
+        complete(state, facts, reason, text=text, output=output)
+
+
+# ------------------------------------------------------------------------------------------------ pending
+
+
+def pending(state: TurnState) -> Command:
+    """What has to be done now. Only meaningful between steps, when nothing follows from the state any more."""
+    if state.phase is MODEL:
+        return _call_model(
+            round=state.round,
+            message_id=reply_id(state.request_id, state.round),
+            offer_tools=state.tools_offered,
+            not_before=state.not_before,
+            deadline=state.model_deadline,
+            provider=state.provider,
+        )
+    if state.phase is TOOLS and state.open_calls:
+        deadline = min(each.deadline for each in state.open_calls.values())
+        return _await_calls(calls=state.open_calls, deadline=deadline)
+    if state.phase is ENDED:
+        return Finish()
+    raise ProtocolViolation(f"nothing is pending in phase {state.phase.value!r}: the step was not finished")

@@ -1,0 +1,218 @@
+"""What comes of a call of the model: a reply, a failure, a history that was shortened for it. Pure.
+
+Part of the turn machine's `decide`; `core.turn` says what follows.
+"""
+
+from __future__ import annotations
+
+from ..._records import maker
+from ...errors import ContentFiltered, ContextOverflow, NativeOutputUnsupported
+from ...events import HistoryCompressed, ModelResponded, ModelRetrying, RequestFailed, ToolCallFailed
+from ...messages import AssistantMessage, ToolCall, Usage
+from ...protocols import ModelReply
+from ..arguments import CUT_OFF, encodable, encodable_json
+from ..backoff import backoff_seconds
+from ..prices import cost_of
+from ._apply import over_budget
+from ._facts import Facts, complete, result_message, usage_with
+from ._state import MODEL, CallState, Stop, TurnState
+from ._steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
+
+__all__ = ["decide_model_failed", "decide_reply", "decide_shaped", "decide_withheld"]
+
+_assistant_message = maker(AssistantMessage)
+_model_responded = maker(ModelResponded)
+_tool_call = maker(ToolCall)
+_WITHHELD = {"content_filter": "its content filter withheld the reply", "refusal": "the model refused without a word"}
+_REFUSED = {"content_filter": "its content filter cut the reply off", "refusal": "the model refused: {}"}
+_QUOTED_CHARS = 300
+
+
+def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: float) -> None:
+    """The model's whole reply: its message, or what has to be said of none."""
+    if state.phase is not MODEL:
+        return
+    reply = replied.reply
+    message = _identified(state, reply.message, cut=reply.finish_reason in CUT_OFF)
+    cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
+    responded = _model_responded(
+        event_id=facts.place,
+        request_id=state.request_id,
+        conversation_id=state.conversation_id,
+        parent_id=state.parent_id,
+        at=now,
+        metadata=state.metadata,
+        round=state.round,
+        message=message,
+        finish_reason=reply.finish_reason,
+        usage=reply.usage,
+        vendor=reply.vendor,
+        model=reply.model,
+        cost=cost,
+        native_output=replied.native_output,
+    )
+    facts.made.append(responded)
+    if cost is None and state.limits.max_cost is not None:  # it could cost anything
+        _on_unpriced(state, message, reply, facts)
+        return
+    if not message.tool_calls and not message.text.strip():
+        over = over_budget(state.limits, usage_with(state, facts), state.cost + (cost or 0.0))
+        _on_empty_reply(state, reply, facts, over)
+        return
+    facts.append(message)
+    for place, reason in (replied.denied or {}).items():
+        facts.refuse(message.tool_calls[place], "denied", reason)
+
+
+def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
+    """End the request at once. The reply is paid for, so it stays; its calls do not begin."""
+    error = _no_price(reply.vendor, reply.model)
+    usage = usage_with(state, facts)
+    if message.tool_calls or message.text.strip():
+        facts.append(message)
+        for call in message.tool_calls:
+            facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
+        refused = [each for each in facts.made if isinstance(each, ToolCallFailed)]
+        for call, outcome in zip(message.tool_calls, refused, strict=True):
+            facts.append(result_message(CallState(call, state.round, outcome=outcome)))
+    facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
+
+
+def _no_price(vendor: str, model: str) -> str:
+    name = f"{vendor}:{model}"
+    return f"max_cost is set, and there is no price for {name!r}: give prices={{{name!r}: Price(...)}}"
+
+
+def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Stop | None) -> None:
+    error = "the model answered with neither text nor tool calls"
+    if reply.finish_reason == "length":
+        error += ": its limit of tokens cut it off before (see ModelSettings.max_output_tokens)"
+    if stop := state.stop or over:
+        complete(state, facts, stop.reason)
+    elif reply.finish_reason in _WITHHELD:  # to ask again would give the same
+        error = f"the provider gave no answer: {_WITHHELD[reply.finish_reason]}"
+        facts.add(RequestFailed, reason=ContentFiltered.code, error=error, usage=usage_with(state, facts))
+    elif state.empty_replies:
+        facts.add(RequestFailed, reason="empty_reply", error=f"{error}, twice", usage=usage_with(state, facts))
+    else:
+        facts.add(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
+
+
+def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
+    """Whether the newest reply, `text` without calls, was withheld or is a refusal; then the request fails for that.
+
+    A limit that has stopped the request before is the reason for its ending, as for any other last answer.
+    """
+    how = _REFUSED.get(state.rounds[-1].finish_reason)
+    if how is None:
+        return False
+    if state.stop is not None:
+        complete(state, facts, state.stop.reason, text=text)
+        return True
+    error = f"the provider gave no answer: {how.format(_shortened(text))}"
+    facts.add(RequestFailed, reason=ContentFiltered.code, error=error, usage=state.usage)
+    return True
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _QUOTED_CHARS else f"{line[: _QUOTED_CHARS - 1]}…"
+
+
+def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> AssistantMessage:
+    """The reply in text that JSON can carry, under ids of our own: a provider's are repeated or empty at times.
+
+    Arguments without a character are an empty object, unless the reply was cut off: then they stay without one.
+    """
+    number = state.round
+    blank = "" if cut else "{}"
+    return _assistant_message(
+        text=encodable(message.text),
+        tool_calls=tuple(
+            [
+                _tool_call(
+                    name=encodable(call.name),
+                    arguments=encodable_json(call.arguments) if call.arguments.strip() else blank,
+                    call_id=f"{state.request_id}_{number}_{index}",
+                    provider_call_id=encodable(call.provider_call_id),
+                )
+                for index, call in enumerate(message.tool_calls)
+            ]
+        ),
+        reasoning=encodable(message.reasoning),
+        message_id=reply_id(state.request_id, number),
+        vendor_data=message.vendor_data,
+    )
+
+
+def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> None:
+    """A failure: once more, by another provider, or the end."""
+    if state.phase is not MODEL or _ask_again(state, failed, facts, now):
+        return
+    usage = state.usage + failed.usage
+    if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
+        complete(state, facts, state.stop.reason, usage=usage)
+        return
+    retryable = failed.retryable and failed.code != ContextOverflow.code  # that was for this request alone
+    facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
+
+
+def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
+    """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it.
+
+    What was too long for a model is sent to it once more in the same round, shorter, and then to the next one. A server
+    that does not take the output's schema is asked once more without it, where the request leaves the way open.
+    """
+    provider = state.provider
+    if failed.code == NativeOutputUnsupported.code:
+        if state.output_mode != "auto" or state.native_refused:
+            return False
+        delay = 0.0
+    elif not failed.retryable:
+        return False
+    elif failed.code == ContextOverflow.code:
+        provider, delay = provider + state.overflowed, 0.0
+    else:
+        delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
+        if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:
+            provider, delay = provider + 1, 0.0
+    if provider >= state.providers or now + delay >= state.deadline:
+        return False
+    facts.add(
+        ModelRetrying,
+        round=state.round,
+        reason=failed.code,
+        error=failed.error,
+        delay_seconds=delay,
+        provider=provider,
+    )
+    return True
+
+
+def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: float) -> None:
+    """What is sent of the history has changed. A summary that uses up the limits, or has no price, ends the request."""
+    shape, summary = shaped.shape, shaped.summary
+    if state.phase is not MODEL:
+        return
+    cost = None
+    if summary is not None and state.prices:
+        cost = cost_of(summary.usage, summary.vendor, summary.model, state.prices)
+    facts.add(
+        HistoryCompressed,
+        before_tokens=shape.before_tokens,
+        after_tokens=shape.after_tokens,
+        results_shortened=shape.results_shortened,
+        turns_left_out=shape.turns_left_out,
+        summary=encodable(shape.summary) if summary is not None and summary.text.strip() else "",
+        usage=Usage() if summary is None else summary.usage,
+        cost=cost,
+    )
+    if summary is None:
+        return
+    usage = state.usage + summary.usage
+    by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
+    if cost is None and by_a_model and state.limits.max_cost is not None:
+        error = _no_price(summary.vendor, summary.model)
+        facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
+    elif over := over_budget(state.limits, usage, state.cost + (cost or 0.0)):
+        complete(state, facts, (state.stop or over).reason)

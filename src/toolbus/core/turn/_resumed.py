@@ -1,0 +1,56 @@
+"""What becomes of a request that goes on after its process was gone: which calls are requested once more. Pure.
+
+A call that had been requested may have run, wholly, partly or not at all; nobody can know. What its tool says decides:
+one that is `idempotent` is requested again, under the same key; any other ends as `interrupted`, with its outcome
+unknown, and the model or a person goes on from there.
+"""
+
+from __future__ import annotations
+
+from ...events import RequestResumed
+from ...protocols import ToolSpec
+from ..approval import definition_of
+from ..arguments import own_arguments
+from ._apply import ends_at_once
+from ._calls import is_time_over, request_call
+from ._facts import Facts
+from ._state import INTERRUPTED, NEW, CallState, TurnState
+from ._steps import Resume
+
+__all__ = ["decide_interrupted", "decide_resume"]
+
+_ENDS = ", and another call ended the request, so it was not run again; it may have had its effect."
+
+
+def decide_resume(state: TurnState, resume: Resume, facts: Facts, _now: float) -> None:
+    """The fact that the request goes on. What it means for each call follows from the state behind it."""
+    if state.phase is not NEW:
+        facts.add(RequestResumed, resumption=state.resumptions + 1, deadline=resume.seconds)
+
+
+def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
+    """What becomes of the calls that had been requested by a process that is gone.
+
+    All is known before the first is told, so that a call which ends the request at once keeps the others from running.
+    """
+    gone = [each for each in state.open_calls.values() if each.status is INTERRUPTED]
+    verdicts = [(each, spec := state.tools.get(each.call.name), _why_not(state, each, spec, now)) for each in gone]
+    ends = any(why for _, _, why in verdicts) and ends_at_once(state.limits, "interrupted")
+    for each, spec, why in verdicts:
+        if not why and not ends and spec is not None:
+            request_call(state, each.call, spec, own_arguments(each.arguments or {}), facts, now)
+        else:
+            facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why or _ENDS}")
+
+
+def _why_not(state: TurnState, each: CallState, spec: ToolSpec | None, now: float) -> str:
+    """What keeps a call from being requested once more, as the end of a sentence; empty for nothing."""
+    if spec is None:
+        return ", and there is no such tool any more; it may have had its effect."
+    if not spec.idempotent:
+        return "; it may have had its effect."
+    if each.definition and each.definition != definition_of(spec):
+        return ", and its definition is another one now, so it was not run again; it may have had its effect."
+    if is_time_over(state, now):
+        return ", and the request's time is over; it may have had its effect."
+    return ""

@@ -1,0 +1,497 @@
+"""The tool dispatcher: runs requested calls and publishes how each ended.
+
+A receiver of `ToolCallRequested`, with workers that are reused. It keeps no timers: a session whose deadline fires
+settles the call with a `ToolCallFailed`, and the dispatcher, which watches its calls on the bus, cancels the handler.
+It knows the bus and tools, and nothing of sessions or models; when a call's turn has come is `toolbus.scheduling`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import inspect
+import math
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from .._stranded import StrandedTasks, raise_elsewhere
+from ..errors import ConfigurationError, NotRunning
+from ..events import ToolCallRequested
+from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
+from ..interceptors import screened, screens_results
+from ..secrets import delivered
+from ..tool_results import Rendered, render
+from ..tools import Tool, ToolContext, ToolRegistry
+from ._cache import ResultCache
+from ._overdue import Overdue
+from ._processes import run_in_process
+from ._reports import Reports, as_sent
+from ._retries import retry_delay
+from ._schedule import Job, Schedule
+from ._thread_run import NotBegun, ThreadRun, in_context
+from ._workers import Then, Worker, WorkerPool
+
+if TYPE_CHECKING:
+    import anyio.abc
+
+    from ..bus import EventBus
+    from ..protocols import RequestView
+
+__all__ = ["DispatcherStatistics", "ToolDispatcher"]
+
+_CLOSED = "The dispatcher was closed."
+
+
+@dataclass(slots=True, frozen=True)
+class DispatcherStatistics:
+    """Calls and workers now, and peaks since the start.
+
+    `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt, and
+    `outside` those that hold none while they wait for a child request. `processes` are those in which handlers run;
+    idle ones are kept for later calls, and not counted. `cached` is how many results are kept, `cache_hits` how many
+    calls were answered with another call's result. `overdue` names the tools of handlers that were cancelled and still
+    run, and of threads that were given up. `stranded` are the tasks in which a tool has left a cancel scope or a task
+    group open.
+    """
+
+    running: int
+    running_peak: int
+    queued: int
+    queued_peak: int
+    idle_workers: int
+    threads: int
+    threads_peak: int
+    processes: int
+    processes_peak: int
+    outside: int
+    retrying: int
+    cached: int
+    cache_hits: int
+    overdue: tuple[str, ...]
+    stranded: int
+
+
+class ToolDispatcher:
+    """Runs tool calls in this process. One for each bus, usually.
+
+        async with ToolDispatcher(bus, registry):
+            ...
+
+    A call is looked up in the registry of its own request first, then in `registry`; calls of tools that are in
+    neither, and of `external` ones, are left to others on the bus. `max_concurrency` bounds the handlers that run at
+    once; further calls wait in order, while their deadlines run. `max_threads` bounds the threads of sync handlers;
+    a thread cannot be killed, so one that outlives its deadline keeps its place until it ends, and when all places
+    are held like that, calls are refused. A handler that was cancelled, or a thread that was given up, and that still
+    runs `grace_seconds` later is logged at WARNING, once. Nobody waits for it, but for leaving the block: that cancels
+    what runs, and waits until each handler has ended; not for threads.
+
+    `max_processes` (as many as there are cores) bounds the processes of handlers with `isolation="process"`; these are
+    killed when their call is cancelled or its deadline passes, and a process that dies is a failure of its call. A
+    process that has ended its call is kept for later ones until the event loop ends.
+
+    A tool with `retries` is tried again, after waits that double from about half a second, for as long as the next
+    wait ends before the call's deadline. While a call waits it keeps its places, so that a tool that is down is not
+    asked by ever more calls. `ToolCallRetrying` and `ToolCallStarted` tell of each attempt.
+
+    The results of tools with `cache_seconds` are kept, at most 1,000, and shared: a call whose tool and arguments are
+    those of a kept result is answered at once, and one that equals a call under way waits for that one, takes no place,
+    and has its result or its failure. When that one is cancelled or times out, the next in line runs instead.
+
+    Calls that run when the host cancels the dispatcher end as `cancelled`. `on_cancelled` is called before the first of
+    them is answered, inline; those of requests that are left by then (`RequestSession.leave`) are not answered, since
+    how they end is told where the request goes on.
+
+    A handler runs in the context (`contextvars`) of the session that asked. Whatever it raises, `SystemExit` included,
+    becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass. One that leaves a cancel scope
+    or a task group open is named in the log, and its task takes no other call: see `toolbus.left_open`.
+    """
+
+    def __init__(
+        self,
+        bus: EventBus,
+        registry: ToolRegistry | None = None,
+        *,
+        max_concurrency: int = 1_000,
+        max_threads: int = 40,
+        max_processes: int | None = None,
+        grace_seconds: float = 5.0,
+        on_cancelled: Callable[[], object] | None = None,
+    ) -> None:
+        if max_processes is None:
+            max_processes = os.cpu_count() or 1
+        if min(max_concurrency, max_threads, max_processes) < 1:
+            raise ConfigurationError(
+                f"max_concurrency is {max_concurrency}, max_threads {max_threads} and max_processes {max_processes}; "
+                "each must be at least 1"
+            )
+        if not 0 <= grace_seconds < math.inf:
+            raise ConfigurationError(f"grace_seconds is {grace_seconds}; it must be at least 0 and finite")
+        self.registry = registry if registry is not None else ToolRegistry()
+        self._bus = bus
+        self._reports = Reports(bus)
+        self._cache = ResultCache(self._reports, self._now)
+        ready: deque[Job] = deque()
+        self._stranded = StrandedTasks()
+        self._workers = WorkerPool[Job](ready, self._perform, self._give_up, self._start, self._stranded.stay)
+        self._schedule = Schedule(max_concurrency, max_threads, max_processes, ready, self._workers.call)
+        self._overdue = Overdue(grace_seconds, self._start)
+        self._retrying = 0
+        self._on_cancelled = on_cancelled
+        self._disconnect: Callable[[], None] = _nothing
+        self._group: anyio.abc.TaskGroup | None = None
+
+    async def __aenter__(self) -> ToolDispatcher:
+        if self._group is not None:
+            raise NotRunning("the dispatcher runs already")
+        self._bus.bind()
+        self._token = anyio.lowlevel.current_token()
+        self._context = contextvars.copy_context()
+        self._group = await self._stranded.open()
+        self._workers.is_open = True
+        self._reports.is_closing = False
+        self._overdue.open()
+        self._disconnect = self._bus.connect(ToolCallRequested, self._on_requested)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        group = self._group
+        assert group is not None
+        self._disconnect()
+        self._reports.is_closing = True
+        for job in self._schedule.waiting():
+            if job.worker is None:  # else its handler waits to come in, and is cancelled with the others
+                self._schedule.unqueue(job)
+                self._fail(job, Failure("cancelled", _CLOSED))
+        self._overdue.close(self._workers.running())
+        group.cancel_scope.cancel()
+        try:
+            await self._stranded.leave()
+        finally:
+            self._workers.close()
+            self._group = None
+
+    # ------------------------------------------------------------------------------------------------- receivers
+
+    def _on_requested(self, request: ToolCallRequested) -> None:
+        view = self._bus.view(request.request_id)
+        tool, is_ours = self._find(request, view)
+        if tool is None:
+            if is_ours:
+                self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
+            return
+        call = None if view is None else view.calls.get(request.call_id)
+        if call is not None and call.requested_at is None:
+            return  # Its request has not requested it: it waits for a person, or for its turn.
+        job = Job(request, tool, self._schedule.gates_of(tool), view, None if call is None else call.arguments)
+        if not self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
+            return  # somebody else runs it, or has answered already
+        if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
+            return
+        if (
+            not tool.is_async
+            and tool.isolation == "thread"
+            and self._overdue.threads() >= self._schedule.threads.capacity
+        ):
+            error = "No thread is free: all are held by calls that outlived their deadline."
+            self._fail(job, Failure("error", error, retryable=True))
+        else:
+            self._schedule.admit(job)
+
+    def _find(self, request: ToolCallRequested, view: RequestView | None) -> tuple[Tool[..., Any] | None, bool]:
+        """The tool to run, if it is ours to run; and whether it is ours to say that there is none."""
+        source = None if view is None else view.tools
+        tool: Tool[..., Any] | None = None
+        if isinstance(source, ToolRegistry):
+            tool = source.get(request.name)
+        if tool is None:
+            tool = self.registry.get(request.name)
+        if tool is None:
+            return None, isinstance(source, ToolRegistry)
+        return (None, False) if tool.spec.external else (tool, True)
+
+    def _on_settled(self, job: Job) -> None:
+        """Somebody else settled a call of ours: a session's deadline, a cancel, another answer. Stop the handler."""
+        job.settled = True
+        heir = None if job.flight is None else self._cache.leave(job)
+        if job.worker is None:
+            self._schedule.unqueue(job)
+        else:
+            self._overdue.add(job)
+            job.worker.scope.cancel()
+        if heir is not None:
+            self._schedule.admit(heir)
+
+    def _now(self) -> float:
+        return self._bus.clock()  # another one when the bus has moved to another loop
+
+    # --------------------------------------------------------------------------------------------------- running
+
+    def _start(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start a task of the dispatcher's own."""
+        assert self._group is not None
+        # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
+        self._context.copy().run(self._group.start_soon, function, *args)
+
+    def _give_up(self, job: Job) -> None:
+        """End a call that has its places, but will not begin: it is settled or will be, or this is cancelled."""
+        self._overdue.discard(job)
+        if not (job.settled or job.stops):
+            self._go_down()
+            self._fail(job, Failure("cancelled", _CLOSED))
+        self._schedule.leave(job)
+
+    def _go_down(self) -> None:
+        """The host has cancelled this, or a handler the host: what fails from now on may have failed for that."""
+        if not self._reports.is_closing:
+            self._reports.is_closing = True
+            if self._on_cancelled is not None:
+                self._on_cancelled()
+
+    async def _perform(self, job: Job, worker: Worker) -> Then:
+        """Run one call and publish its end. Returns what the worker does then; raises what is the host's to handle."""
+        view = job.view
+        if job.settled or (view is not None and view.stops):  # between its admission and now
+            self._give_up(job)
+            return "next"
+        job.worker = worker
+        worker.scope = scope = anyio.CancelScope()
+        job.started_at = self._bus.clock()
+        self._reports.started(job)
+        scope.__enter__()  # by hand, as it is not left where trio's task groups are open
+        screens, rendered, failed = False, None, None
+        try:
+            value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
+            rendered = self._rendered(job, value)
+            screens = view is not None and bool(view.interceptors) and self._screens(job)
+            if screens and not job.settled:
+                rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
+        except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
+            failed = exc
+        left_open = worker.trio_task is not None and bool(worker.trio_task.child_nurseries)
+        if not left_open:
+            try:
+                scope.__exit__(None, None, None)
+            except RuntimeError:  # another scope is open inside of it
+                left_open = True
+        try:
+            if left_open:
+                self._reports.left_open(job)
+            if failed is not None:
+                return self._on_exception(job, scope, failed, left_open=left_open)
+        finally:
+            if job.run is None and self._overdue.jobs:
+                self._overdue.discard(job)
+            self._schedule.leave(job, thread_goes_on=job.run is not None)
+        assert rendered is not None
+        if screens and job.settled:
+            self._start(self._complete_late, job, rendered)
+        else:
+            self._complete(job, rendered)
+        return "stay" if left_open else "end" if scope.cancel_called else "next"
+
+    def _rendered(self, job: Job, value: Any) -> Rendered:
+        """What a handler gave, as it is to be sent; whole for the cache, since each request may want its own part."""
+        rendered = render(value) if job.tool.isolation == "thread" else value
+        return rendered if job.flight is not None else as_sent(job, rendered)
+
+    def _screens(self, job: Job) -> bool:
+        """Whether an interceptor of the call's request wants to see results."""
+        view = job.view
+        return view is not None and bool(view.interceptors) and screens_results(view.interceptors)
+
+    async def _screened(self, job: Job, rendered: Rendered) -> Rendered:
+        return await screened(job.view.interceptors if job.view else (), job.request, rendered, self._tool_context(job))
+
+    async def _complete_late(self, job: Job, rendered: Rendered) -> None:
+        """Tell a result that came too late, as the request's interceptors leave it. In a task of its own."""
+        told = functools.partial(self._reports.left_open, job)
+        await self._stranded.contain(told, self._screen_late, job, rendered)
+
+    async def _screen_late(self, job: Job, rendered: Rendered) -> None:
+        try:
+            self._complete(job, await in_context(job.context, self._screened(job, rendered), _nothing))
+        except BaseException as exc:  # the application's code; the task is the dispatcher's
+            if is_being_cancelled() or keyboard_interrupt_of(exc):
+                raise
+            self._fail(job, classify(exc), exc)
+
+    async def _attempt(self, job: Job) -> Any:
+        """Run the handler once, with arguments of its own, and return its value; from a process what it rendered."""
+        tool, arguments = job.tool, job.arguments
+        if tool.secrets is not None:
+            arguments = delivered(arguments, tool.secrets, job.view)
+        if tool.isolation == "process":
+            self._workers.on_wait()
+            return await run_in_process(tool, arguments)
+        call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None)
+        running = call() if tool.is_async else self._in_thread(job, call)
+        return await in_context(job.context, running, self._workers.on_wait)
+
+    async def _attempts(self, job: Job) -> Any:
+        """Run the handler until it succeeds or may not be tried again. Between attempts the call keeps its places."""
+        while True:
+            try:
+                return await self._attempt(job)
+            except Exception as exc:
+                delay = None if is_being_cancelled() else retry_delay(job, exc, self._now())
+                if delay is None:
+                    raise
+                self._reports.retrying(job, classify(exc), exc, delay)
+            self._workers.on_wait()
+            self._retrying += 1
+            try:
+                await anyio.sleep(delay)
+            finally:
+                self._retrying -= 1
+            if job.stops:
+                raise NotBegun
+            job.attempt += 1
+            self._reports.started(job)
+
+    async def _in_thread(self, job: Job, call: Callable[[], Any]) -> Any:
+        def on_late(value: Any, error: BaseException | None) -> None:
+            with contextlib.suppress(anyio.RunFinishedError):  # the loop is gone: nobody is left to tell
+                anyio.from_thread.run_sync(self._on_late_thread, job, value, error, token=self._token)
+
+        run = ThreadRun(call, lambda: not job.stops, on_late)
+        try:
+            value = await run.wait()
+        except anyio.get_cancelled_exc_class():
+            if run.abandon():
+                job.run = run
+                self._overdue.add(job)
+            raise
+        while inspect.isawaitable(value):  # a sync function that returned a coroutine
+            value = await value
+        return value
+
+    def _on_late_thread(self, job: Job, value: Any, error: BaseException | None) -> None:
+        """A thread that was given up has ended. On the loop."""
+        job.run = None
+        self._overdue.discard(job)
+        self._schedule.leave(job)
+        if inspect.iscoroutine(value):
+            value.close()  # nobody awaits it any more
+        if error is None:
+            try:
+                rendered = self._rendered(job, value)
+                if not self._screens(job):
+                    self._complete(job, rendered)
+                elif self._group is not None:  # else nobody is left to show it to, and so nobody may be told
+                    self._start(self._complete_late, job, rendered)
+            except Exception as exc:  # this runs for the thread, so nobody else would tell
+                error = exc
+        if error is not None:
+            self._fail(job, classify(error), error)
+
+    def _on_exception(self, job: Job, scope: anyio.CancelScope, exc: BaseException, *, left_open: bool) -> Then:
+        """Publish how a handler failed. Returns what the worker does then; raises what is the host's to handle."""
+        then: Then = "stay" if left_open else "end" if scope.cancel_called else "next"
+        if type(exc) is NotBegun:
+            job.worker = None
+            return then
+        cancelled, interrupt = is_cancellation(exc), keyboard_interrupt_of(exc)
+        if cancelled and scope.cancel_called and job.settled:
+            return then  # as asked
+        # In a scope that was left open, a cancellation of that scope cannot be told from the host's.
+        by_host = not left_open and is_being_cancelled()
+        if not job.settled and (by_host or interrupt is not None):
+            self._go_down()
+        if cancelled and by_host:
+            self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
+            raise next(leaves_of(exc))
+        if cancelled:
+            # A stray one cannot be told from that of a loop which shuts down: either way this task ends. Such a loop
+            # cancels all tasks before any of them runs, so the task behind this one comes after its request's.
+            self._start(self._end_astray, job, exc)
+            return "stay" if left_open else "end"
+        self._fail(job, classify(exc), exc)
+        if interrupt is None:
+            return then
+        if left_open:  # nothing that this task raises would arrive
+            self._start(raise_elsewhere, interrupt)
+            return then
+        raise interrupt
+
+    async def _end_astray(self, job: Job, exc: BaseException) -> None:
+        self._overdue.discard(job)  # it may have been settled since its handler ended
+        if not job.settled:
+            if by_host := is_being_cancelled():
+                self._go_down()
+            self._fail(job, Failure("cancelled", _CLOSED, unknown=True) if by_host else classify(exc), exc)
+
+    def _tool_context(self, job: Job) -> ToolContext[Any]:
+        request, view = job.request, job.view
+
+        async def ask(prompt: Any, **options: Any) -> Any:
+            if view is None:
+                raise NotRunning("the request that called does not run in this process")
+            child = view.child(request.call_id, prompt, **options)
+            async with self._schedule.stepped_out(job):
+                try:
+                    return await child.run()
+                finally:
+                    job.spent = child.spent if job.spent is None else job.spent + child.spent
+
+        async def progress(message: str, done: float | None, total: float | None) -> None:
+            self._reports.progress(job, message, done, total)
+            await anyio.lowlevel.checkpoint()
+
+        return ToolContext(
+            deps=None if view is None else view.deps,
+            name=request.name,
+            request_id=request.request_id,
+            conversation_id=request.conversation_id,
+            call_id=request.call_id,
+            attempt=job.attempt,
+            idempotency_key=request.idempotency_key,
+            messages=() if view is None else view.messages,
+            metadata=request.metadata,
+            progress=progress,
+            ask=ask,
+        )
+
+    def _complete(self, job: Job, rendered: Rendered) -> None:
+        """Answer a call; and those that wait for its result."""
+        if job.flight is None:
+            self._reports.completed(job, rendered)
+        else:
+            self._cache.completed(job, rendered)
+
+    def _fail(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
+        if job.flight is None:
+            self._reports.failed(job, failure, cause)
+        else:
+            self._cache.failed(job, failure, cause)
+
+    def statistics(self) -> DispatcherStatistics:
+        """Calls, workers, threads and processes, now. Costs O(overdue calls)."""
+        return DispatcherStatistics(
+            running=self._schedule.everything.used,
+            running_peak=self._schedule.everything.peak,
+            queued=self._schedule.queued,
+            queued_peak=self._schedule.queued_peak,
+            idle_workers=len(self._workers.idle),
+            threads=self._schedule.threads.used,
+            threads_peak=self._schedule.threads.peak,
+            processes=self._schedule.processes.used,
+            processes_peak=self._schedule.processes.peak,
+            outside=self._schedule.outside,
+            retrying=self._retrying,
+            cached=len(self._cache),
+            cache_hits=self._cache.hits,
+            overdue=tuple(job.tool.name for job in self._overdue),
+            stranded=len(self._stranded),
+        )
+
+
+def _nothing() -> None:
+    """Before there is anything to disconnect."""

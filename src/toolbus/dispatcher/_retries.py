@@ -1,0 +1,67 @@
+"""Whether a handler that failed is tried again, and after how long. Knows tools and exceptions; waits for nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from ..core.backoff import backoff_seconds
+from ..errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
+from ..failures import is_a, leaves_of, log_exception
+from ._processes import Kinds, ProcessFailure
+
+if TYPE_CHECKING:
+    from ..tools import Tool
+    from ._schedule import Job
+
+__all__ = ["is_retried", "retry_delay"]
+
+_logger = logging.getLogger("toolbus.dispatcher")
+_FINAL = (ToolRetry, InvalidArguments, UnserialisableResult)  # the same call would only fail in the same way
+
+
+def retry_delay(job: Job, exc: Exception, now: float) -> float | None:
+    """Seconds to wait before the call's next attempt; None when there is none to be.
+
+    `now` is on the bus's clock. None when the tool's retries are used up, when its `retry_on` does not match `exc`, and
+    when the wait would reach the call's deadline. Equal places in equal requests wait equally long.
+    """
+    if job.attempt > job.tool.retries:
+        return None
+    request = job.request
+    delay = backoff_seconds(job.attempt, f"{request.request_id} {request.call_id} {job.attempt}")
+    if now + delay >= request.at + request.deadline:
+        return None
+    return delay if is_retried(job.tool, exc) else None
+
+
+def is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
+    """Whether `tool` allows another attempt after `exc`. Of a group (a handler's task group), after each one in it.
+
+    A `retry_on` function that raises counts as False, and is logged.
+    """
+    if is_a(exc, ProcessFailure):
+        return all(_is_retried(tool, each) for each in cast("ProcessFailure", exc).kinds)
+    return all(_is_retried(tool, each) for each in leaves_of(exc))
+
+
+def _is_retried(tool: Tool[..., Any], exc: BaseException | Kinds) -> bool:
+    if not _is_a(exc, (Exception,)) or _is_a(exc, _FINAL):
+        return False
+    retry_on = tool.retry_on
+    if retry_on is None:
+        return not _is_a(exc, (ToolError,))
+    if not callable(retry_on):
+        return _is_a(exc, retry_on)
+    try:
+        return bool(retry_on(cast("Exception", exc)))  # tools refuse a function together with processes
+    except Exception as failed:  # a fault in the rule must not hide the tool's own failure
+        log_exception(_logger, logging.ERROR, "retry_on of tool %s failed", tool.name, cause=failed, ids={})
+        return False
+
+
+def _is_a(exc: BaseException | Kinds, kinds: tuple[type[BaseException], ...]) -> bool:
+    """`is_a`; of an exception in another process by its classes' names."""
+    if issubclass(type(exc), BaseException):
+        return is_a(cast("BaseException", exc), kinds)
+    return any((each.__module__, each.__qualname__) in cast("Kinds", exc) for each in kinds)

@@ -1,0 +1,99 @@
+"""Reads a list of plain dictionaries of whichever API they are: only one of them takes what is in it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+from ..errors import InvalidHistory
+from ._anthropic import from_anthropic
+from ._model import Message
+from ._ollama import from_ollama
+from ._openai import from_openai
+from ._responses import from_openai_responses
+from .wire import word
+
+__all__ = ["read_dictionaries"]
+
+_Form: TypeAlias = Literal["openai", "responses", "anthropic", "ollama"]
+
+_READ: Mapping[_Form, tuple[str, Callable[[Sequence[Mapping[str, Any]]], list[Message]]]] = {
+    "openai": ("OpenAI's chat completions", from_openai),
+    "responses": ("OpenAI's Responses", from_openai_responses),
+    "anthropic": ("Anthropic's", from_anthropic),
+    "ollama": ("Ollama's", from_ollama),
+}
+"""The forms, in the order in which a list that several of them take is read: then they say the same."""
+
+_CHAT = frozenset[_Form]({"openai", "ollama"})
+_ANTHROPIC = frozenset[_Form]({"anthropic"})
+_RESPONSES = frozenset[_Form]({"responses"})
+_OPENAI = frozenset[_Form]({"openai"})
+_OLLAMA = frozenset[_Form]({"ollama"})
+_BLOCKS = frozenset[_Form]({"openai", "responses", "anthropic"})  # Ollama's content is text
+
+_PARTS: Mapping[str, frozenset[_Form]] = {
+    "refusal": _OPENAI | _RESPONSES,
+    **dict.fromkeys(("image_url", "input_audio", "file"), _OPENAI),
+    **dict.fromkeys(("input_text", "output_text", "input_image", "input_file"), _RESPONSES),
+    **dict.fromkeys(("tool_use", "tool_result", "redacted_thinking", "image", "document"), _ANTHROPIC),
+    **dict.fromkeys(("server_tool_use", "web_search_tool_result", "search_result"), _ANTHROPIC),
+}
+"""What the types of parts tell; one that is not here tells nothing."""
+
+
+def read_dictionaries(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages that the dictionaries stand for, by `from_openai` or the function of another form.
+
+    A list is of another form than chat completions only if something in it is: a block of type `tool_use`, an item of
+    type `function_call`, a field `tool_name`. Raises `InvalidHistory` with the index of what cannot be of the form of
+    those before it, and what the form's own function raises.
+    """
+    forms: frozenset[_Form] = frozenset(_READ)
+    for index, message in enumerate(messages):
+        if _is_ours(message):
+            raise InvalidHistory(index, "it has the fields of a toolbus message; make messages of the dictionaries")
+        of_this = frozenset(_READ).intersection(*_evidence(message))
+        if not forms & of_this:
+            here, before = (_named(some) for some in (of_this, forms))
+            problem = f"it has the form of {here}, and those before it that of {before}" if here else "it mixes forms"
+            raise InvalidHistory(index, f"{problem}; read each with its own function of toolbus.messages")
+        forms &= of_this
+    return next(read for form, (_, read) in _READ.items() if form in forms)(messages)
+
+
+def _named(forms: frozenset[_Form]) -> str:
+    return " or ".join(name for form, (name, _) in _READ.items() if form in forms)
+
+
+def _is_ours(message: Mapping[str, Any]) -> bool:
+    if message.get("role") == "tool":
+        return "call_id" in message and "tool_call_id" not in message
+    return word(message.get("role")) in {"system", "assistant"} and "text" in message and "content" not in message
+
+
+def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:
+    """Of which forms a message can be, by each thing in it that tells."""
+    kind, role, content = message.get("type"), message.get("role"), message.get("content")
+    if kind is not None:  # replies that an SDK dumped have one of their own
+        yield _RESPONSES | _ANTHROPIC if kind == "message" else _RESPONSES
+    if role == "tool" or message.get("tool_calls"):
+        yield _CHAT
+    if role == "developer":
+        yield _OPENAI | _RESPONSES
+    images: Any = message.get("images")
+    bare = isinstance(images, list) and any(isinstance(each, str) for each in cast("list[object]", images))
+    if "tool_name" in message or bare or isinstance(message.get("thinking"), str):
+        yield _OLLAMA
+    if isinstance(content, list):
+        yield _BLOCKS
+        for part in cast("list[object]", content):
+            if isinstance(part, Mapping):
+                yield _part(cast("Mapping[str, Any]", part))
+
+
+def _part(part: Mapping[str, Any]) -> frozenset[_Form]:
+    kind = str(part.get("type"))
+    if kind == "thinking":  # in Mistral's chat completions it is a list
+        return _ANTHROPIC if isinstance(part.get("thinking"), str) else _OPENAI
+    return _PARTS.get(kind, _BLOCKS)

@@ -1,0 +1,200 @@
+"""The items that one reply of the OpenAI Responses API consists of, and what of them has to be kept. Pure.
+
+What is kept of a reply are its items without what the message itself says: a call's item without name, id and
+arguments, and in place of each text the number of its characters. So nothing is stored twice, and a reply that
+somebody edited (a redacted text, say) does not carry the old words along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from .wire import arguments_text, mapping_at, text_at, word
+
+__all__ = ["Item", "Reply", "WireCall", "is_reply_item", "items_again", "read_reply"]
+
+Item: TypeAlias = dict[str, Any]
+
+_BETWEEN = "\n\n"  # stands between the texts of two messages in one reply
+_TEXT_FIELDS = {"output_text": "text", "refusal": "refusal", "input_text": "text", "text": "text"}
+_OF_A_CALL = frozenset({"type", "call_id", "name", "arguments"})
+_OF_A_MESSAGE = frozenset({"type", "role", "content"})
+_OF_OTHERS = frozenset({"function_call_output", "item_reference"})
+
+
+@dataclass(slots=True, frozen=True)
+class WireCall:
+    """A function call as it stands in an item. `arguments` may be empty."""
+
+    name: str
+    arguments: str
+    wire_id: str
+
+
+@dataclass(slots=True, frozen=True)
+class Reply:
+    """What the items of one reply say. `kept` is what they say beyond text and calls; empty where that is nothing."""
+
+    text: str
+    calls: tuple[WireCall, ...]
+    reasoning: str
+    refused: bool
+    kept: list[Item]
+
+
+def is_reply_item(item: Mapping[str, Any]) -> bool:
+    """Whether the item is the model's, and not a result, a prompt or instructions."""
+    kind = word(item.get("type", "message"))
+    return item.get("role") == "assistant" if kind == "message" else kind not in _OF_OTHERS
+
+
+def read_reply(items: Sequence[Mapping[str, Any]], index: int = 0) -> Reply:
+    """What the items of one reply say together. Raises `InvalidHistory` with that index for a wrongly typed field.
+
+    The texts of its messages are joined by an empty line, and so are those of its reasoning. A refusal is text too.
+    """
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[WireCall] = []
+    refused = False
+    for item in items:
+        kind = item.get("type", "message")
+        if kind == "message":
+            texts.append("".join(text for _, text in _texts(index, item)))
+            refused = refused or any(part.get("type") == "refusal" for part, _ in _texts(index, item))
+        elif kind == "function_call":
+            arguments = item.get("arguments")
+            calls.append(
+                WireCall(
+                    name=text_at(index, item.get("name"), "a call's name"),
+                    arguments=arguments_text(index, cast("Mapping[str, Any]", arguments))
+                    if isinstance(arguments, Mapping)
+                    else text_at(index, arguments, "a call's arguments"),
+                    wire_id=text_at(index, item.get("call_id"), "call_id"),
+                )
+            )
+        elif kind == "reasoning":
+            thoughts += reasoning_texts(item)
+    return Reply(
+        text=_BETWEEN.join(filter(None, texts)),
+        calls=tuple(calls),
+        reasoning=_BETWEEN.join(filter(None, thoughts)),
+        refused=refused,
+        kept=[] if _is_plain(items) else [_lean(index, item) for item in items],
+    )
+
+
+def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
+    """The parts of a reasoning item that people may read: its summary, or else its content."""
+    for field in ("summary", "content"):
+        parts: Any = item.get(field)
+        if isinstance(parts, list):
+            found = [cast("Mapping[str, Any]", part) for part in cast("list[Any]", parts) if isinstance(part, Mapping)]
+            if texts := [text for part in found if isinstance(text := part.get("text"), str)]:
+                return texts
+    return []
+
+
+def _texts(index: int, item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The parts of a message that have text, each with it; plain content is one part."""
+    content = item.get("content")
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        yield {}, text_at(index, content, "content")
+        return
+    for each in cast("Sequence[Any]", content):
+        part = mapping_at(index, each, "a part")
+        if field := _TEXT_FIELDS.get(str(part.get("type"))):
+            yield part, text_at(index, part.get(field), "a part's text")
+
+
+def _is_plain(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether text and calls say it all: a message of plain text or none, then calls, and no ids of items."""
+    for place, item in enumerate(items):
+        if item.get("type", "message") == "message":
+            plain = place == 0 and isinstance(item.get("content"), str) and item.keys() <= _OF_A_MESSAGE
+        else:
+            plain = item.get("type") == "function_call" and item.keys() <= _OF_A_CALL
+        if not plain:
+            return False
+    return True
+
+
+def _lean(index: int, item: Mapping[str, Any]) -> Item:
+    """An item as it is kept. Empty fields go, since the API refuses some that it has sent itself."""
+    kept = {key: value for key, value in item.items() if value is not None}
+    kind = kept.get("type", "message")
+    if kind == "function_call":
+        return {key: value for key, value in kept.items() if key == "type" or key not in _OF_A_CALL}
+    if kind != "message":
+        return kept
+    content = kept.get("content")
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        kept["content"] = len(text_at(index, content, "content"))
+        return kept
+    parts: list[Item] = []
+    for each in cast("Sequence[Any]", content):
+        part = dict(mapping_at(index, each, "a part"))
+        if field := _TEXT_FIELDS.get(str(part.get("type"))):
+            part[field] = len(text_at(index, part.get(field), "a part's text"))
+        parts.append(part)
+    kept["content"] = parts
+    return kept
+
+
+def items_again(kept: Sequence[Item], text: str, calls: Sequence[Item]) -> list[Item] | None:
+    """The kept items with the text and the calls in their places; None where somebody edited these since."""
+    if sum(item.get("type") == "function_call" for item in kept) != len(calls):
+        return None
+    fresh = iter(calls)
+    cutter = _Cutter(text)
+    items: list[Item] = []
+    for item in kept:
+        kind = item.get("type", "message")
+        if kind == "function_call":
+            items.append({**item, **next(fresh)})
+        elif kind == "message":
+            cutter.begin()
+            items.append({"type": "message", **item, "content": cutter.content(item.get("content"))})
+        else:
+            items.append(item)
+    while items and items[-1].get("type") == "reasoning":
+        items.pop()
+    return items if cutter.at == len(text) and not cutter.failed else None
+
+
+class _Cutter:
+    """Cuts a reply's text into the parts that it was joined from."""
+
+    __slots__ = ("_begun", "_text", "at", "failed")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._begun = False  # a message began, and none of its text was cut yet
+        self.at = 0
+        self.failed = False
+
+    def begin(self) -> None:
+        """Go on to the next message."""
+        self._begun = True
+
+    def content(self, kept: object) -> Any:
+        """The content of a message, with its text again."""
+        if isinstance(kept, int):
+            return self._cut(kept)
+        parts: list[Item] = []
+        for each in cast("list[Item]", kept or []):
+            field = _TEXT_FIELDS.get(str(each.get("type")))
+            parts.append({**each, field: self._cut(each[field])} if field else each)
+        return parts
+
+    def _cut(self, size: int) -> str:
+        if size and self._begun:
+            if self.at:
+                self.failed = self.failed or not self._text.startswith(_BETWEEN, self.at)
+                self.at += len(_BETWEEN)
+            self._begun = False
+        piece = self._text[self.at : self.at + size]
+        self.at += size
+        return piece

@@ -1,0 +1,282 @@
+"""From what a vendor's SDK and its HTTP library raise, and what servers say, to toolbus's provider errors.
+
+Knows HTTP statuses, headers and the shapes of error bodies that are about. What one vendor has of its own (the SDK's
+exceptions, codes, hints) its subclass adds. Keys never get through: every text that leaves here has them blotted out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, ClassVar, cast
+
+from ...core.arguments import encodable
+from ...errors import (
+    ContentFiltered,
+    ContextOverflow,
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    ProviderUnavailable,
+    ReplyTooLarge,
+)
+from .overflow import overflow
+from .wire_text import as_object, dumped
+
+__all__ = ["ErrorTranslator", "Said", "read_body", "retry_after"]
+
+_RETRYABLE = frozenset({408, 409, 429})  # and 5xx, as the vendors' own SDKs do
+_NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
+_PHRASES = {529: "Overloaded"}  # Anthropic's own
+_LONGEST_MESSAGE = 1000  # characters of a server's message; some answer with their whole stack
+_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # where words of the context's length are believed
+
+
+@dataclass(slots=True, frozen=True)
+class Said:
+    """What a server's error body says."""
+
+    text: str
+    codes: tuple[str, ...]
+    fields: Mapping[str, Any]
+
+
+class ErrorTranslator:
+    """Makes the errors of one provider. `where` is its base URL for people, without credentials.
+
+    A vendor's subclass overrides `translate`, for the exceptions of its SDK, and the class variables.
+    """
+
+    __slots__ = ("_secrets", "hint", "vendor", "where")
+
+    hints: ClassVar[Mapping[int, str]] = {}
+    """What to check, by status."""
+    hopeless: ClassVar[frozenset[str]] = frozenset()
+    """Codes of a 429 that waiting does not mend."""
+    filtered: ClassVar[frozenset[str]] = frozenset()
+    """Codes of what the provider withholds for what is in it."""
+    statuses: ClassVar[Mapping[str, int]] = {}
+    """The status that a code means, for errors inside a stream that began well."""
+    request_id_header: ClassVar[str] = "x-request-id"
+    other_service: ClassVar[str] = "which is no reply of a model; check base_url="
+    """What to say of an answer that no server of the kind gives."""
+
+    def __init__(self, *, vendor: str, where: str, hint: str) -> None:
+        self.vendor = vendor
+        self.where = where
+        self.hint = hint
+        self._secrets: deque[str] = deque(maxlen=16)  # keys from a callable change; the last ones can still echo
+
+    def keep_secret(self, text: str) -> None:
+        """Blot `text` out of every message from now on."""
+        if text and text not in _NO_SECRETS and text not in self._secrets:
+            self._secrets.append(text)
+
+    def clean(self, text: str) -> str:
+        """`text` without keys."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def tells(self, exc: BaseException) -> bool:
+        """Whether the chain of `exc` would show a key in a traceback."""
+        return any(self.clean(text) != text for each in _chain(exc) for text in (str(each), repr(each)))
+
+    # -------------------------------------------------------------------------------------- from exceptions
+
+    def translate(self, exc: Exception) -> ProviderError | None:
+        """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
+        return self.connection(exc)
+
+    def connection(self, exc: Exception) -> ProviderError | None:
+        """The error for what the HTTP library raised, or the SDK in its place; None for anything else.
+
+        Goes by the names of the exceptions, so that httpx2, the older httpx, which SDKs still take, and the SDKs'
+        own wrappers of both are understood without importing any.
+        """
+        names = {base.__name__ for each in _chain(exc) for base in type(each).__mro__}
+        if names & {"TimeoutException", "APITimeoutError"}:
+            what = "no connection within the time limit" if "ConnectTimeout" in names else "no answer in time"
+            return ProviderTimeout(f"{self.vendor} at {self.where}: {what}", vendor=self.vendor, retryable=True)
+        if names & {"HTTPError", "APIConnectionError"}:
+            return self._broken(exc, reached="ConnectError" not in names)
+        return None
+
+    def _broken(self, exc: Exception, *, reached: bool) -> ProviderUnavailable:
+        reason = _reason(exc)
+        if reached:
+            text = f"{self.vendor} at {self.where} broke the connection before the reply was whole ({reason})"
+        else:
+            text = f"could not reach {self.vendor} at {self.where} ({reason}): {self.hint}"
+        return ProviderUnavailable(self.clean(text), vendor=self.vendor, retryable=True)
+
+    # ------------------------------------------------------------------------------------ from what servers say
+
+    def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
+        """An HTTP error answer, with the server's own words."""
+        said = read_body(body)
+        try:
+            name = _PHRASES.get(status) or HTTPStatus(status).phrase
+        except ValueError:
+            name = "unknown status"
+        text = f"{self.vendor} answered {status} ({name})" + (f": {said.text}" if said.text else "")
+        request_id = headers.get(self.request_id_header)
+        tail = f" [request {request_id}]" if request_id else ""
+        if found := self._filtered(text + tail, said, status) or self._overflow(text + tail, said, status):
+            return found
+        if hint := self.hints.get(status):
+            text += f"; {hint}"
+        passing = status in _RETRYABLE or status >= 500
+        retryable = passing and self.hopeless.isdisjoint(said.codes)
+        retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", ""), retryable)
+        kind = ProviderUnavailable if retryable or passing else ProviderRejected
+        return kind(
+            self.clean(text + tail),
+            vendor=self.vendor,
+            status=status,
+            retryable=retryable,
+            retry_after_seconds=retry_after(headers),
+        )
+
+    def in_stream(self, body: object) -> ProviderError:
+        """An error that the server reports inside a stream that began well."""
+        said = read_body(body)
+        for code in said.codes:
+            if code.isdecimal() and 400 <= int(code) < 600:  # vLLM and OpenRouter put the status there
+                return self.status(int(code), {}, body)
+            if status := self.statuses.get(code):
+                return self.status(status, {}, body)
+        text = f"{self.vendor} broke its reply off: {said.text or 'it gave no reason'}"
+        if found := self._filtered(text, said, None) or self._overflow(text, said, None):
+            return found
+        if any(code in self.hopeless or "invalid_request" in code for code in said.codes):
+            return ProviderRejected(self.clean(text), vendor=self.vendor)
+        return ProviderUnavailable(self.clean(text), vendor=self.vendor, retryable=True)
+
+    def _filtered(self, text: str, said: Said, status: int | None) -> ContentFiltered | None:
+        return self.content_filtered(text, status) if self.filtered.intersection(said.codes) else None
+
+    def _overflow(self, text: str, said: Said, status: int | None) -> ContextOverflow | None:
+        by_words = status is None or status in _OVERFLOW_STATUSES
+        found, limit_tokens = overflow(said.text, frozenset(said.codes), said.fields, by_words=by_words)
+        return self.context_overflow(text, status, limit_tokens) if found else None
+
+    # -------------------------------------------------------------------------------------------- by hand
+
+    def context_overflow(
+        self, text: str, status: int | None = None, limit_tokens: int | None = None
+    ) -> ContextOverflow:
+        """What was sent does not fit the model's context window."""
+        return ContextOverflow(self.clean(text), vendor=self.vendor, status=status, limit_tokens=limit_tokens)
+
+    def content_filtered(self, text: str, status: int | None = None) -> ContentFiltered:
+        """What was sent, or the reply to it, is withheld for what is in it."""
+        return ContentFiltered(self.clean(text), vendor=self.vendor, status=status)
+
+    def rejected(self, problem: object) -> ProviderRejected:
+        """A request that this provider will never take as it is."""
+        return ProviderRejected(self.clean(f"{self.vendor} at {self.where}: {problem}"), vendor=self.vendor)
+
+    def no_function(self, what: str) -> ProviderRejected:
+        """A reply with a call of something else than a function, which only whoever asked for it can run."""
+        return self.rejected(
+            f"the reply has {what}, and toolbus runs functions only: offer no such tool (see extra_body)"
+        )
+
+    def unavailable(self, problem: str) -> ProviderUnavailable:
+        """A reply that broke the protocol and may go well the next time."""
+        return ProviderUnavailable(
+            self.clean(f"{self.vendor} at {self.where} {problem}"), vendor=self.vendor, retryable=True
+        )
+
+    def no_such_service(self, content_type: str) -> ProviderRejected:
+        """An answer that no server of the kind gives."""
+        return ProviderRejected(
+            f"{self.vendor} at {self.where} answered with {content_type}, {self.other_service}", vendor=self.vendor
+        )
+
+    def too_large(self, limit_bytes: int) -> ReplyTooLarge:
+        """A reply that passed the size at which reading stops."""
+        return ReplyTooLarge(
+            f"{self.vendor}'s reply passed {limit_bytes} bytes, where reading stops; "
+            "bound it with ModelSettings(max_output_tokens=...)",
+            vendor=self.vendor,
+        )
+
+    def too_many(self, most: int, what: str) -> ReplyTooLarge:
+        """A reply that passed the number of calls, or of other parts, at which reading stops."""
+        return ReplyTooLarge(f"{self.vendor}'s reply has more than {most} {what}: reading stopped", vendor=self.vendor)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks to wait, from `retry-after-ms` or `Retry-After` (seconds or a date); not negative.
+
+    A date is measured against the answer's own `Date`, so a wrong clock here does no harm. None for none or nonsense.
+    """
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) / unit
+        except ValueError:
+            continue
+        return seconds if math.isfinite(seconds) and seconds >= 0 else None
+    until, now = _date(headers.get("retry-after")), _date(headers.get("date"))
+    if until is None:
+        return None
+    return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
+
+
+def _date(text: str | None) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text or "")
+    except (ValueError, OverflowError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def read_body(body: object) -> Said:
+    """The server's message, its codes and the fields around them, from the shapes of body that are about."""
+    fields = as_object(body)
+    if isinstance(body, list) and body:  # Gemini
+        fields = as_object(cast("list[object]", body)[0])
+    inner = fields.get("error")
+    if isinstance(inner, Mapping | str) and inner:
+        return read_body(cast("object", inner))
+    told = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
+    codes = tuple(str(code) for code in told if code)
+    if fields:
+        body = fields.get("message") or fields.get("detail") or ""
+        if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
+            body = dumped(cast("object", body))
+        raw = as_object(fields.get("metadata")).get("raw")  # what OpenRouter was told by the server behind it
+        if isinstance(body, str) and isinstance(raw, str) and raw:
+            body = f"{body}: {raw}"
+    text = encodable(body.strip()) if isinstance(body, str) else ""
+    if text.startswith("<"):  # a proxy's page; its words are for browsers
+        text = ""
+    return Said(text[:_LONGEST_MESSAGE], codes, fields)
+
+
+def _chain(exc: BaseException | None) -> Iterator[BaseException]:
+    while exc is not None:
+        yield exc
+        # Trio reports all its attempts to connect as a group; one tells as much as all.
+        inner: Sequence[BaseException] = getattr(exc, "exceptions", ())
+        exc = inner[0] if inner else exc.__cause__ or exc.__context__
+
+
+def _reason(exc: BaseException) -> str:
+    """The plainest words in the chain: the operating system's, else the innermost that are not empty."""
+    found = ""
+    for each in _chain(exc):
+        words = str(each)
+        if isinstance(each, OSError) and each.errno:
+            # asyncio puts words of its own into strerror; errors of name resolution have negative numbers.
+            words = os.strerror(each.errno) if each.errno > 0 else each.strerror
+        found = words or found
+    return found or type(exc).__name__

@@ -1,0 +1,25 @@
+"""Which tool a request forces, in no vendor's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ConfigurationError
+from ...protocols import ToolSpec
+
+__all__ = ["forced_tool"]
+
+_WORDS = frozenset({None, "auto", "none", "required"})
+
+
+def forced_tool(tools: Sequence[ToolSpec], choice: str | None) -> ToolSpec | None:
+    """The tool that `tool_choice` names; None where it names none. Raises `ConfigurationError` for one not offered."""
+    if choice in _WORDS:
+        return None
+    for tool in tools:
+        if tool.name == choice:
+            return tool
+    names = ", ".join(tool.name for tool in tools)
+    raise ConfigurationError(
+        f"tool_choice={choice!r} names no tool that is offered ({names}), and is none of auto, none, required"
+    )

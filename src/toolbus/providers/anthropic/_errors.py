@@ -1,0 +1,49 @@
+"""What the Anthropic SDK raises, and what the Messages API calls its errors. The rest is in `_errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ...errors import ProviderError
+from .._shared.errors import ErrorTranslator
+
+__all__ = ["AnthropicErrors"]
+
+
+class AnthropicErrors(ErrorTranslator):
+    """Makes the errors of a provider over the `anthropic` SDK."""
+
+    __slots__ = ()
+
+    hints: ClassVar[Mapping[int, str]] = {
+        401: "check the key (api_key=, or ANTHROPIC_API_KEY)",
+        403: "check what the key may be used for",
+        404: "check the model's name and base_url=",
+    }
+    hopeless: ClassVar[frozenset[str]] = frozenset({"contract_spend_limit_reached", "enforced_spend_limit_reached"})
+    statuses: ClassVar[Mapping[str, int]] = {
+        "invalid_request_error": 400,
+        "authentication_error": 401,
+        "billing_error": 402,
+        "permission_error": 403,
+        "not_found_error": 404,
+        "conflict_error": 409,
+        "request_too_large": 413,
+        "rate_limit_error": 429,
+        "api_error": 500,
+        "timeout_error": 504,
+        "overloaded_error": 529,
+    }
+    request_id_header: ClassVar[str] = "request-id"
+    other_service: ClassVar[str] = "which is no message; check base_url=, which ends before /v1"
+
+    def translate(self, exc: Exception) -> ProviderError | None:
+        """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
+        import anthropic  # noqa: PLC0415 -- part of the extra
+
+        if isinstance(exc, anthropic.APIStatusError):
+            return self.status(exc.status_code, exc.response.headers, exc.body)
+        if found := self.connection(exc):
+            return found
+        return self.rejected(exc) if isinstance(exc, anthropic.AnthropicError) else None

@@ -1,0 +1,451 @@
+"""Puts a streamed message of the Messages API together: events, then blocks, then the one whole reply.
+
+Knows the wire as Anthropic speaks it and as compatible servers bend it; does no I/O. Tolerated: events and blocks of
+unknown type, deltas of unknown type, no `index`, a block that nobody began, calls that arrive whole, blocks in
+`message_start`, no `message_stop`, characters cut in half. A block that is no text and no call is kept as it is, since
+it has to go back.
+
+A stream is cut, whatever its end says, where a second message begins before the first is whole, as behind gateways that
+ask twice, and where a call was begun and neither arguments nor the end of its block came: `{}` is what nobody wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+from ...core.arguments import parse_arguments
+from ...errors import InvalidArguments
+from ...messages import AssistantMessage, ToolCall, Usage
+from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from .._shared.errors import ErrorTranslator
+from .._shared.reply_reader import MAX_REPLY_PARTS, read_object
+from .._shared.wire_text import (
+    Characters,
+    as_object,
+    as_objects,
+    count_at,
+    dumped,
+    object_in,
+    size_bytes,
+    start_of,
+    storable,
+)
+
+__all__ = ["MessageBuilder"]
+
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "": "",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "refusal": "refusal",
+}
+_CUT_OFF = "max_tokens"
+_NEVER_RUN = frozenset({_CUT_OFF, "refusal"})  # of such replies no call is run that is not whole
+_NEUTRAL = frozenset(
+    {"text", "tool_use", "thinking", "redacted_thinking"}
+)  # other blocks are of the server's own tools
+_SERVERS_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+_BLOCK_OF_DELTA = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+    "input_json_delta": "tool_use",
+}
+_OF_ONE_KIND = frozenset({"text", "thinking", "tool_use"})  # blocks that take no deltas but their own
+_COUNTS = frozenset(
+    {
+        "input_tokens",
+        "output_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+        "output_tokens_details",
+    }
+)
+_MALFORMED = "_malformed_arguments"  # as `toolbus.messages` quotes argument text that is no JSON object
+
+
+class _Block:
+    """A block as far as it has arrived."""
+
+    __slots__ = ("citations", "fields", "grown", "is_over", "kind", "pieces", "place")
+
+    def __init__(self, fields: Mapping[str, Any], place: int) -> None:
+        self.fields: dict[str, Any] = {name: each for name, each in fields.items() if each is not None}
+        self.kind = self.fields["type"] = str(fields.get("type") or "")
+        self.place = place
+        """Among the calls, for a call."""
+        self.is_over = False
+        """Whether the server said that there is no more of it."""
+        self.pieces = Characters()
+        """Text, thinking, or the text of a call's arguments."""
+        self.citations: list[Any] = []
+        self.grown: dict[str, list[str]] = {}
+        """The pieces of other fields that come in pieces."""
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Take a delta of a kind that this module does not know: text goes on, anything else is replaced."""
+        for name, piece in delta.items():
+            if name == "type" or piece is None:
+                continue
+            before = self.fields.get(name)
+            if isinstance(piece, str) and (name in self.grown or isinstance(before, str)):
+                self.grown.setdefault(name, [str(before)]).append(piece)
+            else:
+                self.grown.pop(name, None)
+            self.fields[name] = piece
+
+    def join(self) -> None:
+        """Put together in `fields` what came in pieces."""
+        self.fields |= {name: "".join(pieces) for name, pieces in self.grown.items()}
+        self.grown = {}
+        if self.citations:
+            before = self.fields.get("citations")
+            self.fields["citations"] = [
+                *(cast("list[Any]", before) if isinstance(before, list) else ()),
+                *self.citations,
+            ]
+            self.citations = []
+
+    def arguments(self) -> str:
+        """The argument text as the model wrote it; without text, the object that the block began with, or nothing."""
+        text = self.pieces.whole()
+        given = self.fields.get("input")
+        if isinstance(given, Mapping) and given and not text.strip():
+            return dumped(cast("Mapping[str, Any]", given))
+        return text
+
+    def wire(self) -> dict[str, Any]:
+        """The block as it goes back."""
+        self.join()
+        found = dict(self.fields)
+        text = self.pieces.whole()
+        if self.kind in {"text", "thinking"}:
+            found[self.kind] = text
+        elif text.strip():
+            read = _runnable(text) if self.kind == "tool_use" else object_in(text)
+            found["input"] = {_MALFORMED: text} if read is None else read
+        elif self.kind == "tool_use":
+            found["input"] = found.get("input") or {}
+        return found
+
+    def is_complete(self) -> bool:
+        """Whether it could be whole as it stands: a call's arguments are an object."""
+        return self.kind != "tool_use" or object_in(self.pieces.whole() or "{}") is not None
+
+    def was_cut(self) -> bool:
+        """Whether it is a call whose end did not come, and that is not whole as it stands."""
+        if self.kind != "tool_use" or self.is_over or self.fields.get("input"):
+            return False
+        return object_in(self.pieces.whole()) is None
+
+    def is_plain(self) -> bool:
+        """Whether text, id, name and arguments are all there is to it."""
+        return set(self.fields) <= {"type", "text", "id", "name", "input"} and self.kind in {"text", "tool_use"}
+
+
+class MessageBuilder:
+    """Puts events together. `feed` every event, then `finish`; where it is `paused`, `go_on` with the next answer."""
+
+    __slots__ = (
+        "_asked",
+        "_before",
+        "_blocks",
+        "_by_index",
+        "_calls",
+        "_emit",
+        "_errors",
+        "_given",
+        "_limit_bytes",
+        "_message_id",
+        "_model",
+        "_size_bytes",
+        "_spent",
+        "_stop_reason",
+        "_thinking",
+        "_usage",
+        "container",
+        "done",
+    )
+
+    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
+        self.done = False
+        """Whether the server said `message_stop`."""
+        self.container = ""
+        """The id of the server's container, where its tools used one."""
+        self._asked = self._model = model
+        self._emit = emit
+        self._limit_bytes = limit_bytes
+        self._errors = errors
+        self._size_bytes = 0
+        self._blocks: list[_Block] = []
+        self._by_index: dict[int, _Block] = {}
+        self._given: list[tuple[int, Mapping[str, Any]]] = []  # blocks of `message_start` and their indexes, last first
+        self._message_id: str | None = None  # of the message that has begun
+        self._before = 0  # the blocks that there were when it began
+        self._calls = 0
+        self._thinking: _Block | None = None  # the last block with a thought in it
+        self._stop_reason = ""
+        self._usage: dict[str, Any] = {}
+        self._spent = Usage()
+
+    # ----------------------------------------------------------------------------------------------- feeding
+
+    def feed(self, event: str, data: bytes) -> None:
+        """Take one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContextOverflow` or `ReplyTooLarge`."""
+        if self.done or data.startswith(b"[DONE]"):
+            return
+        fields = read_object(data, self._errors, "an event")
+        kind = str(fields.get("type") or event)
+        if kind == "error" or event == "error":
+            raise self._errors.in_stream(fields)
+        if kind == "message_start":
+            self._open(as_object(fields.get("message")), len(data))
+        elif kind == "content_block_start":
+            self._grow(len(data))
+            self._take_given(fields.get("index"))
+            if self._given and self._given[-1][0] == fields.get("index"):
+                self._given.pop()  # it is streamed after all
+            self._begin(as_object(fields.get("content_block")), fields.get("index"))
+        elif kind == "content_block_delta":
+            self._delta(as_object(fields.get("delta")), fields.get("index"))
+        elif kind == "content_block_stop":
+            if (block := self._at(fields.get("index"))) is not None:
+                block.is_over = True
+        elif kind == "message_delta":
+            self._stop(as_object(fields.get("delta")))
+            self._count(fields.get("usage"))
+        elif kind == "message_stop":
+            self.done = True
+
+    def whole(self, completion: Mapping[str, Any]) -> None:
+        """Take a message that the server did not stream."""
+        if completion.get("type") == "error" or completion.get("error"):
+            raise self._errors.in_stream(completion)
+        if "content" not in completion:  # a gateway's own words, with status 200
+            raise self._errors.unavailable(f"answered with no message: {start_of(dumped(completion).encode())}")
+        self._start(completion)
+        for block in as_objects(completion.get("content")):
+            self._begin(block, None).is_over = True
+        self._stop(completion)
+        self.done = True
+
+    def _open(self, message: Mapping[str, Any], size: int) -> None:
+        """Take the beginning of a message. Its content is empty, unless a gateway has put all of it there."""
+        wire_id = str(message.get("id") or "")
+        if self._message_id is not None and (wire_id != self._message_id or len(self._blocks) > self._before):
+            raise self._errors.unavailable("began another message before the first was whole")
+        self._message_id, self._before = wire_id, len(self._blocks)
+        content = as_objects(message.get("content"))
+        if content:
+            self._grow(size)
+        self._given = list(enumerate(content))[::-1]
+        self._start(message)
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        if isinstance(model := message.get("model"), str) and model:
+            self._model = model
+        self._in_container(message)
+        self._count(message.get("usage"))
+
+    def _count(self, usage: object) -> None:
+        # Cumulative: what comes later counts, and leaves out or sets to null what it does not know.
+        counts = as_object(usage)
+        self._usage.update({name: counts[name] for name in _COUNTS if counts.get(name) is not None})
+
+    def _stop(self, delta: Mapping[str, Any]) -> None:
+        self._in_container(delta)
+        if reason := delta.get("stop_reason"):
+            self._stop_reason = str(reason)
+
+    def _in_container(self, fields: Mapping[str, Any]) -> None:
+        self.container = str(as_object(fields.get("container")).get("id") or "") or self.container
+
+    def _at(self, index: object) -> _Block | None:
+        """The block of an index; without one, the last."""
+        if isinstance(index, int):
+            return self._by_index.get(index)
+        return self._blocks[-1] if self._blocks else None
+
+    def _begin(self, fields: Mapping[str, Any], index: object) -> _Block:
+        if len(self._blocks) == MAX_REPLY_PARTS:
+            raise self._errors.too_many(MAX_REPLY_PARTS, "blocks")
+        block = _Block(fields, self._calls)
+        self._calls += block.kind == "tool_use"
+        if self._calls > MAX_REPLY_CALLS:
+            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
+        self._blocks.append(block)
+        if isinstance(index, int):
+            self._by_index[index] = block
+        for name in ("text", "thinking"):
+            if block.kind == name:
+                self._say(block, block.fields.get(name))
+        return block
+
+    def _delta(self, delta: Mapping[str, Any], index: object) -> None:
+        kind = str(delta.get("type") or "")
+        block = self._at(index)
+        if block is not None and block.kind in _OF_ONE_KIND and _BLOCK_OF_DELTA.get(kind, block.kind) != block.kind:
+            if kind not in {"text_delta", "thinking_delta"}:
+                return  # a text's arguments, or a call's signature
+            block = None  # never is text taken for arguments, or arguments for text
+        elif block is None:
+            self._take_given(index)
+            if self._given and self._given[-1][0] == index:
+                block = self._begin(self._given.pop()[1], index)
+        if block is None:
+            if _BLOCK_OF_DELTA.get(kind, "tool_use") == "tool_use":
+                return
+            block = self._begin({"type": _BLOCK_OF_DELTA[kind]}, index)
+        if kind in {"text_delta", "thinking_delta"}:
+            self._say(block, delta.get(kind.removesuffix("_delta")))
+        elif kind == "input_json_delta":
+            self._say(block, delta.get("partial_json"))
+        elif kind == "signature_delta":
+            self._grow(len(dumped(delta)))
+            block.fields["signature"] = str(delta.get("signature") or "")
+        elif kind == "citations_delta":
+            self._grow(len(dumped(delta)))
+            block.citations.append(delta.get("citation"))
+        else:
+            self._grow(len(dumped(delta)))
+            block.add(delta)
+
+    def _say(self, block: _Block, piece: object) -> None:
+        if not isinstance(piece, str) or not piece:
+            return
+        self._grow(size_bytes(piece))
+        if not (text := block.pieces.add(piece)):
+            return
+        if block.kind == "text":
+            self._emit(TextPiece(text))
+        elif block.kind == "thinking":
+            if self._thinking not in {None, block}:
+                self._emit(ReasoningPiece("\n\n"))  # as between the blocks in the reply's reasoning
+            self._thinking = block
+            self._emit(ReasoningPiece(text))
+        elif block.kind == "tool_use":
+            self._emit(ArgumentsPiece(block.place, str(block.fields.get("name") or ""), text))
+
+    def _grow(self, size: int) -> None:
+        self._size_bytes += size
+        if self._size_bytes > self._limit_bytes:
+            raise self._errors.too_large(self._limit_bytes)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    @property
+    def paused(self) -> bool:
+        """Whether the server laid the reply aside amid work with its own tools: it goes on when it gets it back."""
+        own = any(block.kind not in _NEUTRAL for block in self._blocks)
+        return self._stop_reason == "pause_turn" and own and not self._calls
+
+    def so_far(self) -> list[dict[str, Any]]:
+        """The blocks that there are, as they go back."""
+        wires = [block.wire() for block in self._blocks if block.kind]
+        return [wire for wire in wires if str(wire.get("text", "x")).strip()]
+
+    def go_on(self) -> None:
+        """Expect the events of another answer, which carries this reply on."""
+        self._spent += _usage(self._usage)
+        self._usage = {}
+        self._by_index = {}
+        self._given = []
+        self._message_id = None
+        self._stop_reason = ""
+        self.done = False
+
+    def finish(self) -> ModelReply:
+        """The whole reply.
+
+        Raises `ProviderUnavailable` where the stream ended before the reply did, and `ContextOverflow` where the
+        model's window was full before it was whole.
+        """
+        reason = self._stop_reason
+        self._take_given(None)
+        for block in self._blocks:
+            block.join()
+        if not reason and not (self.done and all(block.is_complete() for block in self._blocks)):
+            raise self._errors.unavailable("ended the stream before the reply was whole")
+        if reason == "model_context_window_exceeded":
+            raise self._errors.context_overflow(f"{self._errors.vendor}'s reply filled the model's context window")
+        if reason not in _NEVER_RUN and any(block.was_cut() for block in self._blocks):
+            raise self._errors.unavailable("ended the stream before a call was whole")
+        thoughts = [block.pieces.whole() for block in self._blocks if block.kind == "thinking"]
+        cut = self._blocks[-1] if self._blocks and reason == _CUT_OFF else None
+        led_on = {found for block in self._blocks for found in _led_on(block.fields)}
+        self._blocks = [block for block in self._blocks if self._stays(block, cut, led_on)]
+        return ModelReply(
+            message=AssistantMessage(
+                text="".join(block.pieces.whole() for block in self._blocks if block.kind == "text"),
+                tool_calls=tuple(
+                    ToolCall(
+                        name=str(block.fields.get("name") or ""),
+                        arguments=block.arguments(),
+                        provider_call_id=str(block.fields.get("id") or ""),
+                    )
+                    for block in self._blocks
+                    if block.kind == "tool_use"
+                ),
+                reasoning="\n\n".join(thought for thought in thoughts if thought),
+                vendor_data=None if self._is_plain() else {"anthropic": self._kept()},
+            ),
+            finish_reason=_FINISH_REASONS.get(reason, "other"),
+            vendor_finish_reason=reason,
+            usage=self._spent + _usage(self._usage),
+            vendor=self._errors.vendor,
+            model=self._model,
+        )
+
+    def _take_given(self, until: object) -> None:
+        """Take the blocks of `message_start` before an index, or without one all that are left: none is streamed."""
+        while self._given and not (isinstance(until, int) and self._given[-1][0] >= until):
+            index, fields = self._given.pop()
+            self._begin(fields, index).is_over = True
+
+    def _stays(self, block: _Block, cut: _Block | None, led_on: Collection[str]) -> bool:
+        if cut is not None and block.kind in _SERVERS_CALLS:  # one without a result is refused for good
+            return str(block.fields.get("id")) in led_on
+        if self._stop_reason == "refusal":  # what it had begun is not to be done, and its thinking not to go back
+            return block.kind == "text"
+        # Half a thought has no signature, and is refused without one.
+        return block is not cut or block.kind != "thinking" or bool(block.fields.get("signature"))
+
+    def _kept(self) -> dict[str, Any]:
+        """The blocks; where there is thinking, with the model that alone takes it back."""
+        content: list[dict[str, Any]] = storable(self.so_far())
+        thought = any("thinking" in block["type"] for block in content)
+        return {"content": content, "model": self._asked} if thought else {"content": content}
+
+    def _is_plain(self) -> bool:
+        """Whether the neutral message says it all: one text at most, then calls."""
+        late_text = any(block.kind == "text" for block in self._blocks[1:])
+        return not late_text and all(block.is_plain() for block in self._blocks)
+
+
+def _led_on(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ids of the calls of the server's own tools that a block is the result of, or was called in."""
+    found = (fields.get("tool_use_id"), as_object(fields.get("caller")).get("tool_id"))
+    return tuple(each for each in found if isinstance(each, str))
+
+
+def _runnable(text: str) -> dict[str, Any] | None:
+    """Arguments, unless they are refused: of those not every store can write what they are an object of."""
+    try:
+        return parse_arguments(text)
+    except InvalidArguments:
+        return None
+
+
+def _usage(wire: Mapping[str, Any]) -> Usage:
+    """The vendor's input tokens are those that have to do with no cache; ours are all of them."""
+    cached, written = count_at(wire, "cache_read_input_tokens"), count_at(wire, "cache_creation_input_tokens")
+    return Usage(
+        input_tokens=count_at(wire, "input_tokens") + cached + written,
+        output_tokens=count_at(wire, "output_tokens"),
+        cached_tokens=cached,
+        reasoning_tokens=count_at(wire.get("output_tokens_details"), "thinking_tokens"),
+        cache_write_tokens=written,
+    )

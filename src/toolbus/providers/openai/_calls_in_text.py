@@ -1,0 +1,164 @@
+"""Calls that a model writes as text, since it never learnt its server's form for them. Pure.
+
+Small local models do so: instead of the tag that their template asks for they write the call's JSON as their answer,
+bare or in a fence. Content is a call only if all of it is one, for a tool that is offered, in one of the forms that
+models are trained on; anything else stays the text that it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast
+
+from ...core.arguments import encodable_json
+from ...messages import ToolCall
+from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Emit, ModelReply, TextPiece
+from ...schemas import has_many_values
+
+__all__ = ["HeldText", "calls_in_text", "may_become_calls"]
+
+_FENCE = "```"
+_FENCE_START = re.compile(r"```[ \t]*(?P<info>\w*)[ \t\r]*(?:\n\s*(?P<first>\S)?.*)?", re.DOTALL)
+_INFOS = frozenset({"", "json", "tool_call", "tool_calls"})
+_TAG, _TAG_END = "<tool_call>", "</tool_call>"
+_ARGUMENTS = ("arguments", "parameters")  # Hermes, Qwen and Mistral write the one, Llama the other
+_BESIDE = frozenset({"type", "id"})
+_BEGINNING = 64  # characters that tell what text may become; the longest beginning is a fence's first line
+
+
+def calls_in_text(text: str, names: Collection[str] | None) -> tuple[ToolCall, ...]:
+    """The calls that `text` is as a whole, in order; empty where it is anything else.
+
+    A call is an object with the name of a tool (one of `names`, or without those any) and an object of arguments, and
+    nothing more: `{"name": ..., "arguments": {...}}`, also with "parameters", with "id" and "type", or inside
+    `{"type": "function", "function": ...}`. The text is one of them or a list of them, bare or in a fence, or each in
+    `<tool_call>` tags, of which the last may be open. JSON with a key twice, NaN or another fault is text. Of more
+    calls than a reply may have, one too many is given.
+    """
+    text = text.strip()
+    if text.startswith(_FENCE):
+        head, _, inside = text.removeprefix(_FENCE).partition("\n")
+        text, fence, rest = inside.partition(_FENCE)
+        if head.strip(" \t\r") not in _INFOS or not fence or rest:
+            return ()
+        text = text.strip()
+    if has_many_values(text.encode("utf-8", "surrogatepass")):
+        return ()
+    values = [text]
+    if text.startswith(_TAG):
+        values = [value.strip().removesuffix(_TAG_END) for value in text.split(_TAG)[1:]]
+    calls: list[ToolCall] = []
+    for value in values:
+        found = _calls(value, names)
+        if not found:
+            return ()
+        calls += found
+        if len(calls) > MAX_REPLY_CALLS:
+            break
+    return tuple(calls[: MAX_REPLY_CALLS + 1])
+
+
+def may_become_calls(text: str) -> bool:
+    """Whether `text` may be the beginning of what `calls_in_text` takes for calls."""
+    text = text.lstrip()[:_BEGINNING]
+    if text[:1] in {"", "{", "["}:
+        return True
+    if text.startswith(_FENCE):
+        start = _FENCE_START.fullmatch(text)
+        return start is not None and _is_start(start["info"]) and start["first"] in {None, "{", "[", "<"}
+    return _TAG.startswith(text[: len(_TAG)]) or _FENCE.startswith(text)
+
+
+def _is_start(info: str) -> bool:
+    return any(each.startswith(info) for each in _INFOS)
+
+
+def _calls(text: str, names: Collection[str] | None) -> list[ToolCall]:
+    try:
+        value: Any = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return []
+    values = cast("list[Any]", value)[: MAX_REPLY_CALLS + 1] if isinstance(value, list) else [value]
+    calls = [_call(each, names) for each in values]
+    return [call for call in calls if call] if all(calls) else []
+
+
+def _call(value: object, names: Collection[str] | None) -> ToolCall | None:
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, Any]", value)
+    if set(fields) - _BESIDE == {"function"}:
+        return _call(fields["function"], names)
+    keys = [key for key in _ARGUMENTS if key in fields]
+    if len(keys) != 1 or set(fields) - _BESIDE != {"name", keys[0]} or fields.get("type", "function") != "function":
+        return None
+    name, arguments = fields["name"], fields[keys[0]]
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    if names is not None and name not in names:
+        return None
+    written = encodable_json(json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(name=name, arguments=written)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; `ValueError` for a key that is there twice, of which nobody knows which is meant."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+class HeldText:
+    """An emit function that holds text back as long as it may become calls; `settle` then says what it was.
+
+    Text that begins otherwise, as nearly all does, goes on at its first characters. While text is held, empty pieces
+    go on in its place: nobody hears them, and they show that the stream does not stand still.
+    """
+
+    __slots__ = ("_beginning", "_emit", "_held", "_names")
+
+    def __init__(self, emit: Emit, names: Collection[str]) -> None:
+        """`names` are the tools that are offered."""
+        self._emit = emit
+        self._names = names
+        self._held: list[str] | None = []  # None once it is known to be text
+        self._beginning = ""
+
+    def __call__(self, delta: Delta) -> None:
+        """Pass a piece on, now or later."""
+        if not isinstance(delta, TextPiece) or self._held is None:
+            self._emit(delta)
+            return
+        self._held.append(delta.text)
+        if len(self._beginning) < _BEGINNING:
+            self._beginning += delta.text
+            if not may_become_calls(self._beginning):
+                self._release()
+                return
+        self._emit(TextPiece(""))
+
+    def _release(self) -> None:
+        text = "".join(self._held or ())
+        self._held = None
+        if text:
+            self._emit(TextPiece(text))
+
+    def settle(self, reply: ModelReply) -> ModelReply:
+        """The reply, with calls in place of its text where that is what the text was."""
+        message = reply.message
+        whole = reply.finish_reason in {"", "stop", "other"} and not message.tool_calls
+        calls = calls_in_text(message.text, self._names) if whole else ()
+        if not calls:
+            self._release()
+            return reply
+        for index, call in enumerate(calls):
+            self._emit(ArgumentsPiece(index, call.name, call.arguments))
+        return replace(reply, message=replace(message, text="", tool_calls=calls), finish_reason="tool_calls")

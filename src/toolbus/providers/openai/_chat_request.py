@@ -1,0 +1,117 @@
+"""Builds the body of a chat-completions request. Knows what OpenAI takes and compatible servers do not, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...messages import FilePart, Part, TextPart, to_openai
+from ...messages.wire import file_as_text
+from ...protocols import ModelRequest, ToolSpec
+from .._shared.native_output import json_schema_format, messages_with_schema
+from .._shared.parts import presentable, shown_image
+from .._shared.tool_choice import forced_tool
+
+__all__ = ["choose", "request_body", "speaks_for_openai"]
+
+_OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+
+
+def speaks_for_openai(base_url: str) -> bool:
+    """Whether OpenAI itself, or Azure for it, is behind the URL; others get the dialect of compatible servers."""
+    host = urlsplit(base_url).hostname or ""
+    return host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1:])
+
+
+def request_body(
+    model: str,
+    request: ModelRequest,
+    *,
+    vendor: str,
+    compatible: bool,
+    include_usage: bool,
+    reasoning_field: str | None,
+    strict: bool = False,
+) -> dict[str, Any]:
+    """The request as a dictionary; `extra_body` goes over everything else.
+
+    Where `compatible`, differences of such servers are met: `max_tokens`, argument text in the history that they can
+    parse, tool choices that they would ignore (see `choose`), and the output's schema in the instructions. `strict`
+    asks for arguments that keep to the schema.
+    Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
+    """
+    settings = request.settings
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": to_openai(
+            presentable(messages_with_schema(request) if compatible else request.messages, _shown),
+            vendor=vendor,
+            reasoning_field=reasoning_field,
+            valid_arguments=compatible,
+        ),
+        "stream": True,
+    }
+    if include_usage:
+        body["stream_options"] = {"include_usage": True}
+    if settings.temperature is not None:
+        body["temperature"] = settings.temperature
+    if settings.max_output_tokens is not None:
+        body["max_tokens" if compatible else "max_completion_tokens"] = settings.max_output_tokens
+    if settings.reasoning_effort is not None:
+        body["reasoning_effort"] = settings.reasoning_effort
+    if request.tools:
+
+        def wire(tool: ToolSpec) -> dict[str, Any]:
+            return {"type": "function", "function": _function(tool) | ({"strict": True} if strict else {})}
+
+        body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
+        if settings.parallel_tool_calls is not None and "tools" in body:
+            body["parallel_tool_calls"] = settings.parallel_tool_calls
+    if request.output_schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output_schema)}
+    if settings.extra_body:
+        body |= settings.extra_body
+    return body
+
+
+def _shown(part: Part) -> Part:
+    """The part as chat completions take it: images of four kinds, and of files PDF and audio. Text is told as text."""
+    if isinstance(part, FilePart) and (part.media_type.startswith("text/") or not part.url.startswith("data:")):
+        return TextPart(text=file_as_text(part))
+    return shown_image(part)
+
+
+def choose(
+    tools: Sequence[ToolSpec],
+    choice: str | None,
+    wire: Callable[[ToolSpec], dict[str, Any]],
+    named: Callable[[str], dict[str, Any]],
+    *,
+    compatible: bool,
+) -> dict[str, Any]:
+    """`tools` and `tool_choice`; `wire` is a tool in the API's form, and `named` the choice of one by its name.
+
+    Some compatible servers take a forced function for "auto", and let a model that may call nothing write calls as
+    text. They all understand what is offered: so a forced tool is the only one there is, and "none" offers none.
+    Raises `ConfigurationError` for the name of a tool that is not offered.
+    """
+    forced = forced_tool(tools, choice)
+    if forced and compatible:
+        return {"tools": [wire(forced)], "tool_choice": "required"}
+    if forced:
+        return {"tools": [wire(tool) for tool in tools], "tool_choice": named(forced.name)}
+    if choice == "none" and compatible:
+        return {}
+    return {"tools": [wire(tool) for tool in tools], **({} if choice is None else {"tool_choice": choice})}
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _function(tool: ToolSpec) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "parameters": dict(tool.parameters)}
+    if tool.description:
+        function["description"] = tool.description
+    return function

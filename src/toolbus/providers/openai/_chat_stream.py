@@ -1,0 +1,270 @@
+"""Puts a streamed chat completion together: chunks, then the one whole reply.
+
+Knows the wire as OpenAI speaks it and as compatible servers bend it; does no I/O. Tolerated: no `index`, the same
+`index` for all, calls that arrive whole, ids that are empty, repeated or new in each chunk, names repeated in each
+chunk, arguments as an object, no usage, no `[DONE]`, reasoning under either of its names, characters cut in half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ...messages import AssistantMessage, ToolCall, Usage
+from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from .._shared.errors import ErrorTranslator
+from .._shared.reply_reader import read_object
+from .._shared.wire_text import (
+    Characters,
+    WholeObject,
+    as_object,
+    as_objects,
+    count_at,
+    dumped,
+    size_bytes,
+    start_of,
+    storable,
+)
+
+__all__ = ["ReplyBuilder"]
+
+_CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "": "",
+    "stop": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "content_filter": "content_filter",
+}
+_KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
+
+
+class _Call:
+    """A tool call as far as it has arrived."""
+
+    __slots__ = ("_whole", "arguments", "extra", "name", "place", "wire_id")
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.wire_id = ""
+        self.name = ""
+        self.arguments = Characters()
+        self.extra: dict[str, Any] = {}
+        self._whole = WholeObject()
+
+    def is_complete(self) -> bool:
+        """Whether the arguments are a JSON object as they stand."""
+        return self._whole.is_whole(self.arguments.parts)
+
+
+class ReplyBuilder:
+    """Puts chunks together. `feed` every event, then `finish`."""
+
+    __slots__ = (
+        "_by_id",
+        "_by_index",
+        "_calls",
+        "_emit",
+        "_errors",
+        "_finish_reason",
+        "_limit_bytes",
+        "_model",
+        "_reasoning",
+        "_refused",
+        "_size_bytes",
+        "_text",
+        "_usage",
+        "done",
+    )
+
+    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
+        self.done = False
+        """Whether the server said `[DONE]`."""
+        self._model = model
+        self._emit = emit
+        self._limit_bytes = limit_bytes
+        self._errors = errors
+        self._size_bytes = 0
+        self._text = Characters()
+        self._reasoning = Characters()
+        self._calls: list[_Call] = []
+        self._by_id: dict[str, _Call] = {}  # the newest call of each id
+        self._by_index: dict[int, _Call] = {}
+        self._finish_reason = ""
+        self._refused = False
+        self._usage: Mapping[str, Any] = {}
+
+    def feed(self, event: str, data: bytes) -> None:
+        """Take one event. Raises `ProviderUnavailable`, `ProviderRejected` or `ReplyTooLarge`."""
+        if self.done or data.startswith(b"[DONE]"):
+            self.done = True
+            return
+        fields = read_object(data, self._errors, "a chunk")
+        if event == "error" or _is_error(fields):
+            raise self._errors.in_stream(fields)
+        self._chunk(fields)
+
+    def whole(self, completion: Mapping[str, Any]) -> None:
+        """Take a completion that the server did not stream."""
+        if _is_error(completion):
+            raise self._errors.in_stream(completion)
+        if "choices" not in completion:  # a gateway's own words, with status 200
+            raise self._errors.unavailable(f"answered with no completion: {start_of(dumped(completion).encode())}")
+        self._chunk(completion)
+        self.done = True
+
+    def _chunk(self, chunk: Mapping[str, Any]) -> None:
+        if isinstance(model := chunk.get("model"), str) and model:
+            self._model = model
+        if isinstance(usage := chunk.get("usage"), Mapping):
+            self._usage = cast("Mapping[str, Any]", usage)  # cumulative where it comes more than once
+        for choice in as_objects(chunk.get("choices")):
+            if choice.get("index"):  # another sample; nobody asked for one
+                continue
+            delta: object = choice.get("delta")
+            if delta is None or not (delta or self._size_bytes):  # a message beside deltas repeats all that came so far
+                delta = choice.get("message")
+            self._delta(as_object(delta))
+            if reason := choice.get("finish_reason"):
+                self._finish_reason = str(reason)
+
+    def _delta(self, delta: Mapping[str, Any]) -> None:
+        self._reason(delta.get("reasoning_content") or delta.get("reasoning"))
+        content = delta.get("content")
+        self._say(content)
+        for part in as_objects(content):
+            self._reason("".join(str(each.get("text") or "") for each in as_objects(part.get("thinking"))))
+            self._say(part.get("text"))
+            self._refuse(part.get("refusal"))
+        self._refuse(delta.get("refusal"))
+        for fragment in as_objects(delta.get("tool_calls")):
+            self._fragment(fragment)
+
+    def _say(self, piece: object) -> None:
+        if isinstance(piece, str) and piece:
+            self._grow(size_bytes(piece))
+            if text := self._text.add(piece):
+                self._emit(TextPiece(text))
+
+    def _refuse(self, piece: object) -> None:
+        self._refused = self._refused or bool(piece)
+        self._say(piece)
+
+    def _reason(self, piece: object) -> None:
+        if isinstance(piece, str) and piece:
+            self._grow(size_bytes(piece))
+            if text := self._reasoning.add(piece):
+                self._emit(ReasoningPiece(text))
+
+    def _fragment(self, fragment: Mapping[str, Any]) -> None:
+        function = as_object(fragment.get("function"))
+        if not function:
+            self._refuse_foreign(fragment)
+        arguments = function.get("arguments")
+        if isinstance(arguments, Mapping):
+            arguments = dumped(cast("object", arguments))
+        piece = arguments if isinstance(arguments, str) else ""
+        name = str(function.get("name") or "")
+        wire_id = str(fragment.get("id") or "")
+        extra = {key: value for key, value in fragment.items() if key not in _KNOWN_IN_CALL}
+        if not (name or wire_id or piece or extra):
+            return  # some servers send an empty one beside the text
+        call = self._call_of(fragment.get("index"), wire_id, name, piece)
+        if wire_id and not call.wire_id:
+            self._grow(size_bytes(wire_id))
+            call.wire_id = wire_id
+            self._by_id[wire_id] = call
+        if name and not call.name:
+            self._grow(size_bytes(name))
+            call.name = name
+        if extra:
+            self._grow(len(dumped(extra)))
+            call.extra.update(extra)
+        self._grow(size_bytes(piece))
+        if text := call.arguments.add(piece):
+            self._emit(ArgumentsPiece(call.place, call.name, text))
+
+    def _refuse_foreign(self, fragment: Mapping[str, Any]) -> None:
+        """Raise `ProviderRejected` for a call that is no function's, such as `{"type": "custom", "custom": {...}}`."""
+        kind = fragment.get("type")
+        if isinstance(kind, str) and kind != "function" and isinstance(fragment.get(kind), Mapping):
+            raise self._errors.no_function(f"a tool call of type {kind!r}")
+
+    def _call_of(self, index: object, wire_id: str, name: str, piece: str) -> _Call:
+        """The call that a fragment belongs to, which may be a new one.
+
+        A fragment goes on with the call of its index, or without an index with the call of its id, else with the
+        last call; it begins a new one where there is none, or where it has a name and cannot be a continuation:
+        another id, or more text after arguments that are complete.
+        """
+        if isinstance(index, int):
+            found = self._by_index.get(index)
+        else:
+            found = self._by_id.get(wire_id) or (self._calls[-1] if self._calls else None)
+        begins = found is None
+        if found is not None and name and found.name:
+            other_id = bool(wire_id and found.wire_id and wire_id != found.wire_id)
+            begins = other_id or (bool(piece or name != found.name) and found.is_complete())
+        if found is None or begins:
+            if len(self._calls) == MAX_REPLY_CALLS:
+                raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
+            found = _Call(len(self._calls))
+            self._calls.append(found)
+            self._grow(_CALL_OVERHEAD_BYTES)
+        if isinstance(index, int):
+            self._by_index[index] = found
+        return found
+
+    def _grow(self, more_bytes: int) -> None:
+        self._size_bytes += more_bytes
+        if self._size_bytes > self._limit_bytes:
+            raise self._errors.too_large(self._limit_bytes)
+
+    @property
+    def said(self) -> str:
+        """The text so far."""
+        return self._text.whole()
+
+    def finish(self) -> ModelReply:
+        """The whole reply. Raises `ProviderUnavailable` where the stream ended before the reply did."""
+        if self._finish_reason == "error":
+            raise self._errors.unavailable("gave up on its reply")
+        if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
+            raise self._errors.unavailable("ended the stream before the reply was whole")
+        calls = tuple(
+            ToolCall(name=call.name, arguments=call.arguments.whole(), provider_call_id=call.wire_id)
+            for call in self._calls
+        )
+        vendor_data = None
+        if any(call.extra for call in self._calls):
+            extras = [storable(call.extra) or None for call in self._calls]
+            vendor_data = {self._errors.vendor: {"tool_calls": extras}}
+        return ModelReply(
+            message=AssistantMessage(
+                text=self._text.whole(), tool_calls=calls, reasoning=self._reasoning.whole(), vendor_data=vendor_data
+            ),
+            finish_reason=self._neutral_reason(),
+            vendor_finish_reason=self._finish_reason,
+            usage=_usage(self._usage),
+            vendor=self._errors.vendor,
+            model=self._model,
+        )
+
+    def _neutral_reason(self) -> FinishReason:
+        found = _FINISH_REASONS.get(self._finish_reason, "other")
+        return "refusal" if self._refused and found in {"", "stop"} and not self._calls else found
+
+
+def _is_error(fields: Mapping[str, Any]) -> bool:
+    return bool(fields.get("error")) or fields.get("object") == "error"  # vLLM's older form
+
+
+def _usage(wire: Mapping[str, Any]) -> Usage:
+    return Usage(
+        input_tokens=count_at(wire, "prompt_tokens"),
+        output_tokens=count_at(wire, "completion_tokens"),
+        cached_tokens=count_at(wire.get("prompt_tokens_details"), "cached_tokens"),
+        cache_write_tokens=count_at(wire.get("prompt_tokens_details"), "cache_write_tokens"),
+        reasoning_tokens=count_at(wire.get("completion_tokens_details"), "reasoning_tokens"),
+    )

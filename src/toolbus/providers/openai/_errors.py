@@ -1,0 +1,93 @@
+"""What the OpenAI SDK raises, and what OpenAI-compatible servers call their errors. The rest is in `_errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ...errors import ProviderError
+from .._shared.errors import ErrorTranslator, read_body
+from ._failed_generation import CODES, FailedGeneration
+
+__all__ = ["OpenAIErrors", "ResponsesErrors"]
+
+_IMAGES = frozenset(  # what the Responses API says of images that it cannot read (ResponseError in the SDK)
+    {
+        "empty_image_file",
+        "image_file_not_found",
+        "image_file_too_large",
+        "image_parse_error",
+        "image_too_large",
+        "image_too_small",
+        "invalid_base64_image",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_image_mode",
+        "invalid_image_url",
+        "unsupported_image_media_type",
+    }
+)
+
+
+class OpenAIErrors(ErrorTranslator):
+    """Makes the errors of a provider over the `openai` SDK."""
+
+    __slots__ = ()
+
+    hints: ClassVar[Mapping[int, str]] = {
+        401: "check the key (api_key=, or OPENAI_API_KEY)",
+        403: "check what the key may be used for",
+        404: "check the model's name and base_url=",
+    }
+    hopeless: ClassVar[frozenset[str]] = (
+        frozenset({"insufficient_quota", "billing_hard_limit_reached", "data_residency_mismatch"}) | _IMAGES
+    )
+    filtered: ClassVar[frozenset[str]] = frozenset(
+        {
+            "ResponsibleAIPolicyViolation",  # Azure, and the next
+            "content_filter",
+            "content_policy_violation",
+            "bio_policy",
+            "image_content_policy_violation",
+            "invalid_prompt",
+            "misalignment_policy_violation",
+        }
+    )
+    other_service: ClassVar[str] = "which is no model's reply; check base_url=, which usually ends in /v1"
+
+    def translate(self, exc: Exception) -> ProviderError | None:
+        """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
+        import openai  # noqa: PLC0415 -- part of the extra
+
+        if isinstance(exc, openai.APIStatusError):
+            return self.status(exc.status_code, exc.response.headers, exc.body)
+        if found := self.connection(exc):
+            return found
+        return self.rejected(exc) if isinstance(exc, openai.OpenAIError) else None
+
+    def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
+        """An HTTP error answer; that the model wrote what the server could not read is a `FailedGeneration`."""
+        return self._failed_generation(body, status) or super().status(status, headers, body)
+
+    def in_stream(self, body: object) -> ProviderError:
+        """An error that the server reports inside a stream; the same."""
+        return self._failed_generation(body, None) or super().in_stream(body)
+
+    def _failed_generation(self, body: object, status: int | None) -> FailedGeneration | None:
+        told = read_body(body)
+        if CODES.isdisjoint(told.codes):
+            return None
+        text = self.clean(f"{self.vendor} could not read what its model wrote: {told.text or 'it gave no reason'}")
+        generation = told.fields.get("failed_generation")
+        return FailedGeneration(text, vendor=self.vendor, status=status, codes=told.codes, generation=generation)
+
+
+class ResponsesErrors(OpenAIErrors):
+    """The same, of the Responses API."""
+
+    __slots__ = ()
+
+    hints: ClassVar[Mapping[int, str]] = {
+        **OpenAIErrors.hints,
+        404: "check the model's name, base_url=, and that the server has the Responses API (others need api='chat')",
+    }

@@ -1,0 +1,83 @@
+"""Builds the body of a request to the OpenAI Responses API."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from ...messages import to_openai_responses
+from ...protocols import ModelRequest, ToolSpec
+from .._shared.native_output import json_schema_format, messages_with_schema, with_extra
+from .._shared.parts import presentable, shown_image
+from ._chat_request import choose
+
+__all__ = ["reasons", "response_body"]
+
+# What OpenAI has that does not reason; such models refuse to be asked for encrypted reasoning.
+_NO_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt-4)")
+
+
+def reasons(model: str) -> bool:
+    """Whether a model may reason, by its name: all do but OpenAI's older ones."""
+    return _NO_REASONING.match(model) is None
+
+
+def response_body(
+    model: str,
+    request: ModelRequest,
+    *,
+    vendor: str,
+    compatible: bool,
+    encrypted_reasoning: bool,
+    reasoning_summary: str | None,
+    strict: bool = False,
+) -> dict[str, Any]:
+    """The request as a dictionary; `extra_body` goes over everything else.
+
+    Nothing is stored at the vendor: the whole transcript goes along each time, reasoning encrypted. `compatible` is as
+    for chat completions. `strict` is always said, since the API's own default is strict and changes the schema.
+    Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
+    """
+    settings = request.settings
+    # OpenAI's models that do not reason refuse others' reasoning, and without its encrypted form it is worth nothing.
+    reasoning_back = encrypted_reasoning or (compatible and reasons(model))
+    body: dict[str, Any] = {
+        "model": model,
+        "input": to_openai_responses(
+            presentable(messages_with_schema(request) if compatible else request.messages, shown_image),
+            vendor=vendor,
+            valid_arguments=compatible,
+            reasoning=reasoning_back,
+        ),
+        "stream": True,
+        "store": False,
+    }
+    if encrypted_reasoning:
+        body["include"] = ["reasoning.encrypted_content"]
+    if settings.temperature is not None:
+        body["temperature"] = settings.temperature
+    if settings.max_output_tokens is not None:
+        body["max_output_tokens"] = settings.max_output_tokens
+    reasoning = {"effort": settings.reasoning_effort, "summary": reasoning_summary}
+    if asked := {name: value for name, value in reasoning.items() if value is not None}:
+        body["reasoning"] = asked
+    if request.tools:
+        wire = partial(_wire, strict=strict)
+        body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
+        if settings.parallel_tool_calls is not None and "tools" in body:
+            body["parallel_tool_calls"] = settings.parallel_tool_calls
+    if request.output_schema is not None:
+        body["text"] = {"format": {"type": "json_schema", **json_schema_format(request.output_schema)}}
+    return with_extra(body, settings.extra_body, "text")
+
+
+def _wire(tool: ToolSpec, *, strict: bool) -> dict[str, Any]:
+    function: dict[str, Any] = {"type": "function", "name": tool.name, "parameters": dict(tool.parameters)}
+    if tool.description:
+        function["description"] = tool.description
+    return function | {"strict": strict}
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "name": name}

@@ -1,0 +1,392 @@
+"""Puts a streamed reply of the OpenAI Responses API together: events, then the one whole reply.
+
+Knows the events and does no I/O. Pieces are passed on as they arrive; what a reply is, its finished items say
+(`response.output_item.done`, and the `output` of the last event), so pieces that are missing or out of order do no
+harm. Events of other kinds are ignored: there are many, and new ones come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from ...errors import InvalidHistory
+from ...messages import AssistantMessage, ToolCall, Usage
+from ...messages.response_items import Reply, read_reply
+from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
+from .._shared.errors import ErrorTranslator
+from .._shared.reply_reader import MAX_REPLY_PARTS, read_object
+from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped, size_bytes, storable
+
+__all__ = ["ResponseBuilder", "most_event_bytes"]
+
+_PART_OVERHEAD_BYTES = 64  # so that a stream of empty items, or of parts of one character, ends at the size limit too
+_ECHO_BYTES = 2**20  # events repeat the tools of the request, and the last one the whole reply
+_BETWEEN = "\n\n"  # between messages, and between parts of reasoning, as in `toolbus.messages`
+_ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_INCOMPLETE: Mapping[str, FinishReason] = {
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+    "": "length",  # it may have ended anywhere; the API's other reasons are between items
+}
+
+_RUN_ELSEWHERE = frozenset({"mcp_approval_request"})  # what waits for the application, beside items with a `call_id`
+
+# Which part of an item an event is of: the item's kind, the part's, and the field with its place.
+_Part: TypeAlias = tuple[str, str, str]
+_DELTAS: Mapping[str, _Part] = {
+    "response.output_text.delta": ("message", "output_text", "content_index"),
+    "response.refusal.delta": ("message", "refusal", "content_index"),
+    "response.reasoning_summary_text.delta": ("reasoning", "summary", "summary_index"),
+    "response.reasoning_text.delta": ("reasoning", "content", "content_index"),
+    "response.function_call_arguments.delta": ("function_call", "arguments", ""),
+}
+_DONE: Mapping[str, tuple[_Part, str]] = {
+    "response.output_text.done": (_DELTAS["response.output_text.delta"], "text"),
+    "response.refusal.done": (_DELTAS["response.refusal.delta"], "refusal"),
+    "response.reasoning_summary_text.done": (_DELTAS["response.reasoning_summary_text.delta"], "text"),
+    "response.reasoning_text.done": (_DELTAS["response.reasoning_text.delta"], "text"),
+    "response.function_call_arguments.done": (_DELTAS["response.function_call_arguments.delta"], "arguments"),
+}
+
+
+def most_event_bytes(limit_bytes: int) -> int:
+    """What one event may have, of a reply within `limit_bytes`."""
+    return limit_bytes + _ECHO_BYTES
+
+
+class _Item:
+    """An item of the output as far as it has arrived."""
+
+    __slots__ = ("call_place", "kind", "parts", "place", "settled", "wire")
+
+    def __init__(self, kind: str, place: int, call_place: int) -> None:
+        self.kind = kind
+        self.place = place
+        self.call_place = call_place
+        self.wire: Mapping[str, Any] = {}
+        self.settled = False
+        """Whether `wire` is the finished item."""
+        self.parts: dict[tuple[str, int], Characters] = {}
+
+    def finished(self) -> Mapping[str, Any]:
+        """The item; one that was never said to be finished, as its pieces have it."""
+        if self.settled and not self._was_emptied():
+            return self.wire
+        texts = [(kind, characters.whole()) for (kind, _), characters in sorted(self.parts.items(), key=_by_place)]
+        if self.kind == "function_call":
+            return {**self.wire, "type": self.kind, "arguments": "".join(text for _, text in texts)}
+        if self.kind == "message":
+            fields = {"output_text": "text", "refusal": "refusal"}
+            content = [{"type": kind, fields[kind]: text} for kind, text in texts]
+            return {**self.wire, "type": self.kind, "role": "assistant", "content": content}
+        return self.wire
+
+    def _was_emptied(self) -> bool:
+        """Whether the finished item has nothing of what its pieces said, as gateways do that translate streams."""
+        if not any(characters.parts for characters in self.parts.values()):
+            return False
+        if self.kind == "function_call":
+            return not self.wire.get("arguments")
+        content = self.wire.get("content")
+        said = [content] if isinstance(content, str) else as_objects(content)
+        return self.kind == "message" and not any(
+            each if isinstance(each, str) else each.get("text") or each.get("refusal") for each in said
+        )
+
+
+def _by_place(part: tuple[tuple[str, int], Characters]) -> int:
+    return part[0][1]
+
+
+class ResponseBuilder:
+    """Puts events together. `feed` every event, then `finish`."""
+
+    __slots__ = (
+        "_at",
+        "_calls",
+        "_emit",
+        "_ended",
+        "_errors",
+        "_item_bytes",
+        "_items",
+        "_limit_bytes",
+        "_model",
+        "_said",
+        "_size_bytes",
+        "_thought",
+        "done",
+    )
+
+    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
+        self.done = False
+        """Whether the server sent the last event."""
+        self._model = model
+        self._emit = emit
+        self._limit_bytes = limit_bytes
+        self._errors = errors
+        self._size_bytes = 0
+        self._item_bytes = 0  # of the events that have items whole
+        self._items: list[_Item] = []
+        self._at: dict[int | str, _Item] = {}  # the newest item at each place of the output
+        self._calls = 0
+        self._said: _Item | None = None  # the message whose text was passed on last
+        self._thought: Characters | None = None  # the same of reasoning
+        self._ended: Mapping[str, Any] = {}
+
+    # ---------------------------------------------------------------------------------------------- events
+
+    def feed(self, event: str, data: bytes) -> None:
+        """Take one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContentFiltered` or `ReplyTooLarge`."""
+        if self.done or data.startswith(b"[DONE]"):
+            return
+        fields = read_object(data, self._errors, "a chunk")
+        kind = str(fields.get("type") or event)
+        if kind == "error" or (fields.get("error") and not kind.startswith("response.")):
+            raise self._errors.in_stream(fields)
+        if isinstance(model := as_object(fields.get("response")).get("model"), str) and model:
+            self._model = model
+        if part := _DELTAS.get(kind):
+            self._piece(part, fields, fields.get("delta"))
+        elif found := _DONE.get(kind):
+            part, field = found
+            self._rest(part, fields, fields.get(field))
+        elif kind == "response.output_item.added":
+            self._keep(len(data))
+            self._added(fields)
+        elif kind == "response.output_item.done":
+            self._keep(len(data))
+            item = as_object(fields.get("item"))
+            self._settle(self._find(_key(fields), str(item.get("type")), str(item.get("id") or "")), item)
+        elif kind in _ENDINGS:
+            self._end(as_object(fields.get("response")), kind.removeprefix("response."))
+
+    def whole(self, completion: Mapping[str, Any]) -> None:
+        """Take a response that the server did not stream."""
+        if completion.get("error") and not completion.get("status"):
+            raise self._errors.in_stream(completion)
+        self._end(completion, "")
+
+    def _end(self, response: Mapping[str, Any], status: str) -> None:
+        status = str(response.get("status") or status)
+        if status == "failed":
+            raise self._errors.in_stream({"error": response.get("error") or {}})
+        if status not in {"completed", "incomplete"}:
+            raise self._errors.unavailable(f"ended its reply as {status or 'no response'!r}")
+        if isinstance(model := response.get("model"), str) and model:
+            self._model = model
+        self._ended = {**response, "status": status}
+        self._items.sort(key=lambda item: item.place)
+        if output := as_objects(response.get("output")):
+            self._compare(output)
+        self.done = True
+
+    def _compare(self, output: Sequence[Mapping[str, Any]]) -> None:
+        """Take the output in the last event. Of an item that is known, by its id or its place, it tells the rest."""
+        there, self._items = self._items, []
+        by_id = {(each.kind, str(each.wire.get("id"))): each for each in reversed(there) if each.wire.get("id")}
+        left = set(there)
+        for place, item in enumerate(output):
+            kind = str(item.get("type"))
+            known = by_id.get((kind, str(item.get("id"))))  # some servers leave items out, so places alone do not tell
+            if known is None and place < len(there) and there[place].kind == kind:
+                known = there[place]
+            if known in left:
+                left.remove(known)
+                self._items.append(known)
+            else:
+                known = self._new(place, kind)
+            self._take_last(known, item)
+
+    def _take_last(self, known: _Item, item: Mapping[str, Any]) -> None:
+        # Of reasoning, the item's own last event is the one to give back, says the SDK (ResponseReasoningItem).
+        if not (known.settled and known.kind == "reasoning"):
+            self._settle(known, item)
+
+    # ----------------------------------------------------------------------------------------------- items
+
+    def _new(self, key: int | str, kind: str) -> _Item:
+        if len(self._items) == MAX_REPLY_PARTS:
+            raise self._errors.too_many(MAX_REPLY_PARTS, "items")
+        item = _Item(kind, key if isinstance(key, int) else len(self._items), self._calls)
+        self._calls += kind == "function_call"
+        if self._calls > MAX_REPLY_CALLS:
+            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
+        self._items.append(item)
+        self._grow(_PART_OVERHEAD_BYTES)
+        return item
+
+    def _find(self, key: int | str, kind: str, wire_id: str = "") -> _Item:
+        """The item at a place. A finished one is another, unless its id says that it is the same."""
+        found = self._at.get(key)
+        if found is None or found.kind != kind or (found.settled and (not wire_id or found.wire.get("id") != wire_id)):
+            found = self._at[key] = self._new(key, kind)
+        return found
+
+    def _added(self, fields: Mapping[str, Any]) -> None:
+        item = as_object(fields.get("item"))
+        key, kind = _key(fields), str(item.get("type"))
+        found = self._find(key, kind)
+        if found.wire:  # a server that counts no places
+            found = self._at[key] = self._new(key, kind)
+        found.wire = item
+
+    def _settle(self, found: _Item, item: Mapping[str, Any]) -> None:
+        """Take a finished item, and pass on what no piece has told of it."""
+        if isinstance(arguments := item.get("arguments"), Mapping):
+            item = {**item, "arguments": dumped(cast("object", arguments))}
+        item = found.wire = storable(item)
+        if found.kind == "function_call" and item.get("arguments"):
+            self._tell(found, ("arguments", 0), item["arguments"])
+        for place, part in enumerate(as_objects(item.get("content"))):
+            kind = str(part.get("type"))
+            if found.kind == "message" and kind in {"output_text", "refusal"}:
+                self._tell(found, (kind, place), part.get("refusal" if kind == "refusal" else "text"))
+            elif found.kind == "reasoning" and not item.get("summary"):
+                self._tell(found, ("content", place), part.get("text"))
+        for place, part in enumerate(as_objects(item.get("summary"))):
+            self._tell(found, ("summary", place), part.get("text"))
+        found.settled = True
+
+    # ---------------------------------------------------------------------------------------------- pieces
+
+    def _piece(self, part: _Part, fields: Mapping[str, Any], delta: object) -> None:
+        if not isinstance(delta, str) or not delta:
+            return
+        kind, name, index = part
+        item = self._at.get(_key(fields))
+        if item is not None and item.settled and item.kind == kind:  # late; the item has said all
+            return
+        self._pass_on(self._find(_key(fields), kind), (name, _place(fields, index)), delta)
+
+    def _rest(self, part: _Part, fields: Mapping[str, Any], truth: object) -> None:
+        kind, name, index = part
+        item = self._at.get(_key(fields))
+        if isinstance(truth, str) and (item is None or item.kind != kind or not item.settled):
+            self._tell(self._find(_key(fields), kind), (name, _place(fields, index)), truth)
+
+    def _tell(self, item: _Item, part: tuple[str, int], truth: object) -> None:
+        """Pass on what is missing of a part's text. What is wrong in it cannot be called back."""
+        if not isinstance(truth, str) or not truth:
+            return
+        before = item.parts.get(part) or Characters()
+        if before.length <= len(truth) and truth.startswith("".join(before.parts)):
+            self._pass_on(item, part, truth[before.length :])
+        elif not item.settled:
+            item.parts[part] = Characters()
+            item.parts[part].add(truth)
+
+    def _pass_on(self, item: _Item, part: tuple[str, int], piece: str) -> None:
+        if not piece:
+            return
+        self._grow(size_bytes(piece))
+        if (characters := item.parts.get(part)) is None:
+            self._grow(_PART_OVERHEAD_BYTES)
+            characters = item.parts[part] = Characters()
+        text = characters.add(piece)
+        if not text:
+            return
+        if item.kind == "function_call":
+            self._emit(ArgumentsPiece(item.call_place, str(item.wire.get("name") or ""), text))
+        elif item.kind == "message":
+            if self._said not in {None, item}:
+                self._emit(TextPiece(_BETWEEN))
+            self._said = item
+            self._emit(TextPiece(text))
+        else:
+            if self._thought not in {None, characters}:
+                self._emit(ReasoningPiece(_BETWEEN))
+            self._thought = characters
+            self._emit(ReasoningPiece(text))
+
+    def _grow(self, size: int) -> None:
+        self._size_bytes += size
+        if self._size_bytes > self._limit_bytes:
+            raise self._errors.too_large(self._limit_bytes)
+
+    def _keep(self, size: int) -> None:
+        self._item_bytes += size
+        if self._item_bytes > 2 * most_event_bytes(self._limit_bytes):  # each is begun, and then finished
+            raise self._errors.too_large(self._limit_bytes)
+
+    # --------------------------------------------------------------------------------------------- the end
+
+    @property
+    def said(self) -> str:
+        """The text so far."""
+        texts = (
+            "".join(part.whole() for part in item.parts.values()) for item in self._items if item.kind == "message"
+        )
+        return _BETWEEN.join(filter(None, texts))
+
+    def finish(self) -> ModelReply:
+        """The whole reply. Raises `ProviderUnavailable` where the stream ended before the reply did."""
+        if not self.done:
+            raise self._errors.unavailable("ended the stream before the reply was whole")
+        items = [item.finished() for item in self._items]
+        self._refuse_foreign(items)
+        try:
+            reply = read_reply([item for item in items if item])
+        except InvalidHistory as exc:
+            raise self._errors.unavailable(f"sent an item that cannot be read: {exc.problem}") from exc
+        cut = self._ended["status"] == "incomplete"
+        calls = tuple(
+            ToolCall(name=call.name, arguments=call.arguments, provider_call_id=call.wire_id) for call in reply.calls
+        )
+        reason = str(as_object(self._ended.get("incomplete_details")).get("reason") or "") if cut else ""
+        return ModelReply(
+            message=AssistantMessage(
+                text=reply.text,
+                tool_calls=calls,
+                reasoning=reply.reasoning,
+                vendor_data={self._errors.vendor: {"responses": reply.kept}} if reply.kept else None,
+            ),
+            finish_reason=_INCOMPLETE.get(reason, "other") if cut else _finish_reason(reply),
+            vendor_finish_reason=reason or self._ended["status"],
+            usage=_usage(as_object(self._ended.get("usage"))),
+            vendor=self._errors.vendor,
+            model=self._model,
+        )
+
+    def _refuse_foreign(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """Raise `ProviderRejected` for an item that asks the application for something else than a function.
+
+        Those are custom, shell and patch calls and what will come of the kind: they have a `call_id`, and no output in
+        the reply. What the vendor runs has none, or has both.
+        """
+        others = [item for item in items if item.get("type") != "function_call"]
+        is_output = [str(item.get("type")).endswith("_output") for item in others]
+        answered = {str(item.get("call_id")) for item, output in zip(others, is_output, strict=True) if output}
+        for item, output in zip(others, is_output, strict=True):
+            waits = item.get("call_id") and not output and str(item["call_id"]) not in answered
+            if waits or item.get("type") in _RUN_ELSEWHERE:
+                raise self._errors.no_function(f"an item of type {item.get('type')!r}")
+
+
+def _finish_reason(reply: Reply) -> FinishReason:
+    if reply.calls:
+        return "tool_calls"
+    return "refusal" if reply.refused else "stop"
+
+
+def _key(fields: Mapping[str, Any]) -> int | str:
+    """What tells the items of a stream apart: their place in the output, or without it their id."""
+    place = fields.get("output_index")
+    if isinstance(place, int):
+        return place
+    return str(fields.get("item_id") or as_object(fields.get("item")).get("id") or "")
+
+
+def _place(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _usage(wire: Mapping[str, Any]) -> Usage:
+    return Usage(
+        input_tokens=count_at(wire, "input_tokens"),
+        output_tokens=count_at(wire, "output_tokens"),
+        cached_tokens=count_at(wire.get("input_tokens_details"), "cached_tokens"),
+        reasoning_tokens=count_at(wire.get("output_tokens_details"), "reasoning_tokens"),
+        cache_write_tokens=count_at(wire.get("input_tokens_details"), "cache_write_tokens"),
+    )

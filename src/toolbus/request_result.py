@@ -1,0 +1,303 @@
+"""How a request ended, for the code that asked: `RequestResult`, its calls, and the errors that it can be raised as.
+
+Built from a turn's final state; knows `core` and no bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+
+from ._records import maker
+from .core.output import OutputType
+from .core.result_size import most_chars
+from .core.shorten import MIN_CHARS
+from .core.turn import CallState, RoundState, TurnState, used_up
+from .errors import (
+    ApplicationError,
+    ConfigurationError,
+    ContentFiltered,
+    ContextOverflow,
+    Denied,
+    EmptyReply,
+    InvalidArguments,
+    InvalidOutput,
+    LimitReached,
+    ProviderError,
+    ProviderTimeout,
+    RequestCancelledError,
+    ToolbusError,
+)
+from .events import Artifact, RequestCancelled, RequestCompleted, RequestFailed, ToolCallCompleted, ToolCallFailed
+from .messages import Message, Usage
+
+__all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
+
+RequestOutcome: TypeAlias = Literal["completed", "failed", "cancelled", "stopped"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default, which Python itself has from 3.13 on
+
+    OutputT = TypeVar("OutputT", default=Any)
+else:
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
+
+
+@dataclass(slots=True, kw_only=True)
+class CallRecord:
+    """One tool call of the request. `reason` and `error` are empty for a success.
+
+    `arguments` are the parsed ones, or None where the call was refused before it could run; `exception` is what the
+    handler raised, with its traceback, where it ran in this process.
+    """
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+    round: int
+    ok: bool
+    content: str = ""
+    data: Any = None
+    reason: str = ""
+    error: str = ""
+    started_at: float | None = None
+    duration_seconds: float = 0.0
+    exception: BaseException | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundRecord:
+    """One round: the call of the model, then the calls in its reply."""
+
+    round: int
+    started_at: float
+    seconds: float
+    finish_reason: str
+    model: str
+    usage: Usage
+    calls: list[CallRecord]
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestResult(Generic[OutputT]):
+    """How a request ended. `output` is the validated value where `output=` asked for one and the model gave it.
+
+    `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value, as `max_rounds=10`, and `limit`
+    the field of `Limits`; or by the model itself, then `reason` is its own word and `limit` empty), "failed"
+    (`reason` is an error code, `error` the exception) or "cancelled". `text` is the answer, or the last text there
+    was. `messages` is the valid transcript: the history, and this turn behind it from `messages[history_count]` on.
+    `artifacts` are what tools have made, and the whole of each result that was cut where it was sent to the model.
+    `affected` gathers what tools reported to have changed, in call order, each once. `usage` and `cost` (by the price
+    table; 0 without one) are those of the request and its sub-requests. Times are seconds. `resumable` is whether the
+    request was left unfinished in its store, so that any process may continue it by `Runtime.resume`: also where that
+    store failed, until it says that it has nothing of the request. A result without it is final.
+    `journaled` is whether the journal has it whole, with its ending; false where there is none. Where an answer was
+    valid and is no more when it is loaded, in another process say, `output` is None, and `error` says why.
+    """
+
+    outcome: RequestOutcome
+    reason: str
+    text: str
+    output: OutputT
+    messages: list[Message]
+    history_count: int
+    artifacts: list[Artifact]
+    affected: list[str]
+    usage: Usage
+    cost: float
+    rounds: int
+    request_id: str
+    conversation_id: str
+    duration_seconds: float
+    error: ToolbusError | None = None
+    limit: str = ""
+    resumable: bool = False
+    journaled: bool = False
+    _rounds: Sequence[RoundState] = field(default=(), repr=False)
+    _cause: Callable[[str], BaseException | None] = field(default=lambda _call_id: None, repr=False)
+    _trace: list[RoundRecord] | None = field(default=None, repr=False)
+
+    @property
+    def trace(self) -> list[RoundRecord]:
+        """The rounds, with their calls. Made when first asked for."""
+        if self._trace is None:
+            self._trace = [_round_record(each, self._cause) for each in self._rounds]
+        return self._trace
+
+    @property
+    def tool_calls(self) -> list[CallRecord]:
+        """All calls of the request, in call order."""
+        return [call for each in self.trace for call in each.calls]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model answered of its own accord."""
+        return self.outcome == "completed"
+
+    @property
+    def new_messages(self) -> list[Message]:
+        """What this turn added behind the history."""
+        return self.messages[self.history_count :]
+
+    def raise_for_outcome(self) -> None:
+        """Raise the matching `ToolbusError` unless the outcome is `completed`."""
+        if self.outcome == "stopped":
+            raise LimitReached(self.reason)
+        if self.outcome == "cancelled":
+            raise RequestCancelledError(self.reason or "the request was cancelled")
+        if self.error is not None:
+            raise self.error
+
+    def timeline(self) -> str:
+        """What happened, for people: a line for each model call, tool call, and the ending."""
+        started = self.trace[0].started_at if self.trace else 0.0
+        lines = [f"request {self.request_id}"]
+        for each in self.trace:
+            asked = f", {len(each.calls)} call{'s' if len(each.calls) != 1 else ''}" if each.calls else ""
+            model = f" ({each.model})" if each.model else ""
+            lines.append(f"{each.started_at - started:8.3f}s  model{model} answered in {each.seconds:.3f}s{asked}")
+            lines.extend(_call_line(call, started, each) for call in each.calls)
+        reason = f": {self.reason}" if self.reason else ""
+        reason += f": {self.error}" if self.error is not None else ""
+        tokens = f"{self.usage.input_tokens} tokens in, {self.usage.output_tokens} out"
+        lines.append(f"{self.duration_seconds:8.3f}s  {self.outcome}{reason}; {tokens}")
+        return "\n".join(lines)
+
+
+def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
+    at = (call.started_at if call.started_at is not None else in_round.started_at + in_round.seconds) - started
+    mark, ending = ("✓", "") if call.ok else ("✗", f": {call.reason}: {call.error}")
+    return f"{at:8.3f}s    {mark} {call.name} in {call.duration_seconds:.3f}s{ending}"
+
+
+_request_result = maker(RequestResult)
+
+
+def result_from(
+    state: TurnState,
+    cause: Callable[[str], BaseException | None],
+    error: ToolbusError | None,
+) -> RequestResult[Any]:
+    """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
+    ending = state.ending
+    assert ending is not None
+    output, unloaded = _loaded(ending, state.output)
+    completed = [
+        call.outcome for each in state.rounds for call in each.calls if isinstance(call.outcome, ToolCallCompleted)
+    ]
+    return _request_result(
+        outcome=_outcome(ending),
+        reason=ending.reason,
+        text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,
+        output=output,
+        messages=list(state.messages),
+        history_count=state.history_count,
+        artifacts=[artifact for outcome in completed for artifact in _artifacts(outcome, state)],
+        affected=list(dict.fromkeys(name for outcome in completed for name in outcome.affected)),
+        usage=state.usage,
+        cost=state.cost,
+        rounds=len(state.rounds),
+        request_id=state.request_id,
+        conversation_id=state.conversation_id,
+        duration_seconds=ending.at - state.started_at if state.started_at else 0.0,
+        error=_error(ending, error) or unloaded,
+        limit=_limit(ending, state),
+        _rounds=state.rounds,
+        _cause=cause,
+    )
+
+
+def _limit(ending: RequestCompleted | RequestFailed | RequestCancelled, state: TurnState) -> str:
+    """The field of `Limits` that stopped the request; empty where none did. A model's own word is never read as one."""
+    if not isinstance(ending, RequestCompleted) or not ending.reason:
+        return ""
+    limit = ending.reason.partition("=")[0]
+    stop = state.stop or used_up(state)  # as the newest reply may have been the last in any case
+    if stop is not None and ending.reason == stop.reason:
+        return limit
+    if state.stop is not None:
+        return ""
+    return limit if limit == "timeout_seconds" and ending.at >= state.deadline else ""
+
+
+def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
+    """What the tool has made, and the whole of a result that was cut for the model."""
+    content = outcome.content
+    if len(content) <= MIN_CHARS or len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
+        return outcome.artifacts
+    media_type = "application/json" if content[:1] in ("{", "[") else "text/plain"
+    return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))
+
+
+def _loaded(
+    ending: RequestCompleted | RequestFailed | RequestCancelled, output: OutputType[Any] | None
+) -> tuple[Any, ToolbusError | None]:
+    """The value, and why there is none: what was valid when it was given may be so no more, in another process say."""
+    given = ending.output if isinstance(ending, RequestCompleted) else None
+    if given is None or output is None:
+        return None, None
+    try:
+        return output.load(given), None
+    except InvalidArguments as exc:
+        return None, InvalidOutput(str(exc))
+
+
+def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]) -> RoundRecord:
+    return RoundRecord(
+        round=each.round,
+        started_at=each.started_at,
+        seconds=each.seconds,
+        finish_reason=each.finish_reason,
+        model=each.model,
+        usage=each.usage,
+        calls=[_record(call, cause) for call in each.calls],
+    )
+
+
+def _outcome(ending: RequestCompleted | RequestFailed | RequestCancelled) -> RequestOutcome:
+    if isinstance(ending, RequestCompleted):
+        return ending.outcome
+    return "failed" if isinstance(ending, RequestFailed) else "cancelled"
+
+
+_ERRORS: dict[str, type[ProviderError]] = {
+    each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply, ContentFiltered)
+}
+_PLAIN_ERRORS: dict[str, type[ToolbusError]] = {
+    each.code: each for each in (ConfigurationError, ContextOverflow, Denied, InvalidOutput)
+}
+
+
+def _error(
+    ending: RequestCompleted | RequestFailed | RequestCancelled, raised: ToolbusError | None
+) -> ToolbusError | None:
+    """The exception of a failed request: the one that was raised, or one made from the ending's words."""
+    if not isinstance(ending, RequestFailed):
+        return None
+    if raised is not None and raised.code == ending.reason:
+        return raised
+    kind = _ERRORS.get(ending.reason)
+    if kind is not None:
+        return kind(ending.error, retryable=ending.retryable)
+    return _PLAIN_ERRORS.get(ending.reason, ApplicationError)(ending.error)
+
+
+def _record(state: CallState, cause: Callable[[str], BaseException | None]) -> CallRecord:
+    outcome = state.outcome
+    record = CallRecord(
+        call_id=state.call.call_id,
+        name=state.call.name,
+        arguments=state.arguments,
+        round=state.round,
+        ok=isinstance(outcome, ToolCallCompleted),
+        started_at=state.requested_at,
+        duration_seconds=outcome.duration_seconds if outcome is not None else 0.0,
+    )
+    if isinstance(outcome, ToolCallCompleted):
+        record.content, record.data = outcome.content, outcome.data
+    elif isinstance(outcome, ToolCallFailed):
+        record.reason, record.error = outcome.reason, outcome.error
+        record.exception = cause(record.call_id)
+    return record

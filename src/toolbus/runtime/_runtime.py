@@ -1,0 +1,507 @@
+"""The runtime: everything put together. It owns the task group, the bus, the dispatcher, the store and admission.
+
+The composition root, and the only module that knows providers and stores by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+import anyio
+
+from .._stranded import StrandedTasks
+from ..bus import EventBus
+from ..core.tokens import Calibration
+from ..core.transcript import repair
+from ..dispatcher import ToolDispatcher
+from ..durability import Keeper, OnStoreFailure, OptionsFor, Resumption, Unfinished, answered, keeper_of
+from ..errors import ConfigurationError, NotRunning, StoreError
+from ..events import ToolCallLate
+from ..messages import Message, PromptLike
+from ..protocols import Provider
+from ..providers import missing_provider_message, resolve
+from ..session import (
+    OnBusy,
+    RequestOptions,
+    RequestSession,
+    SessionOptions,
+    check_options,
+    check_word,
+    merged_options,
+    read_messages,
+    read_prompt,
+    shown,
+    tool_registry,
+)
+from ..status import Narrator
+from ..storage import Journal, Store
+from ..stores.memory import MemoryStore
+from ..tools import Tool, Toolish, ToolRegistry, is_number
+from ..toolsets.subrequest import subrequest_tool
+from ._admission import Admission, Ticket
+from ._conversations import ConversationState
+
+if TYPE_CHECKING:
+    import anyio.abc
+
+    from ..request_result import RequestResult
+
+__all__ = ["RequestOptions", "Runtime"]
+
+_logger = logging.getLogger("toolbus.runtime")
+_CANCELLED = "the runtime was cancelled"
+_REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
+
+OutputT = TypeVar("OutputT")
+
+
+class Runtime:
+    """Runs requests: `async with Runtime(provider="openai:gpt-5-mini", tools=[...]) as runtime: ...`.
+
+    `provider` is a `Provider` or a name such as "openai:MODEL", "ollama:MODEL" or "extractive"; without one the
+    variable TOOLBUS_PROVIDER is read, and without that `ConfigurationError` names what was looked at. With
+    `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
+    functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words
+    the status line while tools run: see `toolbus.narrator.Narrator`. `defaults` are the requests' `SessionOptions`,
+    such as `instructions`, the system prompt, and `limits`. At most `max_sessions` requests run at once and
+    `max_queued` wait; then `Overloaded` is raised. A turn of a conversation that is busy waits, or with
+    `on_busy="refuse"` is refused. `max_concurrency`, `max_threads` and `max_processes` bound the handlers of tools (see
+    `ToolDispatcher`); of one that is cancelled and still runs `grace_seconds` later the log tells.
+
+    `store` keeps conversations, in memory when none is given. One with a journal keeps what requests do as well, before
+    they do it, so that `resume` goes on with them in another process; a lease on each, which is renewed, runs out
+    `lease_seconds` after this process has stood still. Where such a store fails, a request fails before its next
+    effect, and is left for `resume`; with `on_store_failure="warn"` it goes on, the log tells, and a crash would forget
+    what it did since.
+
+    Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled, or with
+    a journal left for `resume`. An exception does so at once. The store is closed then, given or not; a provider only
+    if it was made from a name. May be entered again afterwards; conversations are kept, by a store that stands being
+    closed.
+    """
+
+    def __init__(
+        self,
+        provider: Provider | str | None = None,
+        *,
+        providers: Sequence[Provider | str] | None = None,
+        tools: Iterable[Toolish] | ToolRegistry = (),
+        narrator: Narrator | Provider | str | None = None,
+        store: Store | None = None,
+        bus: EventBus | None = None,
+        max_sessions: int = 10_000,
+        max_queued: int = 1_000,
+        max_concurrency: int = 1_000,
+        max_threads: int = 40,
+        max_processes: int | None = None,
+        drain_seconds: float = 10.0,
+        grace_seconds: float = 5.0,
+        on_busy: OnBusy = "queue",
+        on_store_failure: OnStoreFailure = "stop",
+        lease_seconds: float = 30.0,
+        **defaults: Unpack[SessionOptions],
+    ) -> None:
+        own = Runtime.__init__.__kwdefaults__ or {}
+        check_options(defaults, SessionOptions, "Runtime", beside=("provider", *own))
+        check_word("on_busy", on_busy, ("queue", "refuse"))
+        if not (is_number(drain_seconds) and 0 <= drain_seconds < math.inf):
+            raise ConfigurationError(f"drain_seconds is {drain_seconds!r}; it must be finite and not negative")
+        self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
+        self.providers = self._given(provider, providers) or self._from_environment()
+        self.provider = self.providers[0]
+        self.tools = tool_registry(tools)
+        self.bus = bus if bus is not None else EventBus()
+        self.store: Store = store if store is not None else MemoryStore()
+        self.dispatcher = ToolDispatcher(
+            self.bus,
+            self.tools,
+            max_concurrency=max_concurrency,
+            max_threads=max_threads,
+            max_processes=max_processes,
+            grace_seconds=grace_seconds,
+            on_cancelled=self._on_cancelled,
+        )
+        self._defaults = defaults
+        self._on_busy: OnBusy = on_busy
+        self._keeper = keeper_of(self.store, lease_seconds=lease_seconds, on_failure=on_store_failure)
+        self._keeping: anyio.CancelScope | None = None
+        self.journal: Journal | None = self._keeper  # where sessions write
+        self._narrator = self._narrator_of(narrator)
+        self._conversations = ConversationState()
+        self._calibration = Calibration()
+        self._admission = Admission(max_sessions, max_queued)
+        self._drain_seconds = drain_seconds
+        self._thread = 0
+        self._sessions: dict[str, RequestSession] = {}
+        self._unbegun: dict[str, Ticket] = {}  # of requests whose own task has not begun yet
+        self._group: anyio.abc.TaskGroup | None = None
+        self._stranded = StrandedTasks()  # of that group
+        self._closing = False
+
+    # ------------------------------------------------------------------------------------------------- lifetime
+
+    async def __aenter__(self) -> Runtime:
+        if self._group is not None:
+            raise NotRunning("the runtime runs already; one `async with` at a time")
+        self._closing = False
+        self._thread = threading.get_ident()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.dispatcher)
+            if self._narrator is not None:
+                await stack.enter_async_context(self._narrator.on(self.bus))
+            stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+            if (opens := getattr(self.store, "open", None)) is not None:
+                await opens()  # so that its faults are told at the start
+            self._parts = stack.pop_all()
+        self._group = await self._stranded.open()
+        if self._keeper is not None:
+            self._keeping = anyio.CancelScope()
+            self._group.start_soon(self._keep, self._keeper, self._keeping)
+        return self
+
+    async def _keep(self, keeper: Keeper, scope: anyio.CancelScope) -> None:
+        with scope:
+            await keeper.run()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        group = self._group
+        assert group is not None
+        try:
+            if exc_info[0] is None:
+                await self.drain()
+            else:
+                self._cancel_now(group, "the runtime was left by an exception")
+        except BaseException:  # cancelled while it drained
+            self._cancel_now(group, _CANCELLED)
+            raise
+        finally:
+            if self._keeping is not None:
+                self._keeping.cancel()
+            try:
+                await self._leave()
+            finally:  # also when it is cancelled while handlers take their time to end
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
+                    await self._close_parts()
+
+    async def _leave(self) -> None:
+        try:
+            await self._stranded.leave()
+        finally:
+            try:  # asyncio may have cancelled tasks before they began; their requests were asked to end
+                for request_id, ticket in list(self._unbegun.items()):
+                    await self._carry_out(self._sessions[request_id], ticket)
+            finally:
+                self._group = None
+                await self._parts.aclose()
+
+    def _cancel_now(self, group: anyio.abc.TaskGroup, reason: str) -> None:
+        self._closing = True
+        self._cancel_all(reason)
+        group.cancel_scope.cancel()
+
+    def _on_cancelled(self) -> None:
+        """The host cancels all tasks of this in one pass, the dispatcher's too, and no order is known.
+
+        So what has a journal is left here, before the first call that runs is answered: an answer would be its result.
+        """
+        if self._keeper is not None and self._group is not None:
+            self._cancel_now(self._group, _CANCELLED)
+
+    async def _close_parts(self) -> None:
+        async with AsyncExitStack() as last:  # from its end on, each whatever the others do
+            for provider in self._made.values():
+                if (close := getattr(provider, "aclose", None)) is not None:
+                    last.push_async_callback(close)
+            last.push_async_callback(self.store.aclose)
+            if self._keeper is not None:
+                await self._keeper.flush()
+
+    async def drain(self, *, grace_seconds: float | None = None) -> int:
+        """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were.
+
+        With a journal the rest is not cancelled but left, for `resume` to go on with: `RequestResult.resumable`.
+        """
+        self._closing = True
+        seconds = self._drain_seconds if grace_seconds is None else grace_seconds
+        with anyio.move_on_after(seconds):
+            await self._admission.wait_empty()
+        late = self._cancel_all("the runtime is closing")
+        await self._admission.wait_empty()
+        return late
+
+    def _cancel_all(self, reason: str) -> int:
+        stops = RequestSession.cancel if self._keeper is None else RequestSession.leave
+        return sum(stops(session, reason) for session in list(self._sessions.values()))
+
+    # ------------------------------------------------------------------------------------------------- requests
+
+    def start(self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]) -> RequestSession:
+        """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
+
+        `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` when places and
+        queue are full, `ConversationBusy` where that is asked for, `NotRunning` outside the `async with` block and
+        while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
+        """
+        session, ticket = self._prepare(prompt, output, options)
+        self._spawn(session, ticket)
+        return session
+
+    @overload
+    async def run(self, prompt: PromptLike, **options: Unpack[RequestOptions]) -> RequestResult[None]: ...
+    @overload
+    async def run(
+        self, prompt: PromptLike, *, output: type[OutputT], **options: Unpack[RequestOptions]
+    ) -> RequestResult[OutputT]: ...
+    async def run(
+        self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]
+    ) -> RequestResult[Any]:
+        """`start`, in this task, and wait for the result. Cancelling it cancels the request.
+
+        `output` is a type for the answer, such as a pydantic model: `result.output` is a validated value of it, where
+        the outcome is `completed`. A limit or a failure is no exception unless `raise_on_failure`: see
+        `RequestResult.outcome`.
+        """
+        session, ticket = self._prepare(prompt, output, options)
+        result: RequestResult[Any] = await self._carry_out(session, ticket)
+        if options.get("raise_on_failure"):
+            result.raise_for_outcome()
+        return result
+
+    @overload
+    def run_sync(
+        self, prompt: PromptLike, *, backend: str = "asyncio", **options: Unpack[RequestOptions]
+    ) -> RequestResult[None]: ...
+    @overload
+    def run_sync(
+        self,
+        prompt: PromptLike,
+        *,
+        output: type[OutputT],
+        backend: str = "asyncio",
+        **options: Unpack[RequestOptions],
+    ) -> RequestResult[OutputT]: ...
+    def run_sync(
+        self,
+        prompt: PromptLike,
+        *,
+        output: Any = None,
+        backend: str = "asyncio",
+        **options: Unpack[RequestOptions],
+    ) -> RequestResult[Any]:
+        """`run` for scripts: enters the runtime, runs one request, leaves. Takes the options of `run`.
+
+        Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
+        """
+
+        async def once() -> RequestResult[Any]:
+            async with self:
+                return await self.run(prompt, output=output, **options)
+
+        try:
+            anyio.get_current_task()
+        except Exception:  # noqa: S110 -- no loop runs here, as it should be; the type differs by version
+            pass
+        else:
+            raise NotRunning("run_sync() was called inside an event loop; use `await runtime.run(...)` there")
+        return anyio.run(once, backend=backend)
+
+    def as_tool(self, name: str, description: str) -> Tool[..., Any]:
+        """A tool that hands a task to a request with this runtime's model, tools and defaults: see `subrequest_tool`.
+
+        The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them.
+        """
+        return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
+
+    def session(self, request_id: str) -> RequestSession | None:
+        """The session of a request that runs or waits; None for any other."""
+        return self._sessions.get(request_id)
+
+    async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000) -> Resumption:
+        """Go on with requests that the store has unfinished and that nobody holds: at most `limit`, the oldest first.
+
+        Each goes on from its last durable fact, in a task of its own. A call that had been requested may have run: it
+        is requested once more, under the same key, if its tool is `idempotent` and its definition the same; else it
+        ends as `interrupted`. Questions to people are asked again, and deadlines go on by the wall clock. What is
+        known to have ended is not told again.
+
+        What was agreed for a request as data (limits, settings, instructions as text, metadata and so on) is taken
+        from the journal; the rest from this runtime, and from `options`, a function of the request's record that gives
+        options of `run`: its `deps`, `tools`, `provider`, `output`; `limits` give it new time. One that cannot go on is
+        left as it is, and stands among the `problems`. Raises `StoreError`, `NotRunning`, and `ConfigurationError` for
+        a store without a journal.
+        """
+        self._check_usable({})
+        keeper = self._keeper
+        if keeper is None:
+            raise ConfigurationError(
+                "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
+                "such as SqliteStore('toolbus.db')"
+            )
+        return await self._unfinished(keeper, options).go_on(self._take_up, limit)
+
+    async def recall(self, request_id: str, *, options: OptionsFor | None = None) -> RequestResult[Any] | None:
+        """How a request ended, whichever process it ran in; None for one that has not, or that the journal has not.
+
+        `options` are as for `resume`. Exceptions of handlers are not in the journal. Raises `StoreError`, `NotRunning`
+        and `ResumeMismatch`.
+        """
+        self._check_usable({})
+        return None if self._keeper is None else await self._unfinished(self._keeper, options).recall(request_id)
+
+    # ------------------------------------------------------------------------------------------------- internals
+
+    def _unfinished(self, keeper: Keeper, options: OptionsFor | None) -> Unfinished:
+        return Unfinished(self.store, keeper, self._make, options, self._defaults.get("instructions"))
+
+    def _take_up(self, session: RequestSession) -> None:
+        """Go on with a request that another process has begun, when its turn and a place are free."""
+        self._check_usable({})  # it may have begun to close meanwhile
+        ticket = self._admission.take(session.conversation_id)
+
+        async def prepare() -> Sequence[Message]:
+            await ticket.ready()
+            self._conversations.hand_secrets_to(session)
+            return ()
+
+        session.beginning.prepare = prepare
+        self._sessions[session.request_id] = session
+        self._spawn(session, ticket)
+
+    def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
+        """Carry a request out in a task of its own, which nobody can cancel but who takes all of the runtime down."""
+        assert self._group is not None
+        session.when_cancelled = "" if self._keeper is None else _CANCELLED
+        self._unbegun[session.request_id] = ticket
+        self._group.start_soon(self._stranded.contain, session.note_left_open, self._carry_out, session, ticket)
+
+    def _check_usable(self, options: RequestOptions) -> None:
+        check_options(options, RequestOptions, "a request")
+        if self._group is None or self._closing:
+            state = "is closing" if self._closing and self._group is not None else "is not running"
+            raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
+        if threading.get_ident() != self._thread:
+            raise NotRunning(
+                "a request was begun in another thread than the runtime's; "
+                "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
+            )
+
+    def _prepare(self, prompt: PromptLike, output: Any, options: RequestOptions) -> tuple[RequestSession, Ticket]:
+        self._check_usable(options)
+        get = options.get
+        conversation_id, history = get("conversation_id"), get("history")
+        given = [] if history is None else read_messages(history)
+        if get("repair_history"):
+            given = repair(given)
+        session = self._make([*given, read_prompt(prompt)], output, options)
+        on_busy = get("on_busy", self._on_busy)
+        ticket = self._admission.take(session.conversation_id, queue=on_busy == "queue")
+        if conversation_id is not None or not ticket.try_ready():
+
+            async def prepare() -> Sequence[Message]:
+                await ticket.ready()
+                return await self._earlier(session, begins=bool(given))
+
+            session.beginning.prepare = prepare
+        self._sessions[session.request_id] = session
+        if self._keeper is not None:
+            self._keeper.keep(session, given=len(given))
+        return session, ticket
+
+    def _make(
+        self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str = ""
+    ) -> RequestSession:
+        get = options.get
+        tools = get("tools")
+        session = RequestSession(
+            self.bus,
+            self._given(get("provider"), get("providers")) or self.providers,
+            messages,
+            tools=self.tools if tools is None else tool_registry(tools),
+            conversation_id=get("conversation_id") or "",
+            request_id=request_id,
+            journal=self.journal,
+            output=output,
+            raise_on_failure=get("raise_on_failure", False),
+            **self._merged(options),
+        )
+        session.sending.calibration = self._calibration
+        return session
+
+    def _merged(self, options: RequestOptions) -> SessionOptions:
+        """The options of one session: those that the request was given, over the runtime's own."""
+        return merged_options(self._defaults, options, self._resolve)
+
+    async def _earlier(self, session: RequestSession, *, begins: bool) -> Sequence[Message]:
+        """The conversation so far; what else it remembers goes to the session."""
+        conversation_id = session.conversation_id
+        earlier = await answered(self.store.history(conversation_id))
+        if earlier and begins:
+            raise ConfigurationError(
+                f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
+            )
+        self._conversations.hand_to(session, earlier)
+        return earlier
+
+    async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
+        self._unbegun.pop(session.request_id, None)
+        try:
+            return await session.run()
+        finally:
+            try:
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
+                    await self._remember(session)
+            finally:
+                del self._sessions[session.request_id]
+                ticket.give_back()
+
+    async def _remember(self, session: RequestSession) -> None:
+        """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
+        self._conversations.keep(session)
+        if self._keeper is not None and await self._keeper.let_go(session):
+            return
+        try:
+            if messages := session.new_messages():
+                await self.store.remember(session.conversation_id, messages)
+        except Exception as exc:
+            ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
+            bug = None if isinstance(exc, StoreError) else exc
+            _logger.error("the store failed, and this turn is not remembered: %s", exc, exc_info=bug, extra=ids)
+
+    def _from_environment(self) -> tuple[Provider, ...]:
+        named = os.environ.get("TOOLBUS_PROVIDER")
+        if not named:
+            raise ConfigurationError(missing_provider_message())
+        return (self._resolve(named),)
+
+    def _narrator_of(self, given: Narrator | Provider | str | None) -> Narrator | None:
+        if given is None or isinstance(given, Narrator):
+            return given
+        return Narrator(self._resolve(given))
+
+    def _given(
+        self, provider: Provider | str | None, providers: Sequence[Provider | str] | None
+    ) -> tuple[Provider, ...] | None:
+        if provider is not None and providers is not None:
+            raise ConfigurationError("give provider=, or providers= with those to turn to when the first one fails")
+        if providers is not None and (isinstance(providers, str) or not isinstance(providers, Iterable)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"providers is {shown(providers)}; give a list of them, or provider= for one")
+        named = (provider,) if provider is not None else providers
+        if named is None:
+            return None
+        given = tuple(self._resolve(each) for each in named)
+        if not given:
+            raise ConfigurationError("providers is empty; a request needs a provider")
+        return given
+
+    def _resolve(self, provider: Provider | str) -> Provider:
+        if not isinstance(provider, str):
+            return resolve(provider)
+        if provider not in self._made:
+            self._made[provider] = resolve(provider)
+        return self._made[provider]

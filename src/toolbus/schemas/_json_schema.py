@@ -1,0 +1,221 @@
+"""JSON schemas that somebody else has written, and values checked against them (extra `schema`: jsonschema-rs).
+
+Knows that library and what it may cost (`schema_bounds`), and nothing of tools. The library cannot be stopped, and it
+keeps the interpreter's lock, so that a thread would not help. What might take long is refused before it begins; only
+the time that patterns take is measured meanwhile, since what they may cost at most says little of what they do cost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import orjson
+
+from ..errors import ConfigurationError, InvalidArguments, MissingExtra
+from ._cost import INLINE_NS, Bounds
+from ._keywords import Meter, UniqueItems
+from ._shape import Shape, TooCostly, shape_of
+from ._signatures import joined, path_of
+
+__all__ = ["MAX_SCHEMA_BYTES", "JsonSchema", "json_schema_validator"]
+
+MAX_SCHEMA_BYTES: Final = 262_144
+"""The largest schema that is read: those of public MCP servers are under 10 kB."""
+
+_MOST_SCHEMA_DEPTH = 100  # of its JSON; the library refuses 128
+_MOST_PATTERN_BYTES = 1_048_576  # of a compiled pattern: `^.{1,1000}$` has just under
+_MOST_LINES = 8
+_MOST_LINE_CHARS = 400
+_NOT_LINEAR = (
+    "is not a regular expression that is matched in linear time: those have no look-around and no references back, "
+    "and are not that big"
+)
+
+_DRAFTS = {
+    "json-schema.org/draft-04/schema": "Draft4Validator",
+    "json-schema.org/draft-06/schema": "Draft6Validator",
+    "json-schema.org/draft-07/schema": "Draft7Validator",
+    "json-schema.org/draft/2019-09/schema": "Draft201909Validator",
+    "json-schema.org/draft/2020-12/schema": "Draft202012Validator",
+}
+
+
+class JsonSchema:
+    """A schema, ready to check values.
+
+    Its draft is the one that its `$schema` names, and 2020-12 where that names none of the known ones. `format` is an
+    annotation, as it is by default since 2019-09: it tells the model something and is not checked.
+    """
+
+    __slots__ = ("_bounds", "_meter", "_validator")
+
+    def __init__(self, schema: Mapping[str, Any] | bool) -> None:  # noqa: FBT001 -- a schema may be one
+        """Raise `MissingExtra` without the library, `ConfigurationError` for a schema that cannot be checked."""
+        try:
+            import jsonschema_rs  # noqa: PLC0415 -- an extra
+        except ImportError as exc:
+            raise MissingExtra("schema", "jsonschema-rs") from exc
+        read: Any = orjson.loads(_written(schema))
+        cannot = "the schema cannot be checked"
+        try:
+            self._bounds = Bounds(read)
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"{cannot}: {exc}") from None
+        maker: Any = getattr(jsonschema_rs, _draft(read))
+        linear = jsonschema_rs.RegexOptions(size_limit=_MOST_PATTERN_BYTES)
+        matches: dict[str, Callable[[str], bool]] = {}
+        for each in self._bounds.patterns:
+            try:
+                matches[each] = maker({"pattern": each}, pattern_options=linear, offline=True).is_valid
+            except jsonschema_rs.ValidationError:
+                raise ConfigurationError(f"{cannot}: its pattern {_line(each)!r} {_NOT_LINEAR}") from None
+        self._meter = Meter()
+        try:
+            self._validator = maker(
+                read,
+                pattern_options=linear,
+                validate_formats=False,
+                offline=True,
+                mask="the value",  # which may be long, or secret, and whoever sent it has it
+                keywords={"pattern": self._meter.keyword(matches), "uniqueItems": UniqueItems},
+            )
+        except jsonschema_rs.ValidationError as exc:
+            raise ConfigurationError(f"the schema is not a valid JSON schema: {_fault(exc)}") from None
+        except BaseException as exc:
+            raise ConfigurationError(f"the schema cannot be used: {_reason(exc)}") from None
+
+    def check(self, value: Any) -> None:
+        """Raise `InvalidArguments`, worded for the model, for a value that does not fit.
+
+        `TooCostly`, which is one, is raised where finding that out, or telling what is wrong, might take too long.
+        """
+        shape = shape_of(value)
+        if self._bounds.cost(shape) > INLINE_NS:
+            raise TooCostly("$: it cannot be checked, since it is too big for a schema of so many parts")
+        if problem := self._problem(value if shape.is_plain else _plain(value), shape):
+            raise InvalidArguments(problem)
+
+    def _problem(self, value: Any, shape: Shape) -> str:
+        problems: list[Any] = []
+        self._meter.start()
+        try:
+            fits = self._validator.is_valid(value)
+            is_checked = not self._meter.is_over
+            if is_checked and not fits and self._can_tell(shape):
+                problems = sorted(self._validator.iter_errors(value), key=_place)
+        except BaseException as exc:
+            return f"$: it cannot be checked: {_reason(exc)}"
+        if not is_checked:
+            raise TooCostly("$: it cannot be checked, since it is too big for the schema's patterns")
+        if fits:
+            return ""
+        if not problems or self._meter.is_over:
+            raise TooCostly("$: it does not fit the schema, and is too big for saying where")
+        lines = [_line(f"{path_of(each.instance_path)}: {each.message}") for each in problems[:_MOST_LINES]]
+        return joined(lines, len(problems))
+
+    def _can_tell(self, shape: Shape) -> bool:
+        try:
+            return self._bounds.cost_of_telling(shape) <= INLINE_NS
+        except TooCostly:
+            return False
+
+
+def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
+    """Return a validator of arguments for a JSON schema that somebody already has.
+
+    One that says no more than "an object" needs no library. Checking is bounded: arguments that could hold the event
+    loop are `InvalidArguments` that say so. Raises `MissingExtra` where the library is not installed,
+    `ConfigurationError` for a schema that is none, refers to what is not within it, or has too many alternatives.
+    """
+    if {"properties": {}, **schema} == {"type": "object", "properties": {}}:
+        return _check_object
+    return JsonSchema(schema).check
+
+
+def _check_object(arguments: Mapping[str, Any]) -> None:
+    if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- a model sends anything
+        raise InvalidArguments('$: the value is not of type "object"')
+
+
+def _place(problem: Any) -> list[str]:
+    return [str(part) for part in problem.instance_path]
+
+
+def _line(message: str) -> str:
+    """A message without the middle of what is long in it, such as a key, a pattern or a constant."""
+    if len(message) <= _MOST_LINE_CHARS:
+        return message
+    return f"{message[: _MOST_LINE_CHARS // 2]} ... {message[-_MOST_LINE_CHARS // 2 :]}"
+
+
+def _fault(exc: Any) -> str:
+    """What is wrong with a schema itself, of which the library says what its meta-schema has against it."""
+    shown = _line(repr(exc.instance))
+    return _line(f"{path_of(exc.instance_path)}: {exc.message.replace('the value', shown, 1)}")
+
+
+def _reason(exc: BaseException) -> str:
+    """What the library has raised, in words. Raises it where it is nothing of the library's.
+
+    A panic in Rust is a `BaseException`, since it is an error of the library's author's; it must not end a runtime.
+    """
+    if isinstance(exc, UnicodeError):
+        return "there is a lone surrogate in it, which JSON cannot carry"
+    if isinstance(exc, Exception) or type(exc).__name__ == "PanicException":
+        return _line(str(exc) or type(exc).__name__)
+    raise exc
+
+
+def _written(schema: Any) -> bytes:
+    try:
+        text = orjson.dumps(schema, default=dict)
+    except (TypeError, ValueError) as exc:  # integers over 64 bits, keys that are no texts, too deep, endless
+        raise ConfigurationError(f"the schema cannot be written as JSON: {exc}") from None
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise ConfigurationError(f"the schema has {len(text)} bytes; {MAX_SCHEMA_BYTES} may be")
+    if _depth_of(orjson.loads(text)) > _MOST_SCHEMA_DEPTH:
+        raise ConfigurationError(f"the schema is nested deeper than {_MOST_SCHEMA_DEPTH} levels")
+    return text
+
+
+def _depth_of(value: Any) -> int:
+    depth = 0
+    level: list[Any] = [value]
+    while level:
+        depth += 1
+        inside: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inside += cast("dict[str, Any]", each).values()
+            elif isinstance(each, list):
+                inside += cast("list[Any]", each)
+        level = [each for each in inside if isinstance(each, (dict, list))]
+    return depth
+
+
+def _draft(schema: Any) -> str:
+    """Return the name of the library's class for the draft of a schema, and take what names no known one out of it."""
+    named: object = cast("dict[str, Any]", schema).get("$schema") if isinstance(schema, dict) else None
+    if named is None:
+        return "Draft202012Validator"
+    known = _DRAFTS.get(named.rstrip("#").partition("://")[2]) if isinstance(named, str) else None
+    if known is None:
+        del schema["$schema"]
+    return known or "Draft202012Validator"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as the library takes it: dictionaries, and no integers over 64 bits, but numbers as big."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in cast("list[Any]", value)]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return float(max(-_LARGEST, min(value, _LARGEST)))
+    return value
+
+
+_LARGEST = int(sys.float_info.max)

@@ -1,0 +1,94 @@
+"""Two keywords of JSON schemas as the library is to check them: `pattern`, with a look at the clock, and `uniqueItems`.
+
+The library keeps its own time for neither. What patterns may cost at most says little of what they do cost, so the time
+that they take is measured, and once it is used up nothing fits any more: whoever checks asks `Meter.is_over`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from ._patterns import cost_of
+
+__all__ = ["Meter", "UniqueItems"]
+
+_MOST_SECONDS = 0.03  # for all texts of one value
+_MOST_TEXT_NS = 20_000_000  # for one of them, which cannot be interrupted
+
+
+class Meter(threading.local):
+    """The time that the patterns of one schema take, of each thread that checks a value with it."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._deadline = 0.0
+
+    def start(self) -> None:
+        """Begin to check a value."""
+        self.is_over = False
+        self._deadline = time.thread_time() + _MOST_SECONDS
+
+    def keyword(self, matches: Mapping[str, Callable[[str], bool]]) -> type[Any]:
+        """Return the keyword `pattern`. `matches` are functions, by their patterns."""
+        meter = self
+
+        class Pattern:
+            def __init__(self, _parent: object, pattern: object, _path: object) -> None:
+                self._pattern = str(pattern)
+                self._match_ns = cost_of(self._pattern).match_ns
+                self._matches = matches[self._pattern]
+
+            def validate(self, instance: Any) -> None:
+                """Raise `ValueError`, in words, for a text that does not match."""
+                if not isinstance(instance, str):
+                    return
+                if not meter.is_over:
+                    may_take = len(instance) * self._match_ns
+                    meter.is_over = may_take > _MOST_TEXT_NS or time.thread_time() > meter._deadline
+                if meter.is_over or not self._matches(instance):
+                    raise ValueError(f'the value does not match "{self._pattern}"')
+
+        return Pattern
+
+
+class UniqueItems:
+    """The keyword `uniqueItems`, in linear time: items are compared as texts, whose hashes nobody can foresee.
+
+    The library's own takes quadratic time where many items have one hash, as integers above 2**53 have.
+    """
+
+    def __init__(self, _parent: object, value: object, _path: object) -> None:
+        self._is_wanted = value is True
+
+    def validate(self, instance: Any) -> None:
+        """Raise `ValueError`, in words, for a list with equal items."""
+        if not self._is_wanted or not isinstance(instance, (list, tuple)):
+            return
+        seen: dict[str, int] = {}
+        for number, item in enumerate(cast("list[Any]", instance)):
+            try:
+                first = seen.setdefault(json.dumps(_comparable(item), sort_keys=True), number)
+            except OverflowError:
+                continue
+            if first != number:
+                raise ValueError(f"the items {first} and {number} are equal, and each may be there once")
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value with one writing for each number: in JSON 1 and 1.0 are equal.
+
+    Raises `OverflowError` for one with a number over 64 bits: of integers as big as that, not all digits are here.
+    """
+    if isinstance(value, float) and value.is_integer():
+        if abs(value) >= 2**63:
+            raise OverflowError
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _comparable(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_comparable(each) for each in cast("list[Any]", value)]
+    return value

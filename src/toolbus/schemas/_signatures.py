@@ -1,0 +1,404 @@
+"""From a function's signature and docstring to a JSON schema and a strict validator of its arguments.
+
+Knows pydantic and `inspect`, and nothing of tools, events or the bus. The rules are JSON's: an ISO date is a string
+that passes for a `date`, an enum's value passes for the enum, and `"3"` is no integer.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from typing import Annotated, Any, TypeAlias, cast
+
+import orjson
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from ..errors import ConfigurationError, InvalidArguments
+
+__all__ = [
+    "ArgumentBinder",
+    "binder_for",
+    "checkable",
+    "context_parameter",
+    "describe",
+    "explain",
+    "hints_of",
+    "joined",
+    "path_of",
+]
+
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True, frozen=True)
+class ArgumentBinder:
+    """What a signature asks for: the JSON schema, and `bind`, which turns arguments into keyword arguments.
+
+    `bind` parses into fresh objects at each call, so no two handlers share any, and raises `InvalidArguments`.
+    `context` is the name of the parameter that takes the tool context, or None.
+    """
+
+    parameters: Json
+    bind: Callable[[Mapping[str, Any]], Json]
+    context: str | None
+
+
+def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) -> ArgumentBinder:
+    """Read `function`'s signature; `is_context` tells the annotation that marks the context parameter.
+
+    Raises `ConfigurationError` for signatures that a model cannot call: `*args`, `**kwargs`, positional-only
+    parameters, a parameter without a type.
+    """
+    where = getattr(function, "__qualname__", repr(function))
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as exc:  # no callable; a builtin that does not tell
+        raise ConfigurationError(f"tool {where}: it has no signature to read: {exc}") from exc
+    hints = {name: hint for name, hint in hints_of(function).items() if name in parameters}
+    described = describe(function)[1]
+    asked = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if not (_is_named(where, parameter) and is_context(hints.get(name)))
+    }
+    fields = [_field(where, parameter, hints, described.get(name)) for name, parameter in asked.items()]
+    shape = _shape(asked.values(), hints, described)
+    known = _known.get(shape)
+    if known is None:
+        known = _read(where, fields)
+        if shape is not None:
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[shape] = known
+    schema, bind = known
+    context = context_parameter(where, hints, is_context)
+    return ArgumentBinder(parameters=copy.deepcopy(schema), bind=bind, context=context)
+
+
+_MOST_KNOWN = 256
+_known: dict[Hashable, tuple[Json, Callable[[Mapping[str, Any]], Json]]] = {}
+"""What was read of signatures, by their shapes: tools that are made for each request ask again for what is the same."""
+
+
+def _shape(
+    parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any], described: Mapping[str, str]
+) -> Hashable | None:
+    """What a schema follows from, or None where that cannot be compared.
+
+    Types are compared by what they look like as well: unions and literals are equal in any order.
+    """
+    shape: list[Hashable] = []
+    for each in parameters:
+        hint, default = hints[each.name], each.default
+        if default is not each.empty and type(default) not in (str, int, float, bool, type(None)):
+            return None
+        shown = None if default is each.empty else repr(default)  # 1, 1.0 and True are equal
+        shape.append((each.name, hint, repr(hint), described.get(each.name), shown))
+    try:
+        hash(key := tuple(shape))
+    except TypeError:  # such as Annotated[int, Field(gt=0)]
+        return None
+    return key
+
+
+def _read(where: str, fields: list[tuple[Any, ...]]) -> tuple[Json, Callable[[Mapping[str, Any]], Json]]:
+    model = make_dataclass(
+        "Arguments",
+        fields,
+        kw_only=True,
+        namespace={"__pydantic_config__": ConfigDict(extra="forbid", arbitrary_types_allowed=False)},
+    )
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(model)
+        schema = adapter.json_schema()
+    except Exception as exc:
+        raise ConfigurationError(f"tool {where}: its signature has no JSON schema: {exc}") from exc
+    return tidy(schema), _binder(adapter)
+
+
+def _binder(adapter: TypeAdapter[Any]) -> Callable[[Mapping[str, Any]], Json]:
+    validate_json = adapter.validator.validate_json
+
+    def bind(arguments: Mapping[str, Any]) -> Json:
+        try:
+            text = orjson.dumps(arguments)
+        except TypeError as exc:
+            raise InvalidArguments(f"arguments are not JSON: {exc}") from None
+        try:
+            # Strict from here and not by the configuration, which nested models do not inherit.
+            bound = validate_json(text, strict=True)
+        except ValidationError as exc:
+            raise InvalidArguments(explain(exc)) from None
+        except Exception as exc:  # a validator in the signature that raises what pydantic does not translate
+            raise InvalidArguments(f"the arguments could not be checked: {type(exc).__name__}") from exc
+        return bound.__dict__
+
+    return bind
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of `function`'s parameters, resolved. That of its result plays no part and may be unresolvable.
+
+    Types that are local to the function which makes the tool are found as well.
+    Raises `ConfigurationError` for one that cannot be resolved.
+    """
+    target: Any = inspect.unwrap(_underlying(function))
+    noted: dict[str, Any] = getattr(target, "__annotations__", {})
+    shim = types.SimpleNamespace(__annotations__={name: each for name, each in noted.items() if name != "return"})
+    known: dict[str, Any] = getattr(target, "__globals__", {})
+    try:
+        try:
+            return typing.get_type_hints(shim, globalns=known, include_extras=True)
+        except NameError:
+            return typing.get_type_hints(shim, globalns=known, localns=_locals_outside(), include_extras=True)
+    except Exception as exc:  # NameError mostly, but evaluating an annotation may raise anything
+        where = getattr(function, "__qualname__", repr(function))
+        raise ConfigurationError(f"tool {where}: a type in its signature cannot be resolved: {exc}") from exc
+
+
+def _locals_outside() -> dict[str, Any]:
+    """The local names of the code that called into toolbus."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
+        frame = frame.f_back
+    return {} if frame is None else dict(frame.f_locals)
+
+
+def context_parameter(where: str, hints: Mapping[str, Any], is_context: Callable[[Any], bool]) -> str | None:
+    """The name of the parameter that takes the tool context. Raises `ConfigurationError` when there are two."""
+    names = [name for name, hint in hints.items() if is_context(hint)]
+    if len(names) > 1:
+        raise ConfigurationError(f"tool {where}: {' and '.join(names)} both ask for the ToolContext; one is enough")
+    return names[0] if names else None
+
+
+def _underlying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that carries the annotations: of a partial its function, of a callable object its `__call__`."""
+    function = _without_partial(function)
+    if inspect.isclass(function):
+        return function.__init__
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _is_named(where: str, parameter: inspect.Parameter) -> bool:
+    """True; raises `ConfigurationError` for a parameter that does not go by its name."""
+    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise ConfigurationError(
+            f"tool {where}: parameter {parameter} cannot be filled from a JSON object; "
+            "a tool takes named parameters only"
+        )
+    if parameter.name in ("self", "cls"):
+        raise ConfigurationError(
+            f"tool {where}: {parameter.name!r} is for Python to fill; "
+            "make a tool of the bound method: Tool(handler=thing.method)"
+        )
+    return True
+
+
+def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text: str | None) -> tuple[Any, ...]:
+    name = parameter.name
+    if name not in hints:
+        raise ConfigurationError(f"tool {where}: parameter {name!r} needs a type annotation")
+    annotation = checkable(hints[name])
+    default = parameter.default
+    if isinstance(default, FieldInfo):  # `x: int = Field(5, gt=0)`
+        annotation, default = Annotated[annotation, default], inspect.Parameter.empty
+    if text and not _has_description(annotation):
+        annotation = Annotated[annotation, Field(description=text)]
+    if default is inspect.Parameter.empty:
+        return (name, annotation)
+    if default is None or (isinstance(default, (str, int, float, bool, enum.Enum)) and _is_json(default)):
+        return (name, annotation, field(default=default))
+    if isinstance(default, (list, dict, set, BaseModel)) or is_dataclass(default):
+        return (name, annotation, field(default_factory=lambda: copy.deepcopy(cast("Any", default))))
+    return (name, annotation, field(default_factory=lambda: default))  # itself: it may be a sentinel
+
+
+def checkable(annotation: Any) -> Any:
+    """`annotation`, with other words for three kinds of types, at any depth, that pydantic does not check as they mean.
+
+    It checks the items of an `Iterable` when they are read, which is in the handler: that gets a list. It takes no
+    JSON for an enum's member in a `Literal`: its value is taken. Nor for a member whose value is no plain JSON, such as
+    a tuple or a date: what the schema shows of it is taken.
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Iterable or origin is Iterable:
+        return list[tuple(map(checkable, arguments)) or Any]  # type: ignore[misc]
+    if origin is typing.Literal:
+        return _literal(annotation, arguments)
+    if isinstance(annotation, enum.EnumMeta):
+        return _enum(annotation)
+    if origin is Annotated:
+        return Annotated[(checkable(arguments[0]), *arguments[1:])]
+    inner = tuple(map(checkable, arguments))
+    if inner == arguments:
+        return annotation
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[inner]  # noqa: UP007 -- of a tuple
+    return origin[inner] if origin.__module__ in ("builtins", "collections.abc") else annotation
+
+
+def _literal(annotation: Any, given: tuple[Any, ...]) -> Any:
+    members = [each for each in given if isinstance(each, enum.Enum)]
+    if not all(type(each.value) in (str, int, bool) for each in members):
+        return annotation  # of no JSON, or what pydantic does not compare
+    known: dict[Any, Any] = {(type(each.value), each.value): each for each in members}
+    plain = tuple([each.value if isinstance(each, enum.Enum) else each for each in given])
+    take = AfterValidator(lambda value: known.get((type(value), value), value))
+    return Annotated[typing.Literal[plain], take] if members else annotation
+
+
+def _enum(annotation: Any) -> Any:
+    known: dict[bytes, enum.Enum] = {}
+    for member in cast("Iterable[enum.Enum]", annotation):
+        try:
+            shown = to_jsonable_python(member.value)
+        except ValueError:  # of no JSON; pydantic says so in a moment
+            return annotation
+        if shown != member.value and not isinstance(shown, float):
+            known.setdefault(orjson.dumps(shown), member)
+    take = BeforeValidator(lambda value: known.get(orjson.dumps(value), value))
+    return Annotated[annotation, take] if known else annotation
+
+
+def _is_json(default: Any) -> bool:
+    """Whether a schema can show it: infinities and NaN are no JSON."""
+    return not isinstance(default, float) or math.isfinite(default)
+
+
+def _has_description(annotation: Any) -> bool:
+    return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
+
+
+_VALUES = frozenset({"default", "const", "enum", "example", "examples", "discriminator"})  # values, not schemas
+
+
+def tidy(schema: Json) -> Json:
+    """Drop the titles that pydantic derives from names: they cost tokens and tell a model nothing."""
+
+    def clean(node: Any, *, is_properties: bool = False) -> Any:
+        if isinstance(node, dict):
+            return {
+                key: value
+                if key in _VALUES and not is_properties
+                else clean(value, is_properties=key in ("properties", "$defs") and not is_properties)
+                for key, value in cast("Json", node).items()
+                if is_properties or key != "title" or not isinstance(value, str)
+            }
+        if isinstance(node, list):
+            return [clean(item) for item in cast("list[Any]", node)]
+        return node
+
+    tidy: Json = clean(schema)
+    tidy.setdefault("properties", {})
+    return tidy
+
+
+_WORDS = {"unexpected_keyword_argument": "There is no such argument"}  # pydantic speaks of Python here
+
+
+def explain(error: ValidationError) -> str:
+    """The validation error as one line for a model: JSON path, what was expected; at most eight of them."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = [f"{path_of(problem['loc'])}: {_WORDS.get(problem['type'], problem['msg'])}" for problem in problems[:8]]
+    return joined(lines, len(problems))
+
+
+def joined(lines: list[str], total: int) -> str:
+    """Return problems as one line, which says how many more there are."""
+    more = f"; and {total - len(lines)} more" if total > len(lines) else ""
+    return "; ".join(lines) + more
+
+
+def path_of(location: Iterable[int | str]) -> str:
+    """Return a place in a value as a JSON path: `$.items[3].name`."""
+    path = "$"
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return path
+
+
+# --------------------------------------------------------------------------------------------- docstrings
+
+_SECTION = re.compile(
+    r"^\s*(args|arguments|parameters|params|keyword arg(ument)?s|other parameters)\s*:?\s*$", re.IGNORECASE
+)
+_END = re.compile(
+    r"^\s*(returns?|raises?|yields?|examples?|notes?|warnings?|see also|references|attributes)\s*:?\s*$", re.IGNORECASE
+)
+_GOOGLE = re.compile(r"^(\s+)\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_NUMPY = re.compile(r"^(\w+)\s*(?::.*)?$")
+_SPHINX_FIELDS = (":param", ":type", ":return", ":rtype", ":raise")
+_SPHINX = re.compile(r"^\s*:param\s+(?:[^:]+\s+)?(\w+)\s*:\s*(.*)$")
+
+
+def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The docstring's description, and the description of each parameter (Google, NumPy or Sphinx style)."""
+    function = _without_partial(function)
+    text = inspect.getdoc(function if inspect.isclass(function) else _underlying(function))
+    if text is None and not inspect.isroutine(function):  # a callable object whose class says it
+        text = inspect.getdoc(type(function))
+    lines = (text or "").splitlines()
+    parameters: dict[str, str] = {}
+    for index, line in enumerate(lines):
+        if _SECTION.match(line):
+            _read_section(lines[index + 1 :], parameters)
+        elif match := _SPHINX.match(line):
+            parameters[match[1]] = " ".join([match[2], *_indented(lines[index + 1 :])]).strip()
+    return _summary(lines), parameters
+
+
+def _summary(lines: list[str]) -> str:
+    kept: list[str] = []
+    for line in lines:
+        if _SECTION.match(line) or _END.match(line) or line.lstrip().startswith(_SPHINX_FIELDS):
+            break
+        kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def _read_section(lines: list[str], parameters: dict[str, str]) -> None:
+    numpy = bool(lines) and set(lines[0].strip()) == {"-"}
+    indent: int | None = None
+    name = ""
+    for line in lines[1 if numpy else 0 :]:
+        if not line.strip():
+            if not numpy and name:
+                name = ""
+            continue
+        if _END.match(line) or (not numpy and not line.startswith((" ", "\t"))):
+            return
+        if numpy and not line.startswith(" ") and (match := _NUMPY.match(line)):
+            name = match[1]
+            parameters[name] = ""
+        elif not numpy and (match := _GOOGLE.match(line)) and (indent is None or len(match[1]) == indent):
+            indent = len(match[1])
+            name = match[2]
+            parameters[name] = match[3].strip()
+        elif name:
+            parameters[name] = f"{parameters[name]} {line.strip()}".strip()
+
+
+def _indented(lines: list[str]) -> list[str]:
+    taken: list[str] = []
+    for line in lines:
+        if not line.startswith((" ", "\t")) or not line.strip() or line.lstrip().startswith(":"):
+            break
+        taken.append(line.strip())
+    return taken

@@ -1,0 +1,163 @@
+"""What must not be shown or sent on: secrets in the arguments of calls and in text. Pure.
+
+A secret is known by the name that it stands under, or by its own looks. When in doubt it is hidden: a sentence for
+people loses nothing by it. It is no proof that a text holds no secret: one that looks like a word, under a name that
+says nothing, stays.
+
+The names are those of kept lists: sentry-sdk's `DEFAULT_DENYLIST` (sentry_sdk/scrubber.py), the `filter_parameters`
+that Rails generates (passw, secret, token, _key, crypt, salt, certificate, otp, ssn, cvv, cvc), and detect-secrets'
+keyword plugin. They match parts of names, as Rails does, where sentry wants whole names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, cast
+
+from ..core.plain_text import clip
+from ._marks import REFERENCE
+
+__all__ = ["MASK", "is_secret_name", "masked", "redacted"]
+
+MASK = "•••"
+"""What stands in the place of a secret."""
+
+_LONGEST_TEXT = 1_000  # characters of one argument that are kept
+_LOOK_AHEAD = 200  # and looked at behind that, so that a key which is cut in two is known as one
+_MOST_VALUES = 1_000  # of one call; what follows is left out
+_DEEPEST = 12
+
+_WORDS = frozenset({
+    "auth", "authorization", "bearer", "cookie", "cookies", "cred", "creds", "credential", "credentials", "crypt",
+    "csrf", "csrftoken", "cvc", "cvv", "dsn", "jwt", "mfa", "otp", "passcode", "passphrase", "passwd", "password",
+    "passwords", "phpsessid", "pin", "privkey", "pwd", "salt", "secret", "secrets", "sessionid", "sig", "signature",
+    "ssn", "token", "tokens", "totp", "xsrf",
+})  # fmt: skip
+_JOINED = (
+    "accesskey", "accesstoken", "accountkey", "apikey", "appkey", "authkey", "authorization", "authtoken",
+    "bearertoken", "cardnumber", "clientkey", "clientsecret", "connectionstring", "credential", "dbkey",
+    "encryptionkey", "licensekey", "masterkey", "passcode", "passphrase", "passwd", "password", "privatekey",
+    "refreshtoken", "secretkey", "servicekey", "sessionid", "sessionkey", "sessiontoken", "setcookie", "sharedkey",
+    "signingkey", "socialsecurity", "sshkey", "storagekey", "xforwardedfor", "xrealip",
+)  # fmt: skip
+_WHOLE = frozenset({"pass", "session", "connectsid", "certificate"})  # too common as parts of other names
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_NAMED = ("name", "key", "header", "field")  # of a pair such as {"name": "Authorization", "value": "..."}
+
+_SAID = r"passw(?:or)?d|passphrase|passcode|secret|token|api[_-]?key|(?:access|private|secret|auth|account)[_-]?key"
+_PATTERNS = (
+    REFERENCE,  # what stands for a secret tells people nothing
+    re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL),  # PEM
+    re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{8,}"),  # RFC 6750
+    re.compile(r"\b([Bb]asic\s{1,9})(?=\S{0,200}[A-Z0-9=])[A-Za-z0-9+/]{8,}={0,2}"),  # RFC 7617
+    re.compile(r"(?i)(?<=cookie)[\"']?\s{0,9}[:=].*|(?<=authorization)[\"']?\s{0,9}[:=].*"),
+    re.compile(
+        rf"(?i)((?:{_SAID}|credentials?|pwd)[\w-]{{0,30}}[\"']?\s{{0,9}}(?:=>|[:=])\s{{0,9}}[\"']?)[^\s\"',;&]+"
+    ),
+    re.compile(rf"(?i)(?<![\w-])(--?[\w-]{{0,30}}(?:{_SAID})[\w-]{{0,30}}\s{{1,9}})[^\s-]\S*"),  # a command's option
+    re.compile(r"(\s-u\s{0,9}[^\s:]{1,60}:)\S+"),  # curl's
+    re.compile(r"(://[^/\s:@]{0,100}:)[^/\s@]+(?=@)"),  # a password in a URL
+    re.compile(r"\beyJ[\w-]{5,}(?:\.[\w-]*){1,4}"),  # a JWT: RFC 7519; its header begins with {"
+    re.compile(  # the prefixes that GitHub's secret scanning and gitleaks know
+        r"\b(?:[sprk]k[-_]|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|hf_|npm_|pypi-|SG\.|dop_v1_"
+        r"|shp[a-z]{2}_|whsec_)[\w.-]{8,}"
+    ),
+    re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"),  # a UUID, which some vendors use as keys
+)
+_RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")  # keys of 120 bits and more have at least 20 characters of base64
+_LEAST_CHANGES = 0.2  # a character; random hexadecimal and base64 have about 0.45, words and paths under 0.2
+_LEAST_ENTROPY = 3.0  # bits a character, with so many changes; detect-secrets' limit for hexadecimal
+_ENOUGH_ENTROPY = 4.5  # without; its limit for base64
+_HEXADECIMAL = re.compile(r"(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{32,}")  # of 128 bits and more
+
+
+@lru_cache(maxsize=1024)
+def is_secret_name(name: str) -> bool:
+    """Whether what stands under `name` is to be hidden: `userPassword`, `API_KEY`, `x-auth-token`, `pin`."""
+    words = [word.lower() for word in _WORD.findall(name[:200])]
+    if not _WORDS.isdisjoint(words):
+        return True
+    joined = "".join(words)
+    return joined in _WHOLE or any(part in joined for part in _JOINED)
+
+
+def masked(text: str) -> str:
+    """`text` with `MASK` in the place of what looks like a key: by its prefix, its form, its label or its chance.
+
+    Costs some microseconds for each 100 characters: clip long text first.
+    """
+    for pattern in _PATTERNS:
+        text = pattern.sub(rf"\g<1>{MASK}" if pattern.groups else MASK, text)
+    return _RUN.sub(lambda found: MASK if _is_random(found[0]) else found[0], text)
+
+
+def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a call's arguments that may leave the process: the secrets in it are `MASK`, at any depth.
+
+    Texts are cut to 1,000 characters, and of more than 1,000 values or 12 levels the rest is left out. What is no JSON
+    value is hidden as well.
+    """
+    return cast("dict[str, Any]", _Copy().of(arguments, 0))
+
+
+class _Copy:
+    """One pass over one call's arguments, which counts what it has seen."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def of(self, value: Any, depth: int) -> Any:
+        self._seen += 1
+        if isinstance(value, str):
+            return clip(masked(value[: _LONGEST_TEXT + _LOOK_AHEAD]), _LONGEST_TEXT)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, Mapping):
+            return self._of_object(cast("Mapping[Any, Any]", value), depth + 1)
+        if isinstance(value, (list, tuple)):
+            return self._of_list(cast("list[Any]", value), depth + 1)
+        return MASK
+
+    def _of_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        is_pair = any(is_secret_name(said) for each in _NAMED if isinstance(said := value.get(each), str))
+        copy: dict[str, Any] = {}
+        for key, each in value.items():
+            if self._is_enough(depth):
+                break
+            name = clip(masked(str(key)[:200]), 100)
+            hidden = is_secret_name(str(key)) or (is_pair and key not in _NAMED)
+            copy[name] = MASK if hidden else self.of(each, depth)
+        return copy
+
+    def _of_list(self, value: list[Any], depth: int) -> list[Any]:
+        copy: list[Any] = []
+        for each in value:
+            if self._is_enough(depth):
+                break
+            copy.append(self.of(each, depth))
+        return copy
+
+    def _is_enough(self, depth: int) -> bool:
+        return depth > _DEEPEST or self._seen >= _MOST_VALUES
+
+
+def _is_random(run: str) -> bool:
+    """Whether a run of letters and digits looks like chance: its kinds of characters change more often than in words.
+
+    `Title` begins no new kind, and separators do not count. Entropy alone would take long file names for keys.
+    """
+    changes = 0
+    for before, after in pairwise(run):
+        if before.isalnum() and after.isalnum():
+            changes += before.isdigit() != after.isdigit() or (before.islower() and after.isupper())
+    size = len(run)
+    entropy = -sum(n / size * math.log2(n / size) for n in Counter(run).values())
+    needed = _LEAST_ENTROPY if changes >= _LEAST_CHANGES * size else _ENOUGH_ENTROPY
+    return entropy >= needed or _HEXADECIMAL.fullmatch(run) is not None

@@ -1,0 +1,162 @@
+"""The vault: a conversation's secrets in this process's memory, and the references that stand for them elsewhere.
+
+Knows how values are found in text (`core.secrets`), and nothing of events, tools or sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import orjson
+from pydantic import SecretStr
+
+from ..tool_results import clean
+from ._marks import REFERENCE, TextMask, masked_content, masked_json
+from ._redaction import MASK
+
+__all__ = ["NamedSecret", "Vault"]
+
+NamedSecret: TypeAlias = str | SecretStr | tuple[str, str | SecretStr]
+"""A value that the application names, so that it is hidden wherever it stands; or a pair: a name for it, and the value.
+
+With a name, it has the same reference in its conversation in every process.
+"""
+
+_MOST_VALUES = 1_000
+_MOST_CHARS = 1_000_000
+
+
+class Vault:
+    """The secrets of one conversation, with its sub-requests. Not thread-safe, but for reading.
+
+    A value has one reference, `secret:` and 16 hexadecimal digits, for as long as the vault lives: a keyed digest
+    (HMAC-SHA-256, cut to 64 bits) with a key of the vault's own, so that it tells nothing of the value. At most 1,000
+    values or a million characters are kept, beside those that the application names: the one unused for longest
+    goes first, and then its reference leads nowhere, and it is no longer found in text.
+
+    A value that is named by a pair has a reference that is made of `conversation_id` and its name alone, and so says
+    nothing of the value either: it lasts, and leads to the value that has the name now.
+    """
+
+    __slots__ = ("__weakref__", "_chars", "_conversation_id", "_fixed", "_kept", "_key", "_named", "given", "mask")
+
+    def __init__(self, named: Iterable[NamedSecret] = (), conversation_id: str = "") -> None:
+        self._key = os.urandom(32)
+        self._conversation_id = conversation_id
+        self._named: dict[str, str] = {}
+        self._fixed: dict[str, str] = {}  # references that are no digests with our key, by their values
+        self._kept: OrderedDict[str, str | float] = OrderedDict()
+        self._chars = 0
+        self.mask = TextMask()
+        self.given = False  # whether a reference has left it
+        self.name(named)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to hide."""
+        return bool(self._kept) or bool(self._named)
+
+    def __repr__(self) -> str:
+        return f"<Vault of {len(self._kept) + len(self._named)}>"
+
+    def name(self, values: Iterable[NamedSecret]) -> None:
+        """Hide these as well, for good."""
+        for each in values:
+            name, given = each if isinstance(each, tuple) else ("", each)
+            value = clean(given.get_secret_value() if isinstance(given, SecretStr) else given)
+            self._name(value, self._lasting(name) if name else None)
+
+    def _name(self, value: str, fixed: str | None) -> None:
+        if fixed is not None:
+            self._fixed[value] = fixed
+        reference = self._reference(value)
+        if self._named.get(reference) != value:
+            self._named[reference] = value
+            self.mask.add(value, reference)
+
+    def take_names(self, other: Vault) -> None:
+        """Hide what the application has named to `other` as well."""
+        for value, reference in other._fixed.items():
+            self._name(value, reference)
+        for reference, value in other._named.items():
+            if value not in other._fixed:
+                self._name(value, None)
+            elif other._fixed[value] == reference:  # of several values with one name, it leads to the newest
+                self._named[reference] = value
+
+    def recognise(self, text: str, written: str) -> None:
+        """What the references in `written` stand for, if that is `text` as a vault that is gone has hidden it.
+
+        Only what is named is taken from that, and only where the texts are the same but for references.
+        """
+        shown = self.shown(text)
+        if REFERENCE.split(shown) == REFERENCE.split(written):
+            for mine, theirs in zip(REFERENCE.findall(shown), REFERENCE.findall(written), strict=True):
+                if mine != theirs and (value := self._named.get(mine)) is not None:
+                    self._name(value, theirs)
+
+    def hide(self, value: float | str) -> str:
+        """The reference of `value`, which is kept from now on. One that is a reference already is itself."""
+        if isinstance(value, str):
+            value = clean(value)
+            if REFERENCE.fullmatch(value) or value == MASK:  # hidden already
+                return value
+            value = REFERENCE.sub(lambda found: str(self._get(found[0]) or found[0]), value)  # as in "Bearer secret:.."
+        self.given = True
+        reference = self._reference(value)
+        if reference in self._named:
+            return reference
+        if reference not in self._kept:
+            self._kept[reference] = value
+            self._chars += len(str(value))
+            self.mask.add(str(value), reference)
+            while len(self._kept) > _MOST_VALUES or (self._chars > _MOST_CHARS and len(self._kept) > 1):
+                self._forget_oldest()
+        self._kept.move_to_end(reference)
+        return reference
+
+    def _forget_oldest(self) -> None:
+        reference, value = self._kept.popitem(last=False)
+        self._chars -= len(str(value))
+        self.mask.discard(reference)
+
+    def value_of(self, reference: str) -> float | str | None:
+        """What a reference stands for; None for one that is not known (any more)."""
+        value = self._get(reference)
+        if reference in self._kept:
+            self._kept.move_to_end(reference)
+        return value
+
+    def _get(self, reference: str) -> float | str | None:
+        named = self._named.get(reference)
+        return self._kept.get(reference) if named is None else named
+
+    def shown(self, text: str) -> str:
+        """`text` without secrets; itself where there is none in it. JSON stays JSON."""
+        masked = masked_content(text, self.mask)
+        self.given = self.given or masked is not text
+        return masked
+
+    def shown_json(self, value: Any) -> Any:
+        """A JSON value without secrets, at any depth; itself where there is none in it."""
+        masked = masked_json(value, self.mask)
+        self.given = self.given or masked is not value
+        return masked
+
+    def digest(self, value: bytes) -> bytes:
+        """A digest of `value` that no other vault gives."""
+        return hmac.digest(self._key, value, hashlib.sha256)
+
+    def _lasting(self, name: str) -> str:
+        of = b"toolbus secret " + orjson.dumps([self._conversation_id, clean(name)])
+        return f"secret:{hashlib.sha256(of).hexdigest()[:16]}"
+
+    def _reference(self, value: float | str) -> str:
+        if isinstance(value, str) and value in self._fixed:
+            return self._fixed[value]
+        kind = b"s" if isinstance(value, str) else b"n"
+        return f"secret:{self.digest(kind + str(value).encode()).hex()[:16]}"

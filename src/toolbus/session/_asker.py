@@ -1,0 +1,412 @@
+"""How a session asks its model: with what messages and tools, which provider, through which interceptors.
+
+Belongs to `toolbus.session`. It decides nothing about the request: what came of a call is an input of the turn machine.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import orjson
+
+from .._logs import logger
+from .._records import maker
+from ..core.arguments import parse_arguments
+from ..core.guidance import guidance_text
+from ..core.message_list import Messages
+from ..core.read_result import READ_RESULT
+from ..core.transcript import repair
+from ..core.turn import MODEL, CallModel, Elapsed, Input, ModelFailed, ModelReplied, TurnState, plan_text
+from ..errors import (
+    ApplicationError,
+    ConfigurationError,
+    ContextOverflow,
+    Denied,
+    InvalidArguments,
+    ProviderError,
+    ToolbusError,
+)
+from ..failures import log_exception, passes, words_of
+from ..interceptors import Ask, Interceptor, edits_replies
+from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
+from ..protocols import (
+    MAX_REPLY_CALLS,
+    Emit,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    NativeOutput,
+    Provider,
+    RequestView,
+    ToolSource,
+    ToolSpec,
+)
+from ..secrets import Marks, Secrecy, SecretKeeper, find_marks, marked_in
+from ..tools import ToolContext
+from ._context_window import Sending
+from ._inputs import Instructions, is_blank, provider_list, read_instructions
+from ._model_call import ModelCall, too_many_calls
+
+if TYPE_CHECKING:
+    from ..secrets import ReplyMask
+    from ._options import ProviderForRound, SessionOptions
+
+__all__ = ["Asker", "check_together", "context_of"]
+
+T = TypeVar("T")
+
+_model_request = maker(ModelRequest)
+_DEFAULT_SETTINGS = ModelSettings()
+
+
+def context_of(view: RequestView) -> ToolContext[Any]:
+    """What the application's functions may know of a request, outside of any call."""
+    return ToolContext(
+        deps=view.deps,
+        request_id=view.request_id,
+        conversation_id=view.conversation_id,
+        messages=view.messages,
+        metadata=view.metadata,
+    )
+
+
+class Asker:
+    """The model's side of one session. `error` is the exception behind the newest `ModelFailed`."""
+
+    __slots__ = (
+        "_answer",
+        "_asked",
+        "_for_round",
+        "_guidance",
+        "_has_system",
+        "_instructions",
+        "_looked_at",
+        "_marked",
+        "_native",
+        "_secrecy",
+        "_settings",
+        "_state",
+        "error",
+        "interceptors",
+        "providers",
+        "sending",
+    )
+
+    def __init__(self, state: TurnState, providers: Sequence[Provider], options: SessionOptions) -> None:
+        self._state = state
+        self.providers = providers
+        self._settings: ModelSettings = options.get("settings") or _DEFAULT_SETTINGS
+        self._instructions: Instructions | None = options.get("instructions")
+        self._guidance: bool = options.get("guidance", False)
+        self._has_system = self._instructions is not None or self._guidance
+        self._for_round: ProviderForRound | None = options.get("provider_for_round")
+        self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
+        self.sending = Sending(state, options)
+        self._asked: Provider = providers[0]  # the newest one that was chosen
+        self._native = False  # whether that one holds the newest reply to the output's schema
+        self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were looked through for secrets
+        self._marked: Mapping[str, Marks] = {}
+        self._answer = None if state.output is None else find_marks(state.output.spec.parameters)
+        self._secrecy: Secrecy | None = None
+        self.error: ToolbusError | None = None
+
+    async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage | ToolbusError:
+        """The prompt as the interceptors leave it, or why it is refused. Raises nothing but cancellation."""
+        message_id = prompt.message_id
+        self._secrecy = cast("SecretKeeper", view).secrecy
+        try:
+            for each in self.interceptors:
+                prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
+        except ToolbusError as exc:
+            return self._masked(exc)
+        except BaseException as exc:
+            if passes(exc):
+                raise
+            ids = {"request_id": view.request_id}
+            log_exception(logger, logging.ERROR, "on_prompt failed", cause=exc, ids=ids)
+            error = ApplicationError(f"on_prompt raised {words_of(exc)}")
+            error.__cause__ = exc
+            return self._masked(error)
+        if is_blank(prompt):
+            return ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
+        return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
+
+    def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
+        """The tools there are now, that of the structured output, and the one to read long results with."""
+        output, specs = self._state.output, tools.specs
+        if self._secrecy is not None:
+            specs = self._secrecy.guarded(specs)
+        readable = self.sending.has_shortened and READ_RESULT.name not in specs
+        if output is None and not readable:
+            return specs
+        own = [*([READ_RESULT] if readable else []), *([] if output is None else [output.spec])]
+        return {**specs, **{each.name: each for each in own}}
+
+    def _look_for_secrets(self, tools: ToolSource, view: RequestView) -> None:
+        """Find the marks of the tools that there are now; from the first ones on, the request keeps secrets."""
+        keeper = cast("SecretKeeper", view)
+        if tools.specs is not self._looked_at:
+            self._looked_at, self._marked = tools.specs, marked_in(tools)
+        if self._marked or self._answer is not None:
+            secrecy = keeper.keep_secrets()
+            secrecy.marked, secrecy.answer = self._marked, self._answer
+            secrecy.is_lenient = not hasattr(tools, "marked")  # specs alone: see `marked_in`
+            secrecy.open_output()
+        self._secrecy = keeper.secrecy
+        self.sending.shown = None if self._secrecy is None else self._secrecy.vault.shown
+
+    def _masked(self, exc: ToolbusError) -> ToolbusError:
+        return exc if self._secrecy is None else self._secrecy.words(exc)
+
+    def _reply_mask(self, secrecy: Secrecy, call: ModelCall) -> ReplyMask:
+        """What takes the secrets out of a reply."""
+        return secrecy.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
+
+    def _offered(self, specs: Mapping[str, ToolSpec], command: CallModel) -> tuple[ToolSpec, ...]:
+        """What the model may call now. In the last answer after a limit, only what gives the structured output."""
+        if command.offer_tools:
+            return tuple(specs.values())
+        output = self._state.output
+        return () if output is None else (output.spec,)
+
+    def _is_native(self, offered: Sequence[ToolSpec], output: ToolSpec) -> bool:
+        """Whether the provider is to hold the reply to the output's schema, so that the tool for it is not offered.
+
+        Raises `ConfigurationError` where the provider has to, and cannot.
+        """
+        state = self._state
+        has_others = any(each is not output for each in offered)
+        if state.output_mode == "native":
+            check_native(self._asked, output, with_tools=has_others)
+            return True
+        may = state.output_mode == "auto" and not has_others and not state.native_refused
+        return may and native_output(self._asked, output) != ""
+
+    async def request(self, command: CallModel, tools: ToolSource, view: RequestView) -> ModelRequest | ModelFailed:
+        """What the model is to be asked, shortened to its window. Raises nothing but cancellation."""
+        self.error = None
+        state = self._state
+        try:
+            specs = tools.specs
+            if specs is not self._looked_at or cast("SecretKeeper", view).secrecy is not None:
+                self._look_for_secrets(tools, view)
+            self._asked = self._provider(command)
+            self.sending.look(specs)
+            state.tools = specs = self.known(tools)
+            offered = self._offered(specs, command)
+            output = None if state.output is None else state.output.spec
+            self._native = output is not None and self._is_native(offered, output)
+            system = await self._system(specs, view) if self._has_system or state.plan else None
+            if self.sending.is_plain:
+                messages: Sequence[Message] = Messages(state.messages, system)
+            else:
+                messages = await self.sending.messages(system, offered, self._asked)
+                if len(known := self.known(tools)) > len(specs):  # results that were shortened just now
+                    state.tools = specs = known
+                    offered = self._offered(specs, command)
+                    self._native = output is not None and self._is_native(offered, output)
+                    messages = await self.sending.messages(system, offered, self._asked)
+            schema = output.parameters if output is not None and self._native else None
+            return _model_request(
+                messages=messages,
+                tools=offered if schema is None else tuple([each for each in offered if each is not output]),
+                settings=self._settings,
+                request_id=view.request_id,
+                conversation_id=view.conversation_id,
+                round=command.round,
+                output_schema=schema,
+            )
+        except ContextOverflow as exc:
+            self.error = exc
+            return ModelFailed(exc.code, str(exc), retryable=self.sending.was_refused)  # by another model
+        except BaseException as exc:
+            if passes(exc):
+                raise
+            return self._failed(exc, Usage())
+
+    async def ask(self, call: ModelCall, request: ModelRequest, view: RequestView) -> Input:
+        """Ask once. Raises nothing but cancellation."""
+        if self._state.phase is not MODEL:
+            return Elapsed()  # what a summary has cost has ended the request
+        spent: list[Usage] = []
+        mask = None if self._secrecy is None else self._reply_mask(self._secrecy, call)
+        try:
+            if not self.interceptors:
+                reply = await self._asked.respond(request, call.emit if mask is None else mask.emit)
+                if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                    return self._not_taken(reply, spent)
+                self.sending.answered(reply.usage)
+                return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
+            reply = await self._through(self._innermost(call, spent, request, mask), request, view)
+            if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance]
+                return self._not_taken(reply, spent)
+            replied = await self._screened(reply, view)
+            replied.native_output = self._native
+            if mask is not None:  # once more: an interceptor may have put anything there
+                replied.reply = mask.whole(replied.reply)
+            return replied
+        except ContextOverflow as exc:
+            self.error = exc
+            self.sending.refused(exc, self._asked, request)
+            return ModelFailed(exc.code, str(exc), retryable=True)
+        except BaseException as exc:
+            if passes(exc):
+                raise
+            return self._failed(exc, sum(spent, Usage()))
+
+    def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
+        """What the turn machine is told of something that is no reply, or has more calls than one may have."""
+        if not isinstance(given, ModelReply):
+            return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
+        return self._failed(too_many_calls(given.vendor), sum(spent, Usage()) if spent else given.usage)
+
+    def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
+        """What the turn machine is told of an exception. `spent` is what a reply that came, and is lost, has used."""
+        if isinstance(exc, ProviderError):
+            self.error = exc
+            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds, usage=spent)
+        if isinstance(exc, ToolbusError):
+            self.error = exc
+        else:
+            ids = {"request_id": self._state.request_id}
+            log_exception(logger, logging.ERROR, "the model could not be asked", cause=exc, ids=ids)
+            self.error = ApplicationError(words_of(exc))
+            self.error.__cause__ = exc
+        self._masked(self.error)
+        return ModelFailed(self.error.code, str(self.error), usage=spent)
+
+    def _provider(self, command: CallModel) -> Provider:
+        """The model for this call: in a round, `provider_for_round` is asked once for each."""
+        if self._for_round is not None and command.provider == 0:
+            chosen = self._for_round(command.round)
+            if chosen is not None:
+                return provider_list(chosen)[0]  # pyright: ignore[reportArgumentType] -- refuses a name, and says why
+        return self.providers[command.provider]
+
+    async def _system(self, tools: Mapping[str, ToolSpec], view: RequestView) -> SystemMessage | None:
+        """The instructions, and what is added to them in each round; None where there is nothing to say."""
+        state = self._state
+        parts: list[str] = []
+        if self._instructions is not None:
+            parts.append(await read_instructions(self._instructions, context_of(view)))
+        if self._guidance:
+            listed = {name: each for name, each in tools.items() if not (self._native and each.control == "output")}
+            parts.append(guidance_text(listed, state.limits.max_rounds))
+        if state.plan:
+            parts.append(plan_text(state.plan))
+        text = "\n\n".join(part for part in parts if part)
+        if self._secrecy is not None:
+            text = self._secrecy.vault.shown(text)
+        return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
+
+    def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest, mask: ReplyMask | None) -> Ask:
+        """The provider itself; what its replies have used goes into `spent`, whatever becomes of them."""
+        emit: Emit = call.emit if mask is None else mask.emit
+        if edits_replies(self.interceptors):
+            emit = call.feed
+        messages, tools = original.messages, original.tools
+
+        async def ask(request: ModelRequest) -> ModelReply:
+            if not isinstance(request.messages, Messages):  # an interceptor has put others there
+                request = replace(request, messages=repair(request.messages))
+            if request.messages is not messages or request.tools is not tools:
+                self.sending.was_edited()
+            reply = await self._asked.respond(request, emit)
+            if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                spent.append(reply.usage)
+                self.sending.answered(reply.usage)
+                if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+                    raise too_many_calls(reply.vendor)
+                if mask is not None:
+                    reply = mask.whole(reply)
+            return reply
+
+        return ask
+
+    async def _through(self, ask: Ask, request: ModelRequest, view: RequestView) -> ModelReply:
+        for each in reversed(self.interceptors):
+            ask = _wrapped(each, context_of(view), ask)
+        return await ask(request)
+
+    async def _screened(self, reply: ModelReply, view: RequestView) -> ModelReplied:
+        """The reply as the interceptors leave it: its text where it is an answer, its calls where it has any."""
+        message = reply.message
+        denied: dict[int, str] = {}
+        if not message.tool_calls:
+            text = message.text
+            for each in self.interceptors:
+                text = _returned(await each.on_answer(text, context_of(view)), str, each, "on_answer")
+            if text != message.text:
+                reply = replace(reply, message=AssistantMessage(text=text, reasoning=message.reasoning))
+            return ModelReplied(reply)
+        calls = [await self._screened_call(call, place, denied, view) for place, call in enumerate(message.tool_calls)]
+        if any(after is not before for after, before in zip(calls, message.tool_calls, strict=True)):
+            # What the vendor keeps beside the message tells of the calls as they were.
+            edited = AssistantMessage(text=message.text, tool_calls=tuple(calls), reasoning=message.reasoning)
+            reply = replace(reply, message=edited)
+        return ModelReplied(reply, denied)
+
+    async def _screened_call(self, call: ToolCall, place: int, denied: dict[int, str], view: RequestView) -> ToolCall:
+        try:
+            written = parse_arguments(call.arguments)
+        except InvalidArguments:
+            return call  # the turn machine refuses it
+        arguments: dict[str, Any] = copy.deepcopy(written)
+        try:
+            for each in self.interceptors:
+                given = await each.before_tool(call.name, arguments, context_of(view))
+                arguments = cast("dict[str, Any]", _returned(given, dict, each, "before_tool"))
+        except Denied as exc:
+            denied[place] = str(exc) or "The call was denied."
+            return call
+        text = orjson.dumps(arguments)
+        return call if text == orjson.dumps(written) else replace(call, arguments=text.decode())
+
+
+def _returned(given: object, kind: type[T], interceptor: Interceptor, method: str) -> T:
+    """What a method gave, if it is of the right kind; one that forgets its return is the usual mistake."""
+    if not isinstance(given, kind):
+        name = f"{type(interceptor).__name__}.{method}"
+        raise ApplicationError(f"{name} gave a {type(given).__name__}; it has to return a {kind.__name__}")
+    return given
+
+
+def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> Ask:
+    async def asked(request: ModelRequest) -> ModelReply:
+        reply = await interceptor.around_model(request, context, ask)
+        return _returned(reply, ModelReply, interceptor, "around_model")
+
+    return asked
+
+
+def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
+    """Whether a provider can hold replies to the output's schema."""
+    can: Callable[[Mapping[str, Any]], NativeOutput] | None = getattr(provider, "native_output", None)
+    return "" if can is None else can(output.parameters)
+
+
+def check_native(provider: Provider, output: ToolSpec, *, with_tools: bool) -> None:
+    """Refuse `output_mode="native"` where the provider cannot. Raises `ConfigurationError`."""
+    can = native_output(provider, output)
+    if not can:
+        problem = "cannot hold replies to the schema of this output, or its server has refused it"
+    elif with_tools and can == "alone":
+        problem = "can hold replies to a schema only in a request without tools"
+    else:
+        return
+    raise ConfigurationError(f"output_mode is 'native', and the provider {provider!r} {problem}; say 'auto' or 'tool'")
+
+
+def check_together(state: TurnState, specs: Mapping[str, ToolSpec], providers: Sequence[Provider]) -> None:
+    """Refuse what does not go together."""
+    if state.output is not None and state.output_mode == "native":
+        for provider in providers:
+            check_native(provider, state.output.spec, with_tools=bool(specs))
+    if state.limits.max_cost is not None and not state.prices:
+        raise ConfigurationError("max_cost is set, and there is no price table; give prices={'*': Price(...)}, say")
+    if state.output is not None and state.output.spec.name in specs:
+        raise ConfigurationError(f"a tool is named {state.output.spec.name}, which output= needs; give it another name")

@@ -1,0 +1,537 @@
+"""The request session: one actor for one request.
+
+It performs what the turn machine (`core.turn`) decides and decides nothing itself: it calls the model, opens calls on
+the bus, waits with one timer, writes facts to the journal before it publishes them. It is the only writer of its
+request's facts. It knows the bus, and no runtime, dispatcher or vendor.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack, cast
+
+import anyio
+
+from .._logs import LOGGED, WARNINGS, log_fact, logger
+from ..bus import EventBus, Mailbox
+from ..core.output import OutputType
+from ..core.turn import MODEL, NEW, AwaitCalls, CallModel, Elapsed, Input, ModelFailed, Resume, advance, pending
+from ..errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailable, ToolbusError
+from ..events import (
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    ModelResponded,
+    RequestCancelled,
+    RequestFailed,
+    RequestResumed,
+    StatusChanged,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+    new_id,
+)
+from ..interceptors import Interceptor
+from ..messages import AssistantMessage, Message, PromptLike
+from ..protocols import Provider, ToolSource
+from ..request_result import RequestResult, result_from
+from ..status import StatusTeller
+from ..storage import Journal
+from ._asker import Asker, check_together
+from ._context_window import Sending
+from ._crash import log_failure, settle_broken
+from ._handle import SessionHandle
+from ._inputs import MessagesLike, ToolsLike, provider_list, read_prompt, split_messages, tool_source
+from ._model_call import ModelCall
+from ._options import SessionOptions, check_options
+from ._start import Beginning, Parent, Prepare, identified, new_state
+from ._subrequests import inherited, sub_request_limits, tell_above
+
+__all__ = ["RequestSession"]
+
+_WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
+_ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
+
+
+class RequestSession(SessionHandle):
+    """One request: from a prompt to its `RequestResult`, over the bus.
+
+        session = RequestSession(bus, provider, "Weather in Paris?", tools=[get_weather])
+        task_group.start_soon(session.run)
+        result = await session.result()
+
+    `provider` is the model, or a sequence of them: the first is asked, and the next when one stays out of reach.
+    `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or a vendor's dictionaries;
+    copied, never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
+    change while the request runs. `output` is a type for the answer, such as a pydantic model: then
+    `RequestResult.output` is a validated value of it. `options` are those of `SessionOptions`. `prepare` is awaited
+    before the request begins (its clocks do not run yet) and gives messages to put in front. Nothing happens before
+    `run`, which is called once, in any task.
+    """
+
+    __slots__ = (
+        "_asker",
+        "_begun",
+        "_call",
+        "_clock",
+        "_error",
+        "_logs",
+        "_scope",
+        "_status",
+        "_tell_above",
+        "beginning",
+        "deps",
+        "depth",
+        "interceptors",
+        "leaves",
+        "metadata",
+        "options",
+        "providers",
+        "sending",
+        "tools",
+        "waits",
+        "when_cancelled",
+    )
+
+    def __init__(
+        self,
+        bus: EventBus,
+        provider: Provider | Sequence[Provider],
+        messages: str | MessagesLike,
+        *,
+        tools: ToolsLike = (),
+        conversation_id: str = "",
+        request_id: str = "",
+        parent: Parent | None = None,
+        journal: Journal | None = None,
+        prepare: Prepare | None = None,
+        output: Any = None,
+        raise_on_failure: bool = False,
+        **options: Unpack[SessionOptions],
+    ) -> None:
+        check_options(options, SessionOptions, "RequestSession")
+        history, prompt = split_messages(messages)
+        get = options.get
+        request_id = request_id or new_id()
+        self.deps = get("deps")
+        self.metadata: Mapping[str, Any] | None = get("metadata")
+        self.tools: ToolSource = tool_source(tools)
+        self.options = options
+        prompt = identified(prompt, request_id)
+        self.beginning = Beginning(prompt, parent, prepare)
+        self.providers = provider_list(provider)
+        state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt)
+        state.providers = len(self.providers)
+        state.output = None if output is None else OutputType(output)
+        check_together(state, self.tools.specs, self.providers)
+        super().__init__(
+            bus,
+            state,
+            journal=journal,
+            raise_on_failure=raise_on_failure,
+            late_results=get("late_results", "event"),
+            parent_id=parent[0] if parent else "",
+            secrets=get("secrets"),
+        )
+        self._asker = Asker(state, self.providers, options)
+        self.interceptors: Sequence[Interceptor] = self._asker.interceptors
+        self.sending: Sending = self._asker.sending
+        self._status: StatusTeller | None = None  # until somebody wants to hear it
+        self._error: ToolbusError | None = None  # what broke, other than the model
+        self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
+        self._begun = False
+        self.leaves = ""  # why the request is left for another process to go on with
+        self.when_cancelled = ""  # the same, for when its task is cancelled; else it ends then
+        self._scope: anyio.CancelScope | None = None  # around all that it does, where it may be left
+        self._logs = True  # whether lines of INFO are written, as of the beginning
+        self.depth = 0  # how many requests are above this one
+        self._tell_above: Callable[..., None] | None = None
+        self.waits = False  # for a person, as the request above was told
+
+    def go_on_from(self, facts: Sequence[Event], earlier: Sequence[Message], size_bytes: int) -> None:
+        """Begin where another process has left the request: see `Beginning.go_on_from`. Before `run`."""
+        self.beginning.go_on_from(facts, earlier, self._state, self.tools, size_bytes)
+
+    @property
+    def status(self) -> StatusTeller:
+        """Where the request stands: `session.status.status` is the stage and the sentence, for who begins to watch."""
+        if self._status is None:
+            tools = self.tools  # not by way of the session, which would keep itself alive
+            self._status = StatusTeller(self._bus, self._state, lambda: tools.specs)
+            for kind in () if self._call is None else self._call.heard:
+                self._status.hear(kind, self.request_id)
+        return self._status
+
+    def _status_if_wanted(self) -> StatusTeller | None:
+        return self._status or (self.status if self._bus.wants(StatusChanged, self.request_id) else None)
+
+    def new_messages(self) -> list[Message]:
+        """What the request adds to its conversation: all messages but those that `prepare` gave; if it began."""
+        return self._state.messages[self.beginning.earlier :] if self._state.facts else []
+
+    def child(
+        self,
+        call_id: str,
+        prompt: PromptLike,
+        *,
+        provider: Provider | Sequence[Provider] | None = None,
+        tools: ToolsLike = (),
+        output: Any = None,
+        **options: Unpack[SessionOptions],
+    ) -> RequestSession:
+        """A request that works for call `call_id` of this one, on the same bus; to be run in the call's own task.
+
+        It gets this one's provider, deps, metadata, approvals, prices and interceptors where nothing else is given,
+        and of the limits no more than is left. Raises `LimitReached` where nothing is left, and for the depth.
+        """
+        state, now = self._state, self._bus.clock()
+        options["limits"] = sub_request_limits(state, call_id, now, self.depth, options.get("limits"))
+        child = RequestSession(
+            self._bus,
+            provider or self.providers,
+            [read_prompt(prompt)],
+            tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
+            parent=(self.request_id, call_id),
+            output=output,
+            **inherited(self.options, self._journal, options),
+        )
+        child.sending.calibration = self.sending.calibration
+        child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation
+        child.share_secrets_of(self)
+        child.depth = self.depth + 1
+        if (call := state.open_calls.get(call_id)) is not None:
+            call.sub_requests += (child,)
+            child._tell_above = functools.partial(tell_above, self._bus, state, call)
+        return child
+
+    # ------------------------------------------------------------------------------------------------ the actor
+
+    async def run(self) -> RequestResult[Any]:
+        """Carry the request out, in this task. Cancelling this ends the request as `cancelled`, and is passed on.
+
+        Or leaves it, with `when_cancelled`. Returns the result, also of a failed request; raises nothing of its own.
+        """
+        if self._begun:
+            raise ConfigurationError("a session runs once; make another one")
+        self._begun = True
+        mailbox = Mailbox(self.request_id, None)  # until the bus has given a real one
+        by_host = True  # until it is known to have been otherwise
+        try:
+            mailbox = self._open_mailbox()
+            self._logs = logger.isEnabledFor(logging.INFO)
+            self._clock = self._bus.clock  # behind the mailbox, with which a bus learns its loop
+            if self._journal is None:
+                await self._live(mailbox)
+            else:
+                with anyio.CancelScope() as self._scope:
+                    if not self.leaves:
+                        await self._live(mailbox)
+            by_host = False
+        except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
+            self._crash(exc)
+        finally:
+            try:
+                if self._state.ending is None:
+                    await self._abandon(by_host=by_host)
+                elif self._unheard and self._error is None:  # asyncio has cut the write of the ending short
+                    await self._last_step([])
+            except Exception as exc:  # however it broke: nobody may wait for ever
+                self._crash(exc)
+            finally:
+                self._finish(mailbox)
+        return cast("RequestResult[Any]", self._result)
+
+    async def _live(self, mailbox: Mailbox) -> None:
+        """From the beginning to the ending."""
+        await self._begin(mailbox)
+        while self._state.ending is None:
+            with anyio.CancelScope() as scope:
+                await self._carry_on(mailbox, scope)
+            if scope.cancelled_caught:
+                await self._on_fired(mailbox)
+        self.leaves = ""
+
+    async def _begin(self, mailbox: Mailbox) -> None:
+        await self.beginning.make_ready(self._state, mailbox)
+        first = await self.beginning.first_input(self._state, self, self._asker, self._clock, mailbox)
+        self._bus.open_calls(mailbox, self._state.open_calls)  # of another process, and answered by nobody before
+        await self._step([first, *mailbox.drain()], self._clock())
+        self._accept()
+
+    async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
+        """Perform commands, until a timer fires at most. A new scope for each wait would cost as much as the wait."""
+        while not scope.cancel_called:
+            command = pending(self._state)
+            if isinstance(command, CallModel):
+                await self._call_model(command, mailbox, scope)
+            elif isinstance(command, AwaitCalls):
+                scope.deadline = self._clock.on_loop(command.deadline)
+                await mailbox.wait()
+                await self._step(mailbox.drain(), self._clock())
+            else:
+                scope.deadline = math.inf  # where another scope was left open inside, this one cannot be left
+                return
+
+    async def _on_fired(self, mailbox: Mailbox) -> None:
+        """A wait was cut short: by its deadline, or a model call by somebody who cancels the request."""
+        now, asked = self._clock(), False
+        while events := mailbox.drain():  # read before a deadline is believed
+            asked = True
+            await self._step(events, now)
+        call, self._call = self._call, None
+        if call is not None:
+            happened, now = call.what_elapsed(now)
+            await self._step([happened], now)
+        elif not asked and isinstance(command := pending(self._state), AwaitCalls):
+            await self._step([Elapsed()], max(now, command.deadline))
+
+    async def _step(self, inputs: Sequence[Input], now: float) -> None:
+        """One step of the machine: decide and apply; claim what is ours; write; publish."""
+        facts, own = self._advance(inputs, now)
+        if self._journal is not None:
+            await self._record(self._journal, facts)
+            self._wake_recorded()
+        elif facts:
+            self._publish(facts, own)
+
+    async def _record(self, journal: Journal, facts: Sequence[Event], *, starts_calls: bool = True) -> None:
+        """Write a step, then publish it as written, inputs included (G31).
+
+        Facts whose write was cut short are written, and published, with the next ones. `starts_calls` is whether calls
+        may still begin.
+        """
+        if facts:
+            self._unheard = [*self._unheard, *facts]
+        if not self._unheard:
+            return
+        await self._write(journal, self._unheard)
+        heard, self._unheard = self._unheard, ()
+        self._publish(heard, heard if starts_calls else [f for f in heard if not isinstance(f, ToolCallRequested)])
+
+    async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
+        """Append to the journal. Shielded, since facts that are applied have to be published; bounded, since it is."""
+        state = self._state
+        with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
+            size_bytes = await journal.append(self.request_id, state.facts - len(facts), facts)
+            if size_bytes is not None:
+                state.journal_bytes = size_bytes
+        if scope.cancelled_caught:
+            raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
+
+    def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> tuple[list[Event], list[Event]]:
+        """The facts of a step, and which of them are our own: claimed, and still to be told.
+
+        Synchronous, so no result can slip in between.
+        """
+        state, secrecy = self._state, self.secrecy
+        if state.waiting or isinstance(inputs[0], Resume):
+            # A person's decision, and what was begun elsewhere, is for the tools as they are now.
+            state.tools = self._asker.known(self.tools)
+        facts, own = advance(state, inputs, now, follows=follows, shown=None if secrecy is None else secrecy.facts)
+        if self._journal is not None:
+            said = {each.event_id: each for each in inputs if isinstance(each, Event)}
+            self._taken.update(said.keys() & {fact.event_id for fact in facts})
+            self._refuse([each for event_id, each in said.items() if event_id not in self._taken])
+        if not _ARBITRATED.isdisjoint(map(type, own)):
+            for fact in own:
+                if type(fact) in _ARBITRATED:
+                    self._arbitrate(fact)
+        return facts, own
+
+    def _refuse(self, inputs: Sequence[Event]) -> None:
+        """Say of inputs that the request does not take that it does not."""
+        for each in inputs:
+            self._bus.dead_letter(each, "the request had no use for it any more")
+
+    def _arbitrate(self, fact: Event) -> None:
+        """Open a reply's calls on the bus, or a question; or claim a call that the machine has settled itself."""
+        mailbox = self._mailbox
+        if isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
+            self._bus.claim(fact.request_id, fact.call_id)
+        elif mailbox is not None and isinstance(fact, ModelResponded):
+            calls = cast("AssistantMessage", fact.message).tool_calls
+            self._bus.open_calls(mailbox, [call.call_id for call in calls])
+        elif mailbox is not None and isinstance(fact, ApprovalRequested):
+            self._bus.open_approval(mailbox, fact)
+
+    def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
+        """Tell our own facts, and of all of them the log and who hears the status."""
+        logged = LOGGED if self._logs else WARNINGS
+        if not logged.isdisjoint(map(type, facts)):
+            for fact in facts:
+                if type(fact) in logged:
+                    log_fact(fact, self._state.envelope(fact.at))
+        ending = self._state.ending  # it is the last that is heard of the request
+        is_last = self._is_told = ending is not None and bool(own) and own[-1] is ending
+        try:
+            self._bus.announce_all(own[:-1] if is_last else own)
+            if self._status is not None or self._bus.wants(StatusChanged, self.request_id):
+                self.status.tell_all(facts)
+        finally:  # whatever a listener raises that is the host's
+            if is_last:
+                self._bus.announce(own[-1])
+            if self._mailbox is not None and self._mailbox.unpublished:
+                self._bus.announce_all(self._mailbox.published(facts))
+        if self.beginning.asked and isinstance(facts[0], RequestResumed):
+            # By another process, and nobody has answered; also not while this was written.
+            asked = [each for each in self.beginning.asked if self._bus.is_open(self.request_id, each.call_id)]
+            for question in asked:
+                self._arbitrate(question)
+            self._bus.announce_all(asked)
+        if self._tell_above is not None:
+            self._tell_whether_waiting(self._tell_above)
+
+    def _tell_whether_waiting(self, tell_above: Callable[..., None]) -> None:
+        if self.waits is not (self._state.waiting > 0):
+            self.waits = not self.waits
+            tell_above(waits=self.waits)
+
+    # ------------------------------------------------------------------------------------------------ the model
+
+    async def _call_model(self, command: CallModel, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
+        """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
+        if command.not_before and not await self._pause(command, mailbox):
+            return
+        call = ModelCall(self._bus, self._state, self._clock, command, scope, self._status_if_wanted)
+        mailbox.on_put = call.on_put
+        try:
+            while len(mailbox):  # something was asked before the model was
+                await self._step(mailbox.drain(), self._clock())
+            if self._state.phase is not MODEL:
+                return
+            self._call = call
+            happened = await self._consult(call)
+            self._call = None
+        finally:
+            mailbox.on_put = None
+            call.over = True
+        now = self._clock()
+        while len(mailbox):  # writing takes time, in which more may be asked
+            await self._step(mailbox.drain(), now)
+        await self._step([happened], now)
+
+    async def _consult(self, call: ModelCall) -> Input:
+        request = await self._asker.request(call.command, self.tools, self)
+        if (shaped := self.sending.shaped()) is not None:
+            await self._step([shaped], self._clock())
+        return request if isinstance(request, ModelFailed) else await self._asker.ask(call, request, self)
+
+    async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
+        """Wait until the model may be called again. False when the request was ended meanwhile."""
+        with mailbox.unless_cancelled(self._clock.on_loop(command.not_before)):
+            await anyio.sleep_forever()
+        while len(mailbox):
+            await self._step(mailbox.drain(), self._clock())
+        return self._state.phase is MODEL
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def leave(self, reason: str) -> bool:
+        """Stop, and leave the request unfinished in its journal, so that another process can go on with it.
+
+        Calls that run are given up here; results that have come are kept. The result is `cancelled` and `resumable`; no
+        ending goes out. One that has not begun, or has no journal, is cancelled. False when it does not run (any more).
+        """
+        if self._journal is None or self._state.phase is NEW:
+            return self.cancel(reason)
+        if self._state.ending is not None:
+            return False
+        self.leaves = reason
+        if self._scope is not None:
+            self._scope.cancel()
+        return True
+
+    async def _abandon(self, *, by_host: bool) -> None:
+        """The host cancelled the task, or the request is left: end here, now. Awaits nothing but the journal."""
+        if by_host:  # its caller has given it up, though it be left in the same moment; or the runtime goes down
+            why = "" if self._state.phase is NEW else self.when_cancelled
+            self.leaves = why and (self.leaves or why)
+        if self.leaves:
+            try:
+                while inputs := self._drain(SteeringAdded):  # writing takes time, in which more may come
+                    await self._last_step(inputs)
+            except Exception as exc:  # A journal that has refused something is asked no more.
+                log_failure(exc, self.request_id)
+                self.leaves = str(exc)
+            finally:  # asyncio may cancel once more
+                self._settle_broken()
+                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
+            return
+        inputs = self._drain()
+        if self._state.phase is NEW:
+            inputs.insert(0, self.beginning.given_up(self._state, self.tools, self.interceptors))
+        inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
+        await self._last_step(inputs)
+
+    def _drain(self, *kinds: type[Event]) -> list[Any]:
+        """What has come for a request that is given up: what is done, why it ends, and inputs of these `kinds`.
+
+        No call may begin any more, so that the rest is refused. A question that was answered is asked again elsewhere.
+        """
+        inputs = [] if self._mailbox is None else self._mailbox.drain()
+        counts = (ToolCallCompleted, ToolCallFailed, CancelRequested, *kinds)
+        if self._journal is not None:
+            self._refuse([each for each in inputs if not isinstance(each, counts)])
+        return [each for each in inputs if isinstance(each, counts)]
+
+    async def _last_step(self, inputs: Sequence[Input]) -> None:
+        """Write and publish what the inputs mean. Raises what the journal raises."""
+        facts, own = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else ([], [])
+        if self._journal is None:
+            self._publish(facts, own)
+            return
+        try:
+            await self._record(self._journal, facts, starts_calls=False)
+        except BaseException as exc:
+            if not (self.leaves or isinstance(exc, Exception)):
+                self._end_unwritten()  # asyncio cancels once more, and nobody else would say that the request has ended
+            raise
+
+    def _end_unwritten(self) -> None:
+        """Say how a request ended here whose journal has not taken that; of what else is not in it, nothing (G31)."""
+        ending = self._state.ending
+        if ending is not None and self._mailbox is not None:  # else another request has its id, and its listeners
+            self.status.tell(ending)
+            self._bus.announce(ending)
+
+    def _settle_broken(self) -> None:
+        """Settle what is open, and have what listeners heard of it agree with the journal, if there is one."""
+        settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=self._journal is None)
+
+    def _crash(self, exc: Exception) -> None:
+        """The store failed, or something of ours broke. Settle what is open, and end `failed` with what can be said."""
+        if self._is_told and isinstance(exc, RuntimeError):  # of a scope of ours in which another one is open
+            self.note_left_open()
+            return
+        log_failure(exc, self.request_id)
+        state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
+        self.leaves = str(exc) if fails and state.facts else ""  # any process may go on with what the journal has
+        self._clock = self._bus.clock  # it may have broken before there was one
+        self._settle_broken()
+        self._error = self._as_told(exc)
+        envelope = state.envelope(self._clock())
+        state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
+        if not isinstance(exc, LeaseLost):  # then another process tells how it ends
+            self._end_unwritten()
+
+    def _finish(self, mailbox: Mailbox) -> None:
+        self._bus.close_mailbox(mailbox)
+        if self._journal is not None:  # else all of it was broadcast when it came
+            self._refuse(mailbox.drain())
+            self._bus.announce_all(mailbox.close())
+        mailbox.view = mailbox.told = mailbox.on_trouble = None  # else the result would keep the session alive
+        error = self._error or self.beginning.error or self._asker.error
+        self._result = result_from(self._state, mailbox.cause, error)
+        # An ending whose write was cut short is in the journal, or is yet to be written there.
+        self._result.resumable = bool(self.leaves or (self._unheard and self._error is None))
+        if self.leaves:
+            self._bus.close_subscriptions(self.request_id)  # no ending will
+            if self._status is not None:
+                self._status.close()
+        self._wake()
+        if self._tell_above is not None:
+            self._tell_whether_waiting(self._tell_above)  # it may have broken while it did

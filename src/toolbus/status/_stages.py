@@ -1,0 +1,461 @@
+"""One request's events, as a person follows them: a stage and a sentence. Pure.
+
+`Narration` is a fold, which makes a sentence only when it is asked to say one; `events_so_far` lets it begin in the
+middle of a request. A sentence is one line of at most 200 characters, without control characters, and without secrets:
+see `core.redaction`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, TypeAlias
+
+from ..core.plain_text import clip, one_line
+from ..core.turn import CallState, CallStatus, Phase, TurnState
+from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CallOutcome,
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
+    RoundStarted,
+    Stage,
+    SteeringAdded,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallProgress,
+    ToolCallRequested,
+    ToolCallResumed,
+    ToolCallRetrying,
+)
+from ..messages import AssistantMessage
+from ..protocols import ToolSpec
+from ..secrets import MASK, is_secret_name, masked, redacted
+
+__all__ = [
+    "ANALYZING",
+    "ASKING_AGAIN",
+    "FORMULATING",
+    "PROCESSING",
+    "SELECTING",
+    "Narration",
+    "Status",
+    "call_sentence",
+    "display_name",
+    "events_so_far",
+    "redacted",
+    "round_status",
+    "sentence",
+]
+
+Status: TypeAlias = tuple[Stage, str]
+"""Where a request stands, with a sentence for people."""
+
+ANALYZING = "Analyzing request..."
+SELECTING = "Selecting appropriate tools..."
+PROCESSING = "Processing tool results..."
+FORMULATING = "Formulating final response..."
+ASKING_AGAIN = "Asking the model again..."
+
+_LONGEST_SENTENCE = 200  # characters: two lines of a narrow window
+_LONGEST_VALUE = 60
+_LONGEST_NAME = 80
+_LOOKED_AT = 2_000  # characters of a text that is cut to a sentence
+_SPACED = re.compile(r"[\s_\-.]+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # a name and nothing else: no attribute, index, number
+_PIECES: Mapping[type[Event], str] = {ToolArgumentsDelta: SELECTING, TextDelta: FORMULATING}
+_UNASKED = frozenset({"cancelled", "interrupted"})  # such a failure is the end of the request, and no call's fault
+
+
+# ------------------------------------------------------------------------------------------------- sentences
+
+
+@lru_cache(maxsize=1024)
+def display_name(name: str) -> str:
+    """A tool's name for people: `lookup_tool`, `lookup-tool` and `lookupTool` are "Lookup Tool", `read_PDF` "Read PDF".
+
+    One line, at most 80 characters; "(no name)" where nothing is left.
+    """
+    words = _SPACED.split(_HUMP.sub(" ", one_line(name[:_LOOKED_AT])))
+    return clip(" ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)", _LONGEST_NAME)
+
+
+def sentence(text: str) -> str:
+    """`text` of others as a sentence: one line, clipped to 200 characters, with what looks like a key hidden."""
+    return clip(masked(one_line(text[:_LOOKED_AT])), _LONGEST_SENTENCE)
+
+
+def call_sentence(name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> str:
+    """What is said while a call runs: the tool's own `status` template, filled, or "Using Lookup Tool...".
+
+    A template's fields are names of arguments and nothing else; their values are shown on one line of at most 60
+    characters, secrets as •••. Where one is missing, null or empty, or the template is broken, the other one is said.
+    """
+    if spec is not None and spec.status:
+        filled = _filled(spec.status, arguments)
+        if filled:
+            return clip(filled, _LONGEST_SENTENCE)
+    return f"Using {display_name(name)}..."
+
+
+def round_status(event: RoundStarted, failed: str = "") -> Status:
+    """What is said when the model is called. `failed` is the tool that failed last, where somebody has seen it fail."""
+    if not event.tools_offered:
+        return "processing", FORMULATING
+    failures = [each.name for each in event.after if not each.success]
+    if failures:
+        return "processing", _failed(failed if failed in failures else failures[-1])
+    return ("submitted", ANALYZING) if event.round == 0 else ("processing", PROCESSING)
+
+
+def _status_of(event: RoundStarted, failed: str, steered: bool) -> Status:  # noqa: FBT001 -- of the fold alone
+    stage, text = round_status(event, failed)
+    if steered and not event.after and text == PROCESSING:  # the model had answered, and the user went on
+        text = ANALYZING
+    return stage, text
+
+
+def _failed(name: str) -> str:
+    return f"Tool {display_name(name)} failed, trying alternative approach..."
+
+
+def _unable(reason: str) -> str:
+    return sentence(f"Unable to complete task: {reason}" if reason else "Unable to complete task")
+
+
+def _filled(template: str, arguments: Mapping[str, Any]) -> str:
+    """The template with its fields filled; empty where that cannot be done."""
+    pieces: list[str] = []
+    for literal, field in _parsed(template):
+        pieces.append(literal)
+        if field:
+            value = _shown(field, arguments.get(field))
+            if not value:
+                return ""
+            pieces.append(value)
+    return one_line("".join(pieces))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(template: str) -> tuple[tuple[str, str], ...]:
+    """A template as pairs of literal text and the name of an argument; nothing for one that is broken.
+
+    `str.format` would follow `{x.__class__.__init__.__globals__}` to all that the process knows.
+    """
+    parts: list[tuple[str, str]] = []
+    try:
+        for literal, field, spec, conversion in string.Formatter().parse(template):
+            if field is not None and (spec or conversion or not _FIELD.fullmatch(field)):
+                return ()
+            parts.append((literal, field or ""))
+    except ValueError:  # a brace that is not closed
+        return ()
+    return tuple(parts)
+
+
+def _shown(name: str, value: Any) -> str:
+    """An argument in a few words; empty where there is nothing to show."""
+    if value is None or value == "":
+        return ""
+    if is_secret_name(name):
+        return MASK
+    if not isinstance(value, str):
+        value = json.dumps(redacted({"": value})[""], ensure_ascii=False, separators=(",", ":"))
+    return clip(masked(one_line(value[:_LOOKED_AT])), _LONGEST_VALUE)
+
+
+# ------------------------------------------------------------------------------------------------- the fold
+
+
+class Narration:
+    """A fold of one request's events, in their order, to its status. Events of other requests are not for it.
+
+    Take `feed` for both halves at once, or `take` for every event and `say` when somebody listens. It is told of no
+    event twice; signals (deltas, progress, retries) may be left out. While an approval is open the request is
+    `waiting`, whatever else runs: that is where a person is needed.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_ended",
+        "_failed",
+        "_heard",
+        "_owed",
+        "_round",
+        "_said",
+        "_shown",
+        "_status",
+        "_steered",
+        "_waiting",
+    )
+
+    def __init__(self) -> None:
+        self._status: Status = ("idle", "")
+        self._round: tuple[RoundStarted, str, bool] | None = None  # what its status is made of, until somebody asks
+        self._shown: ToolCallRequested | None = None  # the call whose sentence is the status
+        self._calls: dict[str, tuple[ToolCallRequested, str]] = {}  # those that run, with what is said of them
+        self._waiting: dict[str, str] = {}  # calls that wait for a person: their tools
+        self._owed = 0  # calls of the reply that are not settled yet
+        self._failed = ""
+        self._heard: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this round
+        self._steered = False
+        self._said: Status | None = None
+        self._ended = False
+
+    def feed(self, event: Event, specs: Mapping[str, ToolSpec]) -> Status | None:
+        """What is to be said now that `event` has happened; None for nothing new. `specs` has the tools by name."""
+        return self.say(specs) if self.take(event) else None
+
+    def take(self, event: Event) -> bool:
+        """Take note of `event`. Returns whether there may be something new to say."""
+        handler = self._handlers.get(type(event))
+        return handler is not None and not self._ended and handler(self, event)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the request has ended, so that nothing more is said."""
+        return self._ended
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call runs."""
+        return bool(self._calls)
+
+    def hear(self, kind: type[Event]) -> bool:
+        """As `take`, for a piece of the model's reply that nobody has built: the type of its event is enough."""
+        if kind in self._heard or kind not in _PIECES or self._ended:
+            return False
+        self._heard += (kind,)
+        return self._set("streaming", _PIECES[kind])
+
+    def narrate(self, call_id: str, text: str) -> bool:
+        """Say `text` of a call, unless it has ended or has something to say of itself. Returns as `take`."""
+        call, said = self._calls.get(call_id, (None, ""))
+        if call is None or said:
+            return False
+        self._calls[call_id] = (call, text)
+        return self._shown is call
+
+    def status(self, specs: Mapping[str, ToolSpec]) -> Status:
+        """Where the request stands now. Changes nothing, also not what is new."""
+        if self._round is not None:
+            self._status, self._round = _status_of(*self._round), None
+        call = self._shown
+        if call is None:
+            return self._status
+        said = self._calls[call.call_id][1]
+        return "executing", sentence(said) if said else call_sentence(call.name, call.arguments, specs.get(call.name))
+
+    def say(self, specs: Mapping[str, ToolSpec]) -> Status | None:
+        """The status, unless it is what was said last."""
+        status = self.status(specs)
+        if status == self._said:
+            return None
+        self._said = status
+        return status
+
+    def forget(self) -> None:
+        """What was said last was said to nobody who still listens."""
+        self._said = None
+
+    # ---------------------------------------------------------------------------------------- what happened
+
+    def _set(self, stage: Stage, text: str) -> bool:
+        self._shown = None
+        self._round = None
+        self._status = (stage, text)
+        return True
+
+    def _show(self, call: ToolCallRequested | None = None) -> bool:
+        """The call that waits for a person, else `call`, else the newest that runs. False when there is none."""
+        if self._waiting:
+            name = next(reversed(self._waiting.values()))
+            return self._set("waiting", f"Waiting for approval: {display_name(name)}...")
+        if call is None:
+            if not self._calls:
+                return False
+            call = next(reversed(self._calls.values()))[0]
+        self._shown = call
+        self._round = None
+        return True
+
+    def _on_started(self, _event: RequestStarted) -> bool:
+        return self._set("submitted", ANALYZING)
+
+    def _on_steering(self, _event: SteeringAdded) -> bool:
+        self._steered = True
+        return False
+
+    def _on_round(self, event: RoundStarted) -> bool:
+        self._round = (event, self._failed, self._steered)
+        self._shown = None
+        self._calls.clear()
+        self._waiting.clear()
+        self._heard = ()
+        self._owed = 0
+        self._failed = ""
+        self._steered = False
+        return True
+
+    def _on_piece(self, event: Event) -> bool:
+        return self.hear(type(event))
+
+    def _on_model_retry(self, _event: ModelRetrying) -> bool:
+        self._heard = ()
+        return self._set("processing", ASKING_AGAIN)
+
+    def _on_reply(self, event: ModelResponded) -> bool:
+        if isinstance(event.message, AssistantMessage):
+            self._owed = len(event.message.tool_calls)
+        return False
+
+    def _on_approval(self, event: ApprovalRequested) -> bool:
+        self._waiting[event.call_id] = event.name
+        return self._show()
+
+    def _on_decision(self, event: ApprovalDecided) -> bool:
+        return self._waiting.pop(event.call_id, None) is not None and self._show()
+
+    def _on_requested(self, event: ToolCallRequested) -> bool:
+        self._waiting.pop(event.call_id, None)
+        self._calls[event.call_id] = (event, "")
+        return self._show()
+
+    def _on_paused(self, event: ToolCallPaused) -> bool:
+        call = self._calls.get(event.call_id)
+        if call is None:
+            return False
+        self._waiting[event.call_id] = call[0].name
+        return self._show()
+
+    def _on_resumed(self, event: ToolCallResumed) -> bool:
+        return self._waiting.pop(event.call_id, None) is not None and self._show()
+
+    def _on_progress(self, event: ToolCallProgress) -> bool:
+        return bool(event.message) and not event.message.isspace() and self._say_of(event.call_id, event.message)
+
+    def _on_retry(self, event: ToolCallRetrying) -> bool:
+        return self._say_of(event.call_id, f"Trying {display_name(event.name)} again...")
+
+    def _say_of(self, call_id: str, text: str) -> bool:
+        if call_id not in self._calls:
+            return False
+        call = self._calls[call_id][0]
+        self._calls[call_id] = (call, text)
+        return self._show(call)
+
+    def _on_completed(self, event: ToolCallCompleted) -> bool:
+        return self._settle(event.call_id)
+
+    def _on_failed(self, event: ToolCallFailed) -> bool:
+        if event.reason not in _UNASKED:
+            self._failed = event.name
+        if self._settle(event.call_id):
+            return True
+        return event.reason not in _UNASKED and self._owed == 0 and self._set("processing", _failed(event.name))
+
+    def _settle(self, call_id: str) -> bool:
+        """A call has ended. Returns whether others go on; else what was said of it stays until the next round."""
+        self._owed = max(self._owed - 1, 0)
+        self._waiting.pop(call_id, None)
+        self._calls.pop(call_id, None)
+        if self._shown is not None and self._shown.call_id == call_id:
+            self._set("processing", PROCESSING)
+        return self._show()
+
+    def _on_end(self, event: RequestCompleted | RequestFailed | RequestCancelled) -> bool:
+        self._ended = True
+        self._calls.clear()
+        self._waiting.clear()
+        if isinstance(event, RequestCancelled):
+            return self._set("idle", "Cancelled")
+        if isinstance(event, RequestFailed):
+            return self._set("error", _unable(event.error or event.reason))
+        if event.outcome == "stopped":
+            return self._set("error", _unable(event.reason))
+        return self._set("complete", "Done")
+
+    _handlers: ClassVar[Mapping[type[Event], Callable[[Any, Any], bool]]] = {
+        RequestStarted: _on_started,
+        SteeringAdded: _on_steering,
+        RoundStarted: _on_round,
+        TextDelta: _on_piece,
+        ToolArgumentsDelta: _on_piece,
+        ModelRetrying: _on_model_retry,
+        ModelResponded: _on_reply,
+        ApprovalRequested: _on_approval,
+        ApprovalDecided: _on_decision,
+        ToolCallRequested: _on_requested,
+        ToolCallPaused: _on_paused,
+        ToolCallResumed: _on_resumed,
+        ToolCallProgress: _on_progress,
+        ToolCallRetrying: _on_retry,
+        ToolCallCompleted: _on_completed,
+        ToolCallFailed: _on_failed,
+        RequestCompleted: _on_end,
+        RequestFailed: _on_end,
+        RequestCancelled: _on_end,
+    }
+
+
+def events_so_far(state: TurnState) -> list[Event]:
+    """What a narration has to be told to stand where the request stands: a short form of its events, from its state.
+
+    Of the calls of the current reply, with what was asked and what came of it; of earlier rounds, how they ended.
+    """
+    if state.phase is Phase.NEW:
+        return []
+    told: list[Event] = [RequestStarted(deadline=0.0)]
+    in_tools = state.phase is Phase.TOOLS
+    if state.rounds:
+        before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
+        after = tuple(CallOutcome(name=each.call.name, success=not _has_failed(each)) for each in before)
+        told.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
+    if in_tools:
+        reply = AssistantMessage(tool_calls=tuple(each.call for each in state.calls))
+        told.append(ModelResponded(round=state.round, message=reply))
+        for each in state.calls:
+            told += _events_of(each)
+    if state.ending is not None:
+        told.append(state.ending)
+    return told
+
+
+def _has_failed(each: CallState) -> bool:
+    return isinstance(each.outcome, ToolCallFailed)
+
+
+def _events_of(each: CallState) -> list[Event]:
+    call, told = each.call, list[Event]()
+    arguments = each.arguments or {}
+    if each.status is CallStatus.WAITING:
+        told.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, deadline=0.0))
+    elif each.requested_at is not None:
+        told.append(
+            ToolCallRequested(
+                call_id=call.call_id,
+                name=call.name,
+                arguments=arguments,
+                round=each.round,
+                deadline=0.0,
+                idempotency_key="",
+            )
+        )
+    if each.left is not None:
+        told.append(ToolCallPaused(call_id=call.call_id))
+    if each.outcome is not None:
+        told.append(each.outcome)
+    return told

@@ -1,0 +1,267 @@
+"""Writes entries and turns: many in one transaction, each whole or not at all.
+
+Knows `Database` and what is written; neither threads nor drivers. What is said in SQL here both dialects take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...errors import LeaseLost, StoreError
+from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
+from .database import Database, Row, Rows
+
+__all__ = ["END", "GROW", "MOVE", "append_all", "remember", "restore"]
+
+_BEGIN = Rows(
+    "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq, size_bytes,"
+    " hash) VALUES ",
+    "(?, ?, ?, ?, {now} + ?, {now}, 0, 0, ?)",
+)
+_AGREE = Rows("INSERT INTO agreements (request_id, data) VALUES ", "(?, ?)")
+MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
+ WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
+END = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?, ending = ?, ended_at = {now}, owner = '',
+ lease_until = 0 WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
+_FACTS = Rows("INSERT INTO facts (request_id, seq, step_end, type, data, hash) VALUES ", "(?, ?, ?, ?, ?, ?)")
+_BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", " ON CONFLICT DO NOTHING")
+_USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", " ON CONFLICT DO NOTHING")
+_HEAD = "SELECT epoch, next_seq, size_bytes, hash, ending FROM requests WHERE request_id = ?"
+_CONVERSATION = Rows(
+    "INSERT INTO conversations (conversation_id, title, begun_at, changed_at, messages, size_bytes, hash) VALUES ",
+    "(?, '', {now}, {now}, 0, 0, ?)",
+    " ON CONFLICT DO NOTHING",
+)
+_TAIL = "SELECT messages, size_bytes, hash FROM conversations WHERE conversation_id = ?"
+_MESSAGES = Rows(
+    "INSERT INTO messages (conversation_id, position, request_id, data, hash, text, text_blob) VALUES ",
+    "(?, ?, ?, ?, ?, ?, ?)",
+)
+GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, changed_at = {now},
+ title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
+
+
+class _Refused(Exception):
+    """Something in a group is refused by its guard; which of it, has to be found out."""
+
+
+def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
+    """Write entries in one transaction. Of each, the bytes that its request takes now, or why it is not written.
+
+    Raises what concerns them all, as a full disk; then none is written.
+    """
+    try:
+        with database.transaction():
+            group = _Group(database, entries)
+            group.write()
+    except Exception as exc:
+        if not isinstance(exc, _Refused) and not database.is_own_fault(exc):
+            raise
+        return _one_by_one(database, entries)
+    database.keep_heads(group.heads)
+    return group.outcomes
+
+
+def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
+    """Write those that can be written, in one transaction still."""
+    outcomes: list[int | StoreError] = []
+    heads: list[tuple[str, Head | None]] = []
+    with database.transaction():
+        for entry in entries:
+            database.run("SAVEPOINT entry")
+            try:
+                group = _Group(database, [entry])
+                group.write()
+            except Exception as exc:
+                if not isinstance(exc, _Refused) and not database.is_own_fault(exc):
+                    raise
+                database.run("ROLLBACK TO SAVEPOINT entry")
+                heads.append((entry.request_id, None))
+                outcomes.append(_why(database, entry, exc))
+            else:
+                heads += group.heads
+                outcomes += group.outcomes
+            database.run("RELEASE SAVEPOINT entry")
+    database.keep_heads(heads)
+    return outcomes
+
+
+def _why(database: Database, entry: Written, exc: Exception) -> StoreError:
+    """Why an entry is not written: what the journal has of its request tells, or else the driver."""
+    if not isinstance(exc, _Refused):
+        error = database.translated(exc)
+        if entry.seq == 0 and _knows(database, entry.request_id):
+            return StoreError(f"request {entry.request_id} is in the journal already")
+        error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
+        if error is not exc:
+            error.__cause__ = exc
+        return error
+    try:
+        _head_of(database, entry)
+    except StoreError as error:
+        return error
+    return StoreError(f"request {entry.request_id} cannot be written, and nothing tells why")
+
+
+def _knows(database: Database, request_id: str) -> bool:
+    try:
+        return bool(database.rows("SELECT 1 FROM requests WHERE request_id = ?", (request_id,)))
+    except Exception as exc:
+        if not database.is_own_fault(exc):
+            raise
+        return False  # an id that is no text to the database
+
+
+def _head_of(database: Database, entry: Written) -> Head:
+    """The end of a request's journal, as the database has it, when `entry` may be written there.
+
+    Raises `LeaseLost`, and `StoreError` for one that has not begun, or has ended.
+    """
+    found = database.one(_HEAD, (entry.request_id,))
+    if found is None:
+        raise StoreError(f"request {entry.request_id} is not in the journal")
+    epoch, next_seq, size_bytes, last, ending = found
+    if epoch != entry.epoch:
+        raise LeaseLost(entry.request_id, entry.epoch)
+    if ending is not None:
+        raise StoreError(f"request {entry.request_id} has ended already")
+    if next_seq != entry.seq:
+        raise LeaseLost(entry.request_id, entry.epoch)
+    return Head(epoch, next_seq, size_bytes, bytes(last))
+
+
+class _Group:
+    """The rows of a group of entries, table by table, so that each table takes one statement for all of them."""
+
+    def __init__(self, database: Database, entries: Sequence[Written]) -> None:
+        self.outcomes: list[int | StoreError] = []
+        self.heads: list[tuple[str, Head | None]] = []
+        self._database = database
+        self._begun: list[Row] = []
+        self._agreed: list[Row] = []
+        self._moved: list[Row] = []
+        self._ended: list[Row] = []
+        self._facts: list[Row] = []
+        self._blobs: dict[bytes, bytes] = {}
+        self._uses: list[tuple[str, bytes]] = []
+        self._turns: list[Turn] = []
+        for entry in entries:
+            try:
+                self._add(entry, self._head(entry))
+            except StoreError as exc:
+                self.heads.append((entry.request_id, None))
+                self.outcomes.append(exc)
+
+    def _head(self, entry: Written) -> Head:
+        if entry.begun is not None:
+            return self._begin(entry, entry.begun)
+        head = self._database.heads.get(entry.request_id)
+        if head is None or head.epoch != entry.epoch or head.seq != entry.seq:
+            head = _head_of(self._database, entry)
+        return head
+
+    def _begin(self, entry: Written, begun: Begun) -> Head:
+        start = chain_start(entry.request_id, entry.conversation_id, begun.agreed)
+        ids = (entry.request_id, entry.conversation_id, entry.epoch)
+        self._begun.append((*ids, begun.owner, begun.lease_seconds, start))
+        self._agreed.append((entry.request_id, begun.agreed))
+        return Head(entry.epoch, 0, 0, start)
+
+    def _add(self, entry: Written, head: Head) -> None:
+        request_id, head = entry.request_id, self._add_facts(entry, head)
+        guard = (request_id, entry.epoch, entry.seq)
+        if entry.ending is None:
+            self._moved.append((head.seq, head.size_bytes, head.hash, *guard))
+            self.heads.append((request_id, head))
+        else:
+            self._ended.append((head.seq, head.size_bytes, head.hash, entry.ending, *guard))
+            self.heads.append((request_id, None))
+            if entry.turn is not None:
+                self._turns.append(entry.turn)
+        self.outcomes.append(head.size_bytes)
+
+    def _add_facts(self, entry: Written, head: Head) -> Head:
+        request_id, seq, last, add = entry.request_id, entry.seq, head.hash, self._facts.append
+        step_end = seq + len(entry.rows) - 1
+        for kind, data in entry.rows:
+            last = chained(last, seq, step_end, data)
+            add((request_id, seq, step_end, kind, data, last))
+            seq += 1
+        if entry.blobs:
+            self._blobs.update(entry.blobs)
+            self._uses += [(f"request {request_id}", digest) for digest in entry.blobs]
+        return Head(entry.epoch, seq, head.size_bytes + entry.size_bytes, last)
+
+    def add_all(self, entries: Sequence[Written], begun: Begun) -> None:
+        """All steps of one request that was written elsewhere, which move the end of its journal once."""
+        first = entries[0]
+        head = self._begin(first, begun)
+        for entry in entries:
+            head = self._add_facts(entry, head)
+        self._moved.append((head.seq, head.size_bytes, head.hash, first.request_id, first.epoch, 0))
+
+    def write(self) -> None:
+        """Write it, within a transaction. Raises `_Refused` when a guard does not hold for one of the entries."""
+        database = self._database
+        # The same order in each process, as locks are taken by it: large values, requests, conversations.
+        for turn in self._turns:
+            self._blobs.update(turn.blobs)
+            self._uses += [(f"conversation {turn.conversation_id}", digest) for digest in turn.blobs]
+        _write_blobs(database, self._blobs, self._uses)
+        if self._begun:
+            database.insert(_BEGIN, self._begun)
+            database.insert(_AGREE, self._agreed)
+        for statement, rows in ((MOVE, self._moved), (END, self._ended)):
+            if rows and database.run_many(statement, rows) != len(rows):
+                raise _Refused
+        if self._facts:
+            database.insert(_FACTS, self._facts)
+        if self._turns:
+            _write_turns(database, self._turns)
+
+
+def restore(database: Database, entries: Sequence[Written], begun: Begun) -> None:
+    """Write all steps of one request that was written elsewhere, within a transaction."""
+    group = _Group(database, [])
+    group.add_all(entries, begun)
+    group.write()
+
+
+def remember(database: Database, turns: Sequence[Turn]) -> None:
+    """Write turns that no journal has, within a transaction."""
+    blobs: dict[bytes, bytes] = {}
+    uses: set[tuple[str, bytes]] = set()
+    for turn in turns:
+        blobs.update(turn.blobs)
+        uses.update((f"conversation {turn.conversation_id}", digest) for digest in turn.blobs)
+    _write_blobs(database, blobs, uses)
+    _write_turns(database, turns)
+
+
+def _write_blobs(database: Database, blobs: dict[bytes, bytes], uses: Iterable[tuple[str, bytes]]) -> None:
+    if blobs:
+        database.lock_blobs(alone=False)
+        database.insert(_BLOBS, sorted(blobs.items()))
+        database.insert(_USES, sorted(uses))
+
+
+def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
+    """Add turns behind their conversations, in their order."""
+    ids = sorted({turn.conversation_id for turn in turns})
+    database.insert(_CONVERSATION, [(each, conversation_start(each)) for each in ids])
+    tails: dict[str, tuple[int, int, bytes, str]] = {}
+    for conversation_id in ids:
+        found = database.one(_TAIL + database.for_update, (conversation_id,))
+        assert found is not None  # it was put there by the statement before
+        tails[conversation_id] = (found[0], found[1], bytes(found[2]), "")
+    rows: list[Row] = []
+    for turn in turns:
+        position, size_bytes, last, title = tails[turn.conversation_id]
+        for data, text, text_blob in turn.messages:
+            last = chained(last, position, position, data)
+            rows.append((turn.conversation_id, position, turn.request_id, data, last, text, text_blob))
+            position += 1
+        tails[turn.conversation_id] = (position, size_bytes + turn.size_bytes, last, title or turn.title)
+    if rows:
+        database.insert(_MESSAGES, rows)
+    database.run_many(GROW, [(*tails[each], each) for each in ids])

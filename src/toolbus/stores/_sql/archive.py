@@ -1,0 +1,125 @@
+"""What an archive needs of a database beyond the protocols: all there is, piece by piece, and putting it back.
+
+Each function is one transaction's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import groupby
+
+from ...errors import StoreError
+from ...events import Event
+from ...messages import Message
+from ...storage import ConversationRecord, Entry, RequestRecord, StoredFact
+from .._encoding import searchable, stored, turn_of, written
+from .append import remember, restore
+from .database import Database
+from .read import conversation_record
+
+__all__ = [
+    "conversation_ids",
+    "faults",
+    "request_ids",
+    "restore_conversation",
+    "restore_request",
+]
+
+_PAGE = 500
+_SHOWN = 20  # of faults of one kind
+_ORPHANS = {
+    "facts of request {!r}, which is not in the journal": """SELECT DISTINCT f.request_id FROM facts f
+ WHERE NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = f.request_id) LIMIT ?""",
+    "messages of conversation {!r}, which is not in the list": """SELECT DISTINCT m.conversation_id FROM messages m
+ WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.conversation_id = m.conversation_id) LIMIT ?""",
+    "a large text of {!r} is missing": """SELECT DISTINCT u.owner FROM blob_uses u
+ WHERE NOT EXISTS (SELECT 1 FROM blobs b WHERE b.digest = u.digest) LIMIT ?""",
+}
+_TIMES = "UPDATE requests SET begun_at = ?, ended_at = ?, ending = ?, owner = '', lease_until = 0 WHERE request_id = ?"
+
+
+def request_ids(database: Database, after: str, limit: int) -> Sequence[str]:
+    """The ids of requests behind one, in their order."""
+    rows = database.rows(
+        "SELECT request_id FROM requests WHERE request_id > ? ORDER BY request_id LIMIT ?", (after, limit)
+    )
+    return [row[0] for row in rows]
+
+
+def conversation_ids(database: Database, after: str | None, limit: int) -> Sequence[ConversationRecord]:
+    """The conversations behind one, in the order of their ids; from the first on with None."""
+    return [
+        conversation_record(row)
+        for row in database.rows(
+            "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations "
+            "WHERE conversation_id > ? OR ? = 1 ORDER BY conversation_id LIMIT ?",
+            (after or "", int(after is None), limit),
+        )
+    ]
+
+
+def faults(database: Database) -> Sequence[str]:
+    """What is wrong outside of requests and conversations: rows that belong to nothing, large texts that changed."""
+    found: list[str] = [*database.own_faults(_SHOWN)]
+    for text, statement in _ORPHANS.items():
+        found += [f"there are {text}".format(row[0]) for row in database.rows(statement, (_SHOWN,))]
+    after = b""
+    while page := database.rows(
+        "SELECT digest, data FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?", (after, _PAGE)
+    ):
+        for digest, data in page:
+            if sha256(stored(data)).digest() != stored(digest):
+                found.append(f"the large text {stored(digest).hex()} is not what was written")
+        after = stored(page[-1][0])
+    return found
+
+
+def restore_request(database: Database, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
+    """Write a request as another store had it, with nobody's lease. Raises `StoreError` when it is there already."""
+    entries = [written(each) for each in _entries(record, facts)]
+    begun = entries[0].begun if entries else None
+    if begun is None:
+        raise StoreError(f"request {record.request_id} has no facts from its beginning on: it cannot be restored")
+    with database.transaction():
+        if database.rows("SELECT 1 FROM requests WHERE request_id = ?", (record.request_id,)):
+            raise StoreError(f"request {record.request_id} is in the store already")
+        restore(database, entries, begun)
+        database.run(_TIMES, (record.begun_at, record.ended_at, record.ending, record.request_id))
+
+
+def _entries(record: RequestRecord, facts: Sequence[StoredFact]) -> Sequence[Entry]:
+    """The steps of a request, of whole ones."""
+    entries: list[Entry] = []
+    step: list[Event] = []
+    for each in facts:
+        step.append(each.fact)
+        if each.seq == each.step_end:
+            entry = Entry(
+                request_id=record.request_id,
+                conversation_id=record.conversation_id,
+                epoch=record.epoch,
+                seq=each.seq + 1 - len(step),
+                facts=step,
+                agreed=record.agreed,
+            )
+            entries.append(entry)
+            step = []
+    return entries
+
+
+def restore_conversation(database: Database, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
+    """Write a conversation as another store had it. Raises `StoreError` when it is there already."""
+    conversation_id = record.conversation_id
+    written_turns = [
+        turn_of(conversation_id, [message for _, message in of_it], request_id=request_id)
+        for request_id, of_it in groupby(turns, key=lambda each: each[0])
+    ]
+    with database.transaction():
+        if database.rows("SELECT 1 FROM conversations WHERE conversation_id = ?", (conversation_id,)):
+            raise StoreError(f"conversation {conversation_id!r} is in the store already")
+        remember(database, written_turns or [turn_of(conversation_id, ())])
+        database.run(
+            "UPDATE conversations SET title = ?, begun_at = ?, changed_at = ? WHERE conversation_id = ?",
+            (searchable(record.title), record.begun_at, record.changed_at, conversation_id),
+        )

@@ -1,0 +1,201 @@
+"""A store in a database: the one engine behind `SqliteStore` and `PostgresStore`.
+
+Puts the two threads and the functions of `_appending`, `_reading` and `_upkeep` together. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ...messages import Message
+from ...storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from .._encoding import Written, turn_of, written
+from .._thread import ANSWER_SECONDS, DatabaseThread
+from . import archive as _archiving
+from . import read as _reading
+from . import upkeep as _upkeep
+from .append import append_all, remember
+from .database import Database
+from .read import Salvage
+
+__all__ = ["DatabaseStore"]
+
+_BATCH = 100  # requests or conversations that one transaction deletes: appends wait for no more than that
+_LONG_SECONDS = 600.0  # for looking through all there is, which nobody waits for to go on with a request
+_T = TypeVar("_T")
+
+
+class DatabaseStore:
+    """See `Store` and `JournalStore`: this is both. May be used from several event loops at once.
+
+    One thread writes, and puts all appends that wait into one transaction; another one, with a connection of its own,
+    reads, so that long reads do not hold commits up. Both start when they are first needed, and each call is answered
+    within five seconds. A call that is cancelled has been done, whole, or is still going to be.
+    """
+
+    def __init__(
+        self, name: str, connect: Callable[[float, bool], Database], *, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._writer: DatabaseThread[Database, Written] = DatabaseThread(
+            f"{name} writer", lambda deadline: connect(deadline, False), append_all, answer_seconds=answer_seconds
+        )
+        self._reader: DatabaseThread[Database, Written] = DatabaseThread(
+            f"{name} reader", lambda deadline: connect(deadline, True), answer_seconds=answer_seconds
+        )
+
+    @property
+    def journal(self) -> DatabaseStore:
+        """The store itself."""
+        return self
+
+    async def open(self) -> None:
+        """Connect, and look whether the database can be used; make its tables where there are none.
+
+        Without it the first call does so. Raises `StoreError` with what is wrong, and what to do.
+        """
+        await self._writer.run(_nothing)
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`. Ends both threads."""
+        await self._reader.aclose()
+        await self._writer.aclose()
+
+    async def _read(self, function: Callable[[Database], _T], seconds: float | None = None) -> _T:
+        def reading(database: Database) -> _T:
+            with database.transaction(reading=True):
+                return function(database)
+
+        return await self._reader.run(reading, seconds=seconds)
+
+    # ----------------------------------------------------------------------------------------- conversations
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        """See `Store.history`. Raises `StoreDamaged` where they are not what was written."""
+        return await self._read(lambda database: _reading.history(database, conversation_id))
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """See `Store.remember`."""
+        turn = turn_of(conversation_id, messages)
+
+        def write(database: Database) -> None:
+            with database.transaction():
+                remember(database, [turn])
+
+        await self._writer.run(write)
+
+    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+        """See `Store.conversations`. A search reads all messages."""
+        return await self._read(lambda database: _reading.conversations(database, search, limit))
+
+    async def forget(self, conversation_id: str) -> bool:
+        """See `Store.forget`."""
+        return await self._writer.run(lambda database: _upkeep.forget(database, conversation_id))
+
+    # -------------------------------------------------------------------------------------------- the journal
+
+    async def append(self, entry: Entry) -> int:
+        """See `JournalStore.append`."""
+        return await self._writer.append(written(entry))
+
+    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
+        """See `JournalStore.facts`."""
+        return await self._read(lambda database: _reading.facts(database, request_id, start))
+
+    async def salvage(self, request_id: str) -> Salvage:
+        """A request's facts up to the last whole step before the first damage, and the damage, if there is any."""
+
+        def read(database: Database) -> Salvage:
+            found = _reading.salvage(database, request_id)
+            found.cut_to_a_step()
+            return found
+
+        return await self._read(read, _LONG_SECONDS)
+
+    async def cut(self, request_id: str, epoch: int) -> int | None:
+        """Delete what `salvage` leaves out, so that the request can go on: how many facts there are then.
+
+        For whoever holds the lease; None when it is another's by now.
+        """
+        return await self._writer.run(lambda database: _upkeep.cut(database, request_id, epoch))
+
+    async def request(self, request_id: str) -> RequestRecord | None:
+        """See `JournalStore.request`."""
+        return await self._read(lambda database: _reading.request(database, request_id))
+
+    async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
+        """See `JournalStore.unfinished`."""
+        return await self._read(lambda database: _reading.unfinished(database, limit))
+
+    async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
+        """See `JournalStore.take`."""
+        return await self._writer.run(lambda database: _upkeep.take(database, request_id, owner, seconds))
+
+    async def renew(self, owner: str, seconds: float) -> int:
+        """See `JournalStore.renew`."""
+        return await self._writer.run(lambda database: _upkeep.renew(database, owner, seconds))
+
+    async def release(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore.release`."""
+        return await self._writer.run(lambda database: _upkeep.release(database, request_id, epoch))
+
+    async def abandon(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore.abandon`."""
+        return await self._writer.run(lambda database: _upkeep.abandon(database, request_id, epoch))
+
+    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+        """See `JournalStore.prune`. In many small transactions, so that appends get in between; may be cancelled."""
+        done = Pruned()
+        steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
+        for step in steps:
+            while True:
+                some = await self._writer.run(lambda database, step=step: step(database, before, _BATCH))
+                if not some.requests and not some.conversations:
+                    break
+                done.requests += some.requests
+                done.conversations += some.conversations
+                done.size_bytes += some.size_bytes
+        return done
+
+    async def statistics(self) -> StoreStatistics:
+        """See `JournalStore.statistics`."""
+        found = await self._read(_reading.statistics)
+        writer = self._writer
+        return replace(found, appends=writer.appends, commits=writer.commits, queue_peak=writer.queue_peak)
+
+    # ------------------------------------------------------------------------------------------- the archive
+
+    async def request_ids(self, *, after: str = "", limit: int = 1_000) -> Sequence[str]:
+        """See `Archive`."""
+        return await self._read(lambda database: _archiving.request_ids(database, after, limit))
+
+    async def conversation_records(
+        self, *, after: str | None = None, limit: int = 1_000
+    ) -> Sequence[ConversationRecord]:
+        """See `Archive`."""
+        return await self._read(lambda database: _archiving.conversation_ids(database, after, limit))
+
+    async def turns(self, conversation_id: str) -> Sequence[tuple[str, Message]]:
+        """See `Archive`."""
+        return await self._read(lambda database: _reading.turns(database, conversation_id), _LONG_SECONDS)
+
+    async def faults(self) -> Sequence[str]:
+        """See `Archive`."""
+        return await self._read(_archiving.faults, _LONG_SECONDS)
+
+    async def restore_request(self, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
+        """See `Archive`."""
+        await self._writer.run(
+            lambda database: _archiving.restore_request(database, record, facts), seconds=_LONG_SECONDS
+        )
+
+    async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
+        """See `Archive`."""
+        await self._writer.run(
+            lambda database: _archiving.restore_conversation(database, record, turns), seconds=_LONG_SECONDS
+        )
+
+
+def _nothing(_database: Database) -> None:
+    """What `open` does once there is a connection."""

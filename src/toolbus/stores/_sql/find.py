@@ -1,0 +1,101 @@
+"""What people look for in a store, and no session does: requests in a list, ids by their beginnings, what would go.
+
+Each function is one question to a reader's connection, within a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import StoreError
+from ...events import RequestStarted
+from ...storage import ConversationRecord, Pruned, RequestRecord
+from .._encoding import fact_from
+from .database import Database
+from .read import request
+
+__all__ = ["FoundRequest", "conversation", "ids_that_begin", "prunable", "requests"]
+
+_IDS = "SELECT request_id FROM requests WHERE {where} ORDER BY begun_at {order}, request_id LIMIT ?"
+_BEGINNINGS = {
+    "conversation": "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ? LIMIT ?",
+    "request": "SELECT request_id FROM requests WHERE substr(request_id, 1, ?) = ? LIMIT ?",
+}
+_OLD_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests WHERE ended_at < ?"
+_OLD_CONVERSATIONS = """SELECT count(*), coalesce(sum(size_bytes), 0) FROM conversations c WHERE changed_at < ?
+ AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
+ AND (r.ending IS NULL OR r.ended_at >= ?))"""
+
+
+@dataclass(slots=True, frozen=True)
+class FoundRequest:
+    """A request, and what it was asked; empty where its first fact cannot be read."""
+
+    record: RequestRecord
+    prompt: str
+
+
+def requests(
+    database: Database, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+) -> Sequence[FoundRequest]:
+    """The requests of a conversation, or of all; of the unfinished ones those too that somebody holds.
+
+    The newest first; of unfinished ones the oldest, which is the order in which they go on.
+    """
+    where, values = "1 = 1", ()
+    if conversation_id is not None:
+        where, values = "conversation_id = ?", (conversation_id,)
+    if is_unfinished:
+        where += " AND ending IS NULL"
+    statement = _IDS.format(where=where, order="ASC" if is_unfinished else "DESC")
+    found: list[FoundRequest] = []
+    for (request_id,) in database.rows(statement, (*values, limit)):
+        record = request(database, request_id)
+        if record is not None:
+            found.append(FoundRequest(record, _prompt_of(database, request_id)))
+    return found
+
+
+def _prompt_of(database: Database, request_id: str) -> str:
+    """What the first fact says; it is looked at alone, whatever stands behind it."""
+
+    def fetch(digest: bytes) -> bytes:
+        return bytes(database.rows("SELECT data FROM blobs WHERE digest = ?", (digest,))[0][0])
+
+    rows = database.rows("SELECT data FROM facts WHERE request_id = ? AND seq = 0", (request_id,))
+    try:
+        first = fact_from(bytes(rows[0][0]), fetch, "the first fact") if rows else None
+    except (StoreError, IndexError, KeyError, ValueError, TypeError):
+        return ""
+    return first.prompt if isinstance(first, RequestStarted) else ""
+
+
+def ids_that_begin(
+    database: Database, kind: Literal["conversation", "request"], beginning: str, limit: int
+) -> Sequence[str]:
+    """The ids of a kind that begin with a text: that one alone, where it is one."""
+    found = [row[0] for row in database.rows(_BEGINNINGS[kind], (len(beginning), beginning, limit))]
+    return [beginning] if beginning in found else found
+
+
+def conversation(database: Database, conversation_id: str) -> ConversationRecord | None:
+    """One conversation, as it stands in the list; None for an unknown one."""
+    row = database.one(
+        "SELECT title, messages, begun_at, changed_at FROM conversations WHERE conversation_id = ?", (conversation_id,)
+    )
+    if row is None:
+        return None
+    return ConversationRecord(
+        conversation_id=conversation_id, title=row[0], messages=row[1], begun_at=row[2], changed_at=row[3]
+    )
+
+
+def prunable(database: Database, before: float, *, conversations: bool) -> Pruned:
+    """What `JournalStore.prune` would delete."""
+    [[requests_, size]] = database.rows(_OLD_REQUESTS, (before,))
+    talks = talks_size = 0
+    if conversations:
+        [[talks, talks_size]] = database.rows(_OLD_CONVERSATIONS, (before, before))
+    return Pruned(requests=requests_, conversations=talks, size_bytes=int(size + talks_size))

@@ -1,0 +1,313 @@
+"""Reads facts, histories and lists, and looks whether they are what was written.
+
+Everything here is called within a reading transaction, so that rows of several tables are of one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from ...errors import StoreDamaged, StoreError
+from ...messages import Message
+from ...storage import ConversationRecord, RequestRecord, StoredFact, StoreStatistics
+from .._encoding import (
+    UNREADABLE,
+    agreed_from,
+    chain_start,
+    chained,
+    conversation_start,
+    fact_from,
+    message_from,
+    searchable,
+    stored,
+)
+from .._texts import folded
+from .database import Database, Row
+
+__all__ = [
+    "Salvage",
+    "conversation_record",
+    "conversations",
+    "facts",
+    "history",
+    "record_of",
+    "request",
+    "salvage",
+    "start_of",
+    "statistics",
+    "turns",
+    "unfinished",
+]
+
+_RECORD = """SELECT r.request_id, r.conversation_id, r.epoch, r.owner, r.lease_until, r.begun_at, r.ended_at, r.ending,
+ r.next_seq, r.size_bytes, a.data FROM requests r LEFT JOIN agreements a ON a.request_id = r.request_id"""
+_ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? AND seq >= ? ORDER BY seq"
+_LIST = "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations"
+_HAS = """ WHERE conversation_id IN (SELECT m.conversation_id FROM messages m
+ LEFT JOIN blobs b ON b.digest = m.text_blob WHERE {find})"""
+_COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 0), coalesce(sum(size_bytes), 0)
+ FROM requests"""
+_SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes), 0) FROM conversations"
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What can be read of a request's facts. `damage` is None where they are whole; `hash` is that of the last one."""
+
+    facts: list[StoredFact] = field(default_factory=list[StoredFact])
+    damage: StoreError | None = None
+    hash: bytes = b""
+
+    def cut_to_a_step(self) -> None:
+        """Leave out the facts of a step that is not whole."""
+        while self.facts and self.facts[-1].step_end != self.facts[-1].seq:
+            self.facts.pop()
+
+
+class _Blobs:
+    """The large texts, each read once, and looked at whether it is what was written."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._read: dict[bytes, bytes] = {}
+
+    def __call__(self, digest: bytes) -> bytes:
+        found = self._read.get(digest)
+        if found is None:
+            row = self._database.one("SELECT data FROM blobs WHERE digest = ?", (digest,))
+            if row is None:
+                raise KeyError(f"the large text {digest.hex()} is missing")
+            found = stored(row[0])
+            if sha256(found).digest() != digest:
+                raise KeyError(f"the large text {digest.hex()} was changed")
+            self._read[digest] = found
+        return found
+
+
+# ------------------------------------------------------------------------------------------------- facts
+
+
+def facts(database: Database, request_id: str, start: int) -> Sequence[StoredFact]:
+    """See `JournalStore.facts`."""
+    found = salvage(database, request_id, start)
+    if found.damage is not None:
+        raise found.damage
+    return found.facts
+
+
+def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
+    """The facts from a place on, up to the first that is not what was written; that may lie within a step."""
+    found = Salvage()
+    try:
+        _read_facts(database, request_id, start, found)
+    except _Wrong as exc:
+        found.damage = _damaged(request_id, exc.seq, str(exc))
+        found.damage.__cause__ = exc.__cause__
+    except UNREADABLE as exc:  # in the request's own row
+        found.damage = _damaged(request_id, start + len(found.facts), f"its row cannot be read: {exc}")
+    except StoreError as exc:  # a form that this version does not know
+        found.damage = exc
+    except Exception as exc:
+        translated = database.translated(exc)
+        if not isinstance(translated, StoreDamaged):
+            raise
+        found.damage = _damaged(request_id, start + len(found.facts), str(translated))
+        found.damage.__cause__ = exc
+    return found
+
+
+class _Wrong(Exception):
+    def __init__(self, seq: int, what: str) -> None:
+        super().__init__(what)
+        self.seq = seq
+
+
+def _damaged(request_id: str, seq: int, what: str) -> StoreDamaged:
+    text = f"the journal of request {request_id} is damaged at fact {seq}: {what}"
+    return StoreDamaged(text, request_id=request_id, seq=seq)
+
+
+def _read_facts(database: Database, request_id: str, start: int, found: Salvage) -> None:
+    head = database.one(
+        "SELECT r.next_seq, r.hash, r.conversation_id, a.data FROM requests r "
+        "LEFT JOIN agreements a ON a.request_id = r.request_id WHERE r.request_id = ?",
+        (request_id,),
+    )
+    if head is None:
+        if database.rows("SELECT 1 FROM facts WHERE request_id = ? LIMIT 1", (request_id,)):
+            raise _Wrong(0, "there are facts, and the request's own row is gone")
+        return
+    next_seq, last_hash, conversation_id, agreed = head
+    if start >= next_seq > 0:
+        return
+    fetch = _Blobs(database)
+    found.hash = _hash_before(database, request_id, start, conversation_id, agreed)
+    seq, step_end = start, -1
+    for row in database.scan(_ROWS, (request_id, start)):
+        try:
+            data, digest = stored(row[3]), stored(row[4])
+            step_end = _check_row(row, data, digest, seq, step_end, found.hash, is_first=seq == start)
+            fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
+        except UNREADABLE as exc:
+            raise _Wrong(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
+        found.hash = digest
+        found.facts.append(StoredFact(seq=seq, step_end=step_end, fact=fact))
+        seq += 1
+    if step_end >= seq:
+        raise _Wrong(seq, f"the step that ends at fact {step_end} breaks off")
+    if seq != next_seq:
+        raise _Wrong(min(seq, next_seq), f"there are {seq} facts, and {next_seq} were written")
+    if found.hash != stored(last_hash):
+        raise _Wrong(max(0, seq - 1), "the last hash is another than the request's row has")
+
+
+def _hash_before(database: Database, request_id: str, start: int, conversation_id: str, agreed: bytes | None) -> bytes:
+    if start == 0:
+        if agreed is None:
+            raise _Wrong(0, "what was agreed for it is gone")
+        return chain_start(request_id, conversation_id, stored(agreed))
+    before = database.one("SELECT hash FROM facts WHERE request_id = ? AND seq = ?", (request_id, start - 1))
+    if before is None:
+        raise _Wrong(start - 1, "the fact is gone")
+    return stored(before[0])
+
+
+def start_of(database: Database, request_id: str) -> bytes:
+    """What the hash of a request's first fact builds on. Raises `StoreDamaged` where its rows are gone."""
+    row = database.one(
+        "SELECT r.conversation_id, a.data FROM requests r LEFT JOIN agreements a ON a.request_id = r.request_id "
+        "WHERE r.request_id = ?",
+        (request_id,),
+    )
+    if row is None or row[1] is None:
+        raise _damaged(request_id, 0, "what was agreed for it is gone")
+    return chain_start(request_id, row[0], stored(row[1]))
+
+
+def _check_row(row: Row, data: bytes, digest: bytes, seq: int, step_end: int, before: bytes, *, is_first: bool) -> int:
+    """Raise unless this is the row that belongs at `seq`. Returns where its step ends."""
+    if row[0] != seq:
+        raise _Wrong(seq, "the fact is gone")
+    if chained(before, seq, row[1], data) != digest:
+        raise _Wrong(seq, "it is not what was written there, or what stands before it is not")
+    if row[1] < seq or (not is_first and step_end >= seq and row[1] != step_end):
+        raise _Wrong(seq, "the steps overlap")
+    return row[1]
+
+
+# ----------------------------------------------------------------------------------------------- requests
+
+
+def record_of(database: Database, row: Row) -> RequestRecord:
+    """A request's record from its row. Raises `StoreDamaged` where what was agreed cannot be read."""
+    request_id = row[0]
+    if not all(isinstance(each, int) for each in (row[2], row[8], row[9])) or not isinstance(row[1], str):
+        raise _damaged(request_id, 0, "its row cannot be read")
+    try:
+        agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
+    except UNREADABLE as exc:
+        raise _damaged(request_id, 0, f"what was agreed for it cannot be read: {exc}") from exc
+    return RequestRecord(
+        request_id=request_id,
+        conversation_id=row[1],
+        epoch=row[2],
+        owner=row[3],
+        lease_until=row[4],
+        begun_at=row[5],
+        ended_at=row[6],
+        ending=row[7],
+        facts=row[8],
+        size_bytes=row[9],
+        agreed=agreed,
+    )
+
+
+def request(database: Database, request_id: str) -> RequestRecord | None:
+    """See `JournalStore.request`."""
+    row = database.one(f"{_RECORD} WHERE r.request_id = ?", (request_id,))
+    return None if row is None else record_of(database, row)
+
+
+def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
+    """See `JournalStore.unfinished`."""
+    where = "WHERE r.ending IS NULL AND r.lease_until <= {now} ORDER BY r.begun_at, r.request_id LIMIT ?"
+    return [_listed(database, row) for row in database.rows(f"{_RECORD} {where}", (limit,))]
+
+
+def _listed(database: Database, row: Row) -> RequestRecord:
+    """A request's record. Of a damaged one the ids alone: who takes it is told, and the others can go on."""
+    try:
+        return record_of(database, row)
+    except StoreDamaged:
+        request_id, conversation_id = (each if isinstance(each, str) else "" for each in row[:2])
+        return RequestRecord(request_id=request_id, conversation_id=conversation_id)
+
+
+# ------------------------------------------------------------------------------------------ conversations
+
+
+def history(database: Database, conversation_id: str) -> Sequence[Message]:
+    """See `Store.history`. Raises `StoreDamaged`, whose text names the first message that is not what was written."""
+    return [message for _, message in turns(database, conversation_id)]
+
+
+def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Message]]:
+    """The messages of a conversation, each with the request whose turn it is from: see `history`."""
+    head = database.one("SELECT messages, hash FROM conversations WHERE conversation_id = ?", (conversation_id,))
+    if head is None:
+        if database.rows("SELECT 1 FROM messages WHERE conversation_id = ? LIMIT 1", (conversation_id,)):
+            raise _conversation_damaged(conversation_id, 0)
+        return []
+    found: list[tuple[str, Message]] = []
+    fetch, last = _Blobs(database), conversation_start(conversation_id)
+    statement = "SELECT position, data, hash, request_id FROM messages WHERE conversation_id = ? ORDER BY position"
+    for position, value, digest, request_id in database.rows(statement, (conversation_id,)):
+        seq = len(found)
+        try:
+            data = stored(value)
+            last = chained(last, seq, seq, data)
+            if position != seq or last != stored(digest):
+                raise _conversation_damaged(conversation_id, seq)
+            message = message_from(data, fetch, f"message {seq} of conversation {conversation_id!r}")
+        except UNREADABLE as exc:
+            raise _conversation_damaged(conversation_id, seq) from exc
+        found.append((request_id, message))
+    if len(found) != head[0] or last != stored(head[1]):
+        raise _conversation_damaged(conversation_id, len(found))
+    return found
+
+
+def _conversation_damaged(conversation_id: str, position: int) -> StoreDamaged:
+    return StoreDamaged(
+        f"conversation {conversation_id!r} is damaged at message {position}: it is not what was written"
+    )
+
+
+def conversations(database: Database, search: str, limit: int) -> Sequence[ConversationRecord]:
+    """See `Store.conversations`."""
+    where, values = "", ()
+    if search:
+        where, values = _HAS, (folded(searchable(search)),)
+    rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, limit))
+    return [conversation_record(row) for row in rows]
+
+
+def conversation_record(row: Row) -> ConversationRecord:
+    """A conversation's record from its row."""
+    return ConversationRecord(conversation_id=row[0], title=row[1], messages=row[2], begun_at=row[3], changed_at=row[4])
+
+
+def statistics(database: Database) -> StoreStatistics:
+    """How much there is."""
+    requests, open_requests, written, size_bytes = database.rows(_COUNTS)[0]
+    talks, messages, messages_size = database.rows(_SIZES)[0]
+    return StoreStatistics(
+        requests=requests,
+        unfinished=open_requests,
+        facts=int(written),
+        conversations=talks,
+        messages=int(messages),
+        size_bytes=int(size_bytes + messages_size),
+    )

@@ -1,0 +1,104 @@
+"""The tables of a store in a database, and how older ones become new ones.
+
+Written once for all dialects: `{blob}`, `{whole}` (an integer of 64 bits), `{real}` and `{text}` stand for their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...errors import StoreFormat
+from .database import Database
+
+__all__ = ["FORMAT", "bring_up_to_date"]
+
+_TABLES = """
+CREATE TABLE requests (
+    request_id {text} NOT NULL PRIMARY KEY,
+    conversation_id {text} NOT NULL,
+    epoch {whole} NOT NULL,
+    owner {text} NOT NULL,
+    lease_until {real} NOT NULL,
+    begun_at {real} NOT NULL,
+    ended_at {real},
+    ending {text},
+    next_seq {whole} NOT NULL,
+    size_bytes {whole} NOT NULL,
+    hash {blob} NOT NULL
+);
+CREATE INDEX requests_of_conversations ON requests (conversation_id);
+CREATE INDEX requests_unfinished ON requests (begun_at) WHERE ending IS NULL;
+CREATE INDEX requests_held ON requests (owner) WHERE owner <> '';
+CREATE INDEX requests_ended ON requests (ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE agreements (
+    request_id {text} NOT NULL PRIMARY KEY,
+    data {blob} NOT NULL
+);
+CREATE TABLE facts (
+    request_id {text} NOT NULL,
+    seq {whole} NOT NULL,
+    step_end {whole} NOT NULL,
+    type {text} NOT NULL,
+    data {blob} NOT NULL,
+    hash {blob} NOT NULL,
+    PRIMARY KEY (request_id, seq)
+);
+CREATE TABLE conversations (
+    conversation_id {text} NOT NULL PRIMARY KEY,
+    title {text} NOT NULL,
+    begun_at {real} NOT NULL,
+    changed_at {real} NOT NULL,
+    messages {whole} NOT NULL,
+    size_bytes {whole} NOT NULL,
+    hash {blob} NOT NULL
+);
+CREATE INDEX conversations_changed ON conversations (changed_at);
+CREATE TABLE messages (
+    conversation_id {text} NOT NULL,
+    position {whole} NOT NULL,
+    request_id {text} NOT NULL,
+    data {blob} NOT NULL,
+    hash {blob} NOT NULL,
+    text {text},
+    text_blob {blob},
+    PRIMARY KEY (conversation_id, position)
+);
+CREATE TABLE blobs (
+    digest {blob} NOT NULL PRIMARY KEY,
+    data {blob} NOT NULL
+);
+CREATE TABLE blob_uses (
+    owner {text} NOT NULL,
+    digest {blob} NOT NULL,
+    PRIMARY KEY (owner, digest)
+);
+CREATE INDEX blob_uses_by_digest ON blob_uses (digest);
+"""
+
+
+def _first(database: Database, types: Mapping[str, str]) -> None:
+    for statement in _TABLES.format_map(types).split(";"):
+        if statement.strip():
+            database.run(statement)
+
+
+_STEPS: list[Callable[[Database, Mapping[str, str]], None]] = [_first]
+"""The step at place n leads from format n to n + 1. A step that was released is not changed any more: add another."""
+
+FORMAT = len(_STEPS)
+"""The format that this version writes."""
+
+
+def bring_up_to_date(database: Database, types: Mapping[str, str], found: int, where: str) -> int:
+    """Within a transaction, bring the tables from the format that was found (0: there are none) to the newest.
+
+    Returns that. Raises `StoreFormat` for a newer one; `where` is for its text.
+    """
+    if found > len(_STEPS):
+        raise StoreFormat(
+            f"{where} was written by a newer toolbus, in format {found}; this version knows formats up to "
+            f"{len(_STEPS)}: upgrade toolbus"
+        )
+    for step in _STEPS[found:]:
+        step(database, types)
+    return len(_STEPS)

@@ -1,0 +1,160 @@
+"""Leases, and what is deleted: each function is one transaction on the writer's connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...errors import StoreError
+from ...storage import Pruned, RequestRecord
+from .database import Database
+from .read import request, salvage, start_of
+
+__all__ = ["abandon", "cut", "forget", "prune_conversations", "prune_requests", "release", "renew", "take"]
+
+_TAKE = """UPDATE requests SET epoch = epoch + 1, owner = ?, lease_until = {now} + ?
+ WHERE request_id = ? AND ending IS NULL AND lease_until <= {now}"""
+_RELEASE = "UPDATE requests SET owner = '', lease_until = 0 WHERE request_id = ? AND epoch = ? AND ending IS NULL"
+_ABANDON = """UPDATE requests SET ending = 'abandoned', ended_at = {now}, owner = '', lease_until = 0
+ WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
+_CUT = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
+ WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
+_OLD_CONVERSATIONS = """SELECT conversation_id, size_bytes FROM conversations c WHERE changed_at < ?
+ AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
+ AND (r.ending IS NULL OR r.ended_at >= ?)) LIMIT ?"""
+_HASH = "SELECT hash FROM facts WHERE request_id = ? AND seq = ?"
+_SIZES = "SELECT length(data) FROM facts WHERE request_id = ? AND seq < ?"
+_DELETE = (
+    "DELETE FROM facts WHERE request_id = ?",
+    "DELETE FROM agreements WHERE request_id = ?",
+    "DELETE FROM requests WHERE request_id = ?",
+)
+_UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.digest = blobs.digest)"
+
+
+# ------------------------------------------------------------------------------------------------- leases
+
+
+def take(database: Database, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
+    """See `JournalStore.take`."""
+    with database.transaction():
+        request(database, request_id)  # raises where it is damaged: to what is no number, one can be added all the same
+        if not database.run(_TAKE, (owner, seconds, request_id)):
+            return None
+        return request(database, request_id)
+
+
+def renew(database: Database, owner: str, seconds: float) -> int:
+    """See `JournalStore.renew`."""
+    with database.transaction():
+        return database.run(
+            "UPDATE requests SET lease_until = {now} + ? WHERE owner = ? AND owner <> ''", (seconds, owner)
+        )
+
+
+def release(database: Database, request_id: str, epoch: int) -> bool:
+    """See `JournalStore.release`."""
+    with database.transaction():
+        return bool(database.run(_RELEASE, (request_id, epoch)))
+
+
+def abandon(database: Database, request_id: str, epoch: int) -> bool:
+    """See `JournalStore.abandon`."""
+    with database.transaction():
+        done = bool(database.run(_ABANDON, (request_id, epoch)))
+    database.keep_heads([(request_id, None)])
+    return done
+
+
+def cut(database: Database, request_id: str, epoch: int) -> int | None:
+    """Delete a request's facts from the first step on that is not whole: how many there are then.
+
+    None when the request is another's by now, or has ended.
+    """
+    with database.transaction():
+        found = salvage(database, request_id)
+        found.cut_to_a_step()
+        seq = len(found.facts)
+        last = database.rows(_HASH, (request_id, seq - 1))[0][0] if seq else start_of(database, request_id)
+        size_bytes = sum(size for (size,) in database.rows(_SIZES, (request_id, seq)))
+        moved = database.run(_CUT, (seq, size_bytes, last, request_id, epoch))
+        if moved:
+            database.run("DELETE FROM facts WHERE request_id = ? AND seq >= ?", (request_id, seq))
+    database.keep_heads([(request_id, None)])
+    return seq if moved else None
+
+
+# ----------------------------------------------------------------------------------------------- deleting
+
+
+def forget(database: Database, conversation_id: str) -> bool:
+    """See `Store.forget`."""
+    with database.transaction():
+        database.lock_blobs(alone=True)
+        found = database.rows("SELECT request_id, ending FROM requests WHERE conversation_id = ?", (conversation_id,))
+        for request_id, ending in found:
+            if ending is None:
+                raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {request_id}")
+        digests = _delete_requests(database, [each for each, _ in found])
+        digests |= _delete_conversations(database, [conversation_id])
+        there_was = database.run("DELETE FROM conversations WHERE conversation_id = ?", (conversation_id,))
+        _collect(database, digests)
+    return bool(found) or bool(there_was)
+
+
+def prune_requests(database: Database, before: float, limit: int) -> Pruned:
+    """Delete at most `limit` requests that ended before that moment."""
+    with database.transaction():
+        database.lock_blobs(alone=True)
+        found = database.rows(
+            "SELECT request_id, size_bytes FROM requests WHERE ended_at < ? ORDER BY ended_at LIMIT ?", (before, limit)
+        )
+        if not found:
+            return Pruned()
+        _collect(database, _delete_requests(database, [each for each, _ in found]))
+    return Pruned(requests=len(found), size_bytes=sum(size for _, size in found))
+
+
+def prune_conversations(database: Database, before: float, limit: int) -> Pruned:
+    """Delete at most `limit` conversations that have not changed since, and have no request that is newer."""
+    with database.transaction():
+        database.lock_blobs(alone=True)
+        found = database.rows(_OLD_CONVERSATIONS, (before, before, limit))
+        if not found:
+            return Pruned()
+        ids = [each for each, _ in found]
+        _collect(database, _delete_conversations(database, ids))
+        database.run_many("DELETE FROM conversations WHERE conversation_id = ?", [(each,) for each in ids])
+    return Pruned(conversations=len(found), size_bytes=sum(size for _, size in found))
+
+
+def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
+    """Delete requests; the large texts that they have used."""
+    digests = _let_go(database, [f"request {each}" for each in ids])
+    if ids:
+        for statement in _DELETE:
+            database.run_many(statement, [(each,) for each in ids])
+    return digests
+
+
+def _delete_conversations(database: Database, ids: Sequence[str]) -> set[bytes]:
+    """Delete the messages of conversations; the large texts that they have used."""
+    digests = _let_go(database, [f"conversation {each}" for each in ids])
+    database.run_many("DELETE FROM messages WHERE conversation_id = ?", [(each,) for each in ids])
+    return digests
+
+
+def _let_go(database: Database, owners: Sequence[str]) -> set[bytes]:
+    digests: set[bytes] = set()
+    for owner in owners:
+        found = database.rows("SELECT digest FROM blob_uses WHERE owner = ?", (owner,))
+        if found:
+            digests.update(bytes(row[0]) for row in found)
+            database.run("DELETE FROM blob_uses WHERE owner = ?", (owner,))
+    return digests
+
+
+def _collect(database: Database, digests: Iterable[bytes]) -> None:
+    """Delete those large texts that nobody uses any more."""
+    unused = [(each,) for each in sorted(digests)]
+    if unused:
+        database.run_many(_UNUSED, unused)

@@ -1,0 +1,131 @@
+"""Conversations in memory, within bounds. Knows messages, and neither events nor requests."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from ...clock import wall_time
+from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage
+from ...storage import ConversationRecord, Pruned, StoreStatistics
+from .._texts import folded, message_text, title_of
+
+__all__ = ["MemoryConversations"]
+
+_OVERHEAD_BYTES = 400  # of a message's objects and its places in lists, measured on CPython 3.11
+_WIDEST = 4  # bytes of a character that is not ASCII
+
+
+@dataclass(slots=True)
+class _Conversation:
+    messages: list[Message] = field(default_factory=list[Message])
+    size_bytes: int = 0
+    begun_at: float = 0.0
+    changed_at: float = 0.0
+    change: int = 0  # the number of its newest turn among all: clocks may stand still
+
+
+class MemoryConversations:
+    """Conversations by id, bounded in number and in bytes: see `MemoryStore`. `dropped` are those that went for it."""
+
+    def __init__(self, max_conversations: int, max_bytes: int) -> None:
+        self.size_bytes = 0
+        self.dropped = 0
+        self._max_conversations = max_conversations
+        self._max_bytes = max_bytes
+        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+        self._changes = count(1)
+
+    def __len__(self) -> int:
+        return len(self._conversations)
+
+    def history(self, conversation_id: str) -> Sequence[Message]:
+        """The messages of a conversation, which has been read just now."""
+        found = self._conversations.get(conversation_id)
+        if found is None:
+            return ()
+        self._conversations.move_to_end(conversation_id)
+        return tuple(found.messages)
+
+    def add(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """Add a turn; past the bounds others go."""
+        now = wall_time()
+        kept = self._conversations.setdefault(conversation_id, _Conversation(begun_at=now))
+        kept.changed_at, kept.change = now, next(self._changes)
+        self._conversations.move_to_end(conversation_id)
+        kept.messages.extend(messages)
+        added = _size(messages)
+        kept.size_bytes += added
+        self.size_bytes += added
+        while len(self._conversations) > self._max_conversations or (
+            self.size_bytes > self._max_bytes and len(self._conversations) > 1
+        ):
+            _, oldest = self._conversations.popitem(last=False)
+            self.size_bytes -= oldest.size_bytes
+            self.dropped += 1
+
+    def listed(self, search: str, limit: int) -> list[ConversationRecord]:
+        """See `Store.conversations`."""
+        wanted = folded(search)
+        found = [
+            (conversation_id, kept)
+            for conversation_id, kept in self._conversations.items()
+            if not wanted or any(wanted in folded(message_text(message)) for message in kept.messages)
+        ]
+        found.sort(key=lambda each: each[1].change, reverse=True)
+        return [
+            ConversationRecord(
+                conversation_id=conversation_id,
+                title=title_of(kept.messages),
+                messages=len(kept.messages),
+                begun_at=kept.begun_at,
+                changed_at=kept.changed_at,
+            )
+            for conversation_id, kept in found[:limit]
+        ]
+
+    def drop(self, conversation_id: str) -> bool:
+        """Forget a conversation; whether there was one."""
+        kept = self._conversations.pop(conversation_id, None)
+        if kept is not None:
+            self.size_bytes -= kept.size_bytes
+        return kept is not None
+
+    def prune(self, before: float, keep: Collection[str]) -> Pruned:
+        """Drop those that have not changed since, but for these."""
+        old = [each for each, kept in self._conversations.items() if kept.changed_at < before and each not in keep]
+        size_bytes = self.size_bytes
+        for conversation_id in old:
+            self.drop(conversation_id)
+        return Pruned(conversations=len(old), size_bytes=size_bytes - self.size_bytes)
+
+    def count(self) -> StoreStatistics:
+        """How many there are, with their messages and bytes."""
+        return StoreStatistics(
+            conversations=len(self._conversations),
+            messages=sum(len(kept.messages) for kept in self._conversations.values()),
+            size_bytes=self.size_bytes,
+        )
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """The bytes that the messages hold, about. One pass without calls: this is done for every request."""
+    size = _OVERHEAD_BYTES * len(messages)
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            text = message.content
+        elif isinstance(message, AssistantMessage):
+            text = message.text
+            size += len(message.reasoning) * _WIDEST
+            for call in message.tool_calls:
+                size += _OVERHEAD_BYTES + len(call.arguments) * (1 if call.arguments.isascii() else _WIDEST)
+        elif isinstance(message, SystemMessage):
+            text = message.text
+        elif isinstance(message.content, str):
+            text = message.content
+        else:
+            text = "".join(getattr(part, "text", "") or getattr(part, "url", "") for part in message.content)
+        size += len(text) * (1 if text.isascii() else _WIDEST)
+    return size

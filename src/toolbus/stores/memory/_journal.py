@@ -1,0 +1,200 @@
+"""A journal in this process's memory: for tests, and for requests that outlive a runtime but not the process.
+
+Knows events and the `JournalStore` protocol. The one implementation that can be read as the contract's meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ...clock import wall_time
+from ...errors import LeaseLost, StoreError
+from ...events import decode, encode
+from ...messages import Message
+from ...storage import Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+
+__all__ = ["Conversations", "MemoryJournal"]
+
+
+class Conversations(Protocol):
+    """What a journal needs of the conversations beside it."""
+
+    def add(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """Add the turn of a request that has ended."""
+        ...
+
+    def prune(self, before: float, keep: Collection[str]) -> Pruned:
+        """Drop those that have not changed since, but for these."""
+        ...
+
+    def count(self) -> StoreStatistics:
+        """How many there are, with their messages and bytes."""
+        ...
+
+
+@dataclass(slots=True)
+class _Request:
+    record: RequestRecord
+    facts: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])  # the end of its step, and JSON
+
+
+class MemoryJournal:
+    """See `JournalStore`. Never suspends. Sizes are those of the facts as JSON."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
+        self._requests: dict[str, _Request] = {}
+        self._appends = 0
+
+    async def append(self, entry: Entry) -> int:
+        """See `JournalStore`."""
+        written = [encode(fact) for fact in entry.facts]  # others have the facts too, and may change what is in them
+        size_bytes = sum(map(len, written))
+        request = self._begun(entry) if entry.seq == 0 else self._going_on(entry)
+        record, last = request.record, entry.seq + len(written) - 1
+        request.facts += [(last, each) for each in written]
+        record.facts = len(request.facts)
+        record.size_bytes += size_bytes
+        self._appends += 1
+        if entry.ending is not None:
+            _end(record, entry.ending)
+            if entry.turn:
+                self._conversations.add(entry.conversation_id, entry.turn)
+        return record.size_bytes
+
+    def _begun(self, entry: Entry) -> _Request:
+        if entry.request_id in self._requests:
+            raise StoreError(f"request {entry.request_id} is in the journal already")
+        now = wall_time()
+        record = RequestRecord(
+            request_id=entry.request_id,
+            conversation_id=entry.conversation_id,
+            epoch=entry.epoch,
+            owner=entry.owner,
+            lease_until=now + entry.lease_seconds,
+            begun_at=now,
+            agreed=entry.agreed or {},
+        )
+        request = self._requests[entry.request_id] = _Request(record)
+        return request
+
+    def _going_on(self, entry: Entry) -> _Request:
+        request = self._requests.get(entry.request_id)
+        if request is None:
+            raise StoreError(f"request {entry.request_id} is not in the journal")
+        record = request.record
+        if record.epoch != entry.epoch:
+            raise LeaseLost(entry.request_id, entry.epoch)
+        if record.ending is not None:
+            raise StoreError(f"request {entry.request_id} has ended already")
+        if entry.seq != len(request.facts):
+            raise LeaseLost(entry.request_id, entry.epoch)
+        return request
+
+    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
+        """See `JournalStore`."""
+        request = self._requests.get(request_id)
+        facts = [] if request is None else request.facts[start:]
+        return [
+            StoredFact(seq=seq, step_end=step_end, fact=decode(written))
+            for seq, (step_end, written) in enumerate(facts, start)
+        ]
+
+    async def request(self, request_id: str) -> RequestRecord | None:
+        """See `JournalStore`."""
+        request = self._requests.get(request_id)
+        return None if request is None else replace(request.record)
+
+    async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
+        """See `JournalStore`."""
+        free = [replace(each.record) for each in self._requests.values() if _is_free(each.record)]
+        return free[:limit]
+
+    async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
+        """See `JournalStore`."""
+        request = self._requests.get(request_id)
+        if request is None or not _is_free(request.record):
+            return None
+        record = request.record
+        record.epoch += 1
+        record.owner, record.lease_until = owner, wall_time() + seconds
+        return replace(record)
+
+    async def renew(self, owner: str, seconds: float) -> int:
+        """See `JournalStore`."""
+        held = [each.record for each in self._requests.values() if owner and each.record.owner == owner]
+        for record in held:
+            record.lease_until = wall_time() + seconds
+        return len(held)
+
+    async def release(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore`."""
+        record = self._held(request_id, epoch)
+        if record is not None:
+            record.owner, record.lease_until = "", 0.0
+        return record is not None
+
+    async def abandon(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore`."""
+        record = self._held(request_id, epoch)
+        if record is not None:
+            _end(record, "abandoned")
+        return record is not None
+
+    def _held(self, request_id: str, epoch: int) -> RequestRecord | None:
+        request = self._requests.get(request_id)
+        if request is None or request.record.epoch != epoch or request.record.ending is not None:
+            return None
+        return request.record
+
+    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+        """See `JournalStore`."""
+        old = [
+            each.record
+            for each in self._requests.values()
+            if each.record.ended_at is not None and each.record.ended_at < before
+        ]
+        for record in old:
+            del self._requests[record.request_id]
+        pruned = Pruned(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
+        if conversations:
+            newer = {each.record.conversation_id for each in self._requests.values()}
+            dropped = self._conversations.prune(before, newer)
+            pruned.conversations = dropped.conversations
+            pruned.size_bytes += dropped.size_bytes
+        return pruned
+
+    def forget(self, conversation_id: str) -> bool:
+        """Drop the finished requests of a conversation; whether there were any. Raises `StoreError` for unfinished."""
+        of_it = [each.record for each in self._requests.values() if each.record.conversation_id == conversation_id]
+        if unfinished := [each.request_id for each in of_it if each.ending is None]:
+            raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished[0]}")
+        for record in of_it:
+            del self._requests[record.request_id]
+        return bool(of_it)
+
+    async def statistics(self) -> StoreStatistics:
+        """See `JournalStore`."""
+        records = [each.record for each in self._requests.values()]
+        beside = self._conversations.count()
+        return replace(
+            beside,
+            requests=len(records),
+            unfinished=sum(record.ending is None for record in records),
+            facts=sum(record.facts for record in records),
+            size_bytes=beside.size_bytes + sum(record.size_bytes for record in records),
+            appends=self._appends,
+            commits=self._appends,
+        )
+
+
+def _is_free(record: RequestRecord) -> bool:
+    return record.ending is None and record.lease_until <= wall_time()
+
+
+def _end(record: RequestRecord, ending: str) -> None:
+    record.ending = ending  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+    record.ended_at = wall_time()
+    record.owner, record.lease_until = "", 0.0

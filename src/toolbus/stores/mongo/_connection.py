@@ -1,0 +1,376 @@
+"""A connection to MongoDB: its collections and indexes, the server's clock, large values in chunks, what errors mean.
+
+Imports the driver (extra `mongo`), and is itself imported when a `MongoStore` is made. Knows nothing of what is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import zlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from time import monotonic
+from typing import Any, TypeAlias
+
+import pymongo
+from bson.binary import Binary
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
+from pymongo import MongoClient, ReadPreference, WriteConcern
+from pymongo.collection import Collection
+from pymongo.errors import (
+    BulkWriteError,
+    ConnectionFailure,
+    DuplicateKeyError,
+    InvalidOperation,
+    OperationFailure,
+    PyMongoError,
+)
+from pymongo.operations import InsertOne, UpdateOne
+
+from ...errors import StoreDamaged, StoreError, StoreFormat, StoreUnavailable
+from .._encoding import Fetch, Head
+
+__all__ = ["DUPLICATE", "Document", "Names", "Server", "ServerConnection", "is_own_fault", "moment_of", "prefix_of"]
+
+Document: TypeAlias = dict[str, Any]
+
+FORMAT = 1
+"""Of what is written here. A version that finds a newer one leaves it alone."""
+
+DUPLICATE = 11000
+"""The code of an error about a unique key (MongoDB: src/mongo/base/error_codes.yml, DuplicateKey)."""
+
+_INDEX_CONFLICTS = (85, 86)  # IndexOptionsConflict, IndexKeySpecsConflict, in the same list
+_CHUNK_BYTES = 8 * 2**20  # of a large value: a document takes 16 MiB
+_CLOCK_SECONDS = 30.0  # after which the server's clock is asked again
+_CLOCK_GRAIN_SECONDS = 0.25  # an answer that took longer says too little about the time
+_HEADS = 10_000  # of running requests; one that is dropped costs a look-up at its next step
+_OWN_FAULTS = (BSONError, UnicodeError, OverflowError, TypeError, ValueError)
+_OPTIONS: CodecOptions[Document] = CodecOptions(
+    document_class=dict,
+    tz_aware=True,
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,  # dates that Python does not have come as numbers
+    unicode_decode_error_handler="replace",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What things are called: the fields of messages, and the collections."""
+
+    session: str
+    sender: str
+    content: str
+    kind: str
+    timestamp: str
+    data: str
+    messages: str
+    prefix: str
+
+    @property
+    def own(self) -> str:
+        """The path of what toolbus adds to its message documents."""
+        return f"{self.data}.toolbus"
+
+
+class Server:
+    """What the connections of one store share: how to reach the server, and its clock."""
+
+    def __init__(
+        self, url: str, shown: str, database: str, names: Names, *, syncs: bool, answer_seconds: float
+    ) -> None:
+        self.url = url
+        self.shown = shown
+        self.database = database
+        self.names = names
+        self.answer_seconds = answer_seconds
+        self.concern = WriteConcern(w="majority", j=True) if syncs else WriteConcern(w=1)
+        self.is_prepared = False
+        self._lock = threading.Lock()
+        self._offset = 0.0
+        self._asked_at: float | None = None
+        self._newest = 0.0
+
+    def now(self, client: MongoClient[Document]) -> float:
+        """Seconds since the epoch by the server's clock, as it was asked last, and never less than before."""
+        moment = monotonic()
+        if self._asked_at is None or moment - self._asked_at > _CLOCK_SECONDS:
+            local = client.admin.command("hello")["localTime"]
+            after = monotonic()
+            if self._asked_at is None or after - moment < _CLOCK_GRAIN_SECONDS:
+                self._offset = _seconds(local) - (moment + after) / 2
+                self._asked_at = after
+            moment = after
+        with self._lock:
+            self._newest = max(self._newest, moment + self._offset)
+            return moment_of(self._newest)
+
+
+def moment_of(seconds: float) -> float:
+    """A moment to the millisecond, as MongoDB has them: shorter numbers come back as they were from every server."""
+    return round(seconds, 3)
+
+
+def _seconds(local: datetime) -> float:
+    return local.replace(tzinfo=local.tzinfo or UTC).timestamp()
+
+
+class ServerConnection:
+    """A client of the server. Used by one thread; `deadline` is when what is being done has to have failed.
+
+    `heads` are the ends of the journals that this connection has written itself; the guard of each append makes
+    them safe to trust.
+    """
+
+    def __init__(self, server: Server, deadline: float) -> None:
+        self.deadline = deadline
+        self.heads: dict[str, tuple[Head, str]] = {}
+        self.names = server.names
+        self._server = server
+        wait = int(server.answer_seconds * 1_000)
+        try:
+            self._client: MongoClient[Document] = MongoClient(
+                server.url, appname="toolbus", serverSelectionTimeoutMS=wait, connectTimeoutMS=wait
+            )
+        except Exception as exc:
+            raise self.translated(exc) from exc
+        database = self._client.get_database(
+            server.database, _OPTIONS, read_preference=ReadPreference.PRIMARY, write_concern=server.concern
+        )
+        prefix = server.names.prefix
+        self.messages: Collection[Document] = database[server.names.messages]
+        self.requests: Collection[Document] = database[f"{prefix}requests"]
+        self.steps: Collection[Document] = database[f"{prefix}steps"]
+        self.conversations: Collection[Document] = database[f"{prefix}conversations"]
+        self._blobs: Collection[Document] = database[f"{prefix}blobs"]
+        self._info: Collection[Document] = database[f"{prefix}info"]
+        try:
+            if not server.is_prepared:
+                with self.in_time():
+                    self._prepare()
+                server.is_prepared = True
+        except Exception as exc:
+            self.close()
+            error = self.translated(exc)
+            raise error from (None if error is exc else exc)
+
+    def _prepare(self) -> None:
+        self._info.update_one({"_id": "format"}, {"$setOnInsert": {"number": FORMAT}}, upsert=True)
+        found = self._info.find_one({"_id": "format"})
+        number = FORMAT if found is None else int(found["number"])
+        if number > FORMAT:
+            raise StoreFormat(
+                f"{self._where()} was written by a newer toolbus, in format {number}; this version knows formats up to "
+                f"{FORMAT}: upgrade toolbus"
+            )
+        names = self.names
+        for collection, keys in (
+            (self.messages, [(names.session, 1), (names.timestamp, 1)]),
+            (self.messages, [(f"{names.own}.turn", 1), (names.timestamp, -1)]),
+            (self.requests, [("ending", 1), ("begun_at", 1)]),
+            (self.requests, [("ended_at", 1)]),
+            (self.requests, [("owner", 1)]),
+            (self.requests, [("conversation_id", 1)]),
+            (self.conversations, [("changed_at", -1)]),
+            (self.conversations, [("pending_turn", 1)]),
+        ):
+            _index(collection, keys)
+        _index(self.requests, [("has_turn", 1)], sparse=True)
+
+    @contextlib.contextmanager
+    def in_time(self) -> Generator[None]:
+        """Have what is done in this block fail at the deadline."""
+        with pymongo.timeout(max(0.01, self.deadline - monotonic())):
+            yield
+
+    def now(self) -> float:
+        """Seconds since the epoch, by the server's clock."""
+        return self._server.now(self._client)
+
+    def keep_heads(self, heads: Iterable[tuple[str, tuple[Head, str] | None]]) -> None:
+        """Remember the ends of journals, by request; None for one that is not written any more."""
+        known = self.heads
+        for request_id, head in heads:
+            known.pop(request_id, None)
+            if head is not None:
+                known[request_id] = head
+        while len(known) > _HEADS:
+            del known[next(iter(known))]
+
+    # ----------------------------------------------------------------------------------------------- writing
+
+    def insert(self, collection: Collection[Document], documents: Sequence[Document]) -> None:
+        """Insert documents, but for those that are there: their ids say what they are."""
+        if documents:
+            with contextlib.suppress(_Duplicates), _only_duplicates():
+                collection.insert_many(documents, ordered=False)
+
+    def bulk(self, collection: Collection[Document], operations: Sequence[UpdateOne | InsertOne[Document]]) -> int:
+        """Do all of them, whatever becomes of each: how many have had an effect. Duplicates have none."""
+        if not operations:
+            return 0
+        try:
+            with _only_duplicates():
+                told = collection.bulk_write(operations, ordered=False).bulk_api_result
+        except _Duplicates as exc:
+            told = exc.told
+        return told["nInserted"] + told["nMatched"]
+
+    # ----------------------------------------------------------------------------------------- large values
+
+    def put_blobs(self, owner: str, blobs: Mapping[bytes, bytes]) -> None:
+        """Keep large values, in chunks, for `owner`."""
+        documents: list[Document] = []
+        for digest, data in sorted(blobs.items()):
+            packed = zlib.compress(data, 1)  # a tenth to a half of a text, in less time than it takes to send it
+            chunks = range(0, len(packed), _CHUNK_BYTES)
+            for number, start in enumerate(chunks):
+                chunk = Binary(packed[start : start + _CHUNK_BYTES])
+                documents.append({"_id": _blob_id(owner, digest, number), "chunks": len(chunks), "data": chunk})
+        self.insert(self._blobs, documents)
+
+    def blobs_of(self, owner: str, digests: Iterable[bytes] = ()) -> Fetch:
+        """A function that gives an owner's values; those of `digests` are read at once. Each is read once."""
+        known: dict[bytes, bytes] = dict(self._read(owner, {*digests}))
+
+        def fetch(digest: bytes) -> bytes:
+            if digest not in known:
+                known.update(self._read(owner, {digest}))
+            if digest not in known:
+                raise KeyError(f"the large text {digest.hex()} is missing, or was changed")
+            return known[digest]
+
+        return fetch
+
+    def _read(self, owner: str, digests: Iterable[bytes]) -> Generator[tuple[bytes, bytes]]:
+        wanted = {_blob_id(owner, digest, 0): digest for digest in digests}
+        if not wanted:
+            return
+        found = {each["_id"]: each for each in self._blobs.find({"_id": {"$in": [*wanted]}})}
+        more = [
+            _blob_id(owner, wanted[name], number) for name, each in found.items() for number in range(1, each["chunks"])
+        ]
+        if more:
+            found |= {each["_id"]: each for each in self._blobs.find({"_id": {"$in": more}})}
+        for name, digest in wanted.items():
+            if name in found:
+                chunks = [found.get(_blob_id(owner, digest, number)) for number in range(found[name]["chunks"])]
+                data = _unpacked(b"".join(bytes(each["data"]) for each in chunks if each is not None))
+                if sha256(data).digest() == digest:
+                    yield digest, data
+
+    def delete_blobs(self, owners: Iterable[str]) -> None:
+        """Delete the large values of these."""
+        for owner in owners:
+            self._blobs.delete_many({"_id": prefix_of(_owner_id(owner))})
+
+    # ------------------------------------------------------------------------------------------------- errors
+
+    def translated(self, exc: Exception) -> Exception:
+        """What `exc` is to a caller: a `StoreError`; what is no error of the database, as it is."""
+        if isinstance(exc, StoreError):
+            return exc
+        where = self._where()
+        if isinstance(exc, (PyMongoError, BSONError)):
+            if _is_unavailable(exc):
+                return StoreUnavailable(f"{where} is out of reach, or did not answer in time: {_words_of(exc)}")
+            if isinstance(exc, BSONError):
+                return StoreError(f"{where} cannot take a value: {exc}")
+            return StoreError(f"{where}: {_words_of(exc)}")
+        if isinstance(exc, (UnicodeError, OverflowError)):
+            return StoreError(f"{where} cannot take a value: {exc}")
+        if isinstance(exc, (KeyError, AttributeError)):
+            return StoreDamaged(f"{where} has a document that is not as it was written: {exc!r}")
+        return exc
+
+    def may_try_again(self, exc: Exception) -> bool:
+        """Whether the same may work at once. All that is written here may be written twice: ids tell what is there."""
+        return isinstance(exc, ConnectionFailure) and not exc.timeout
+
+    def is_broken(self, exc: Exception) -> bool:
+        """Whether another client has to be made: the driver makes its connections anew by itself."""
+        return isinstance(exc, InvalidOperation)
+
+    def close(self) -> None:
+        """Let go of the client. Raises nothing."""
+        with contextlib.suppress(PyMongoError):
+            self._client.close()
+
+    def _where(self) -> str:
+        return f"database {self._server.database} at {self._server.shown}"
+
+
+def is_own_fault(exc: Exception) -> bool:
+    """Whether it may be the fault of what was to be written, so that other entries can be written."""
+    return isinstance(exc, _OWN_FAULTS) and not isinstance(exc, StoreError)
+
+
+def prefix_of(beginning: str) -> Document:
+    """The condition of ids that begin with this and a colon."""
+    return {"$gte": f"{beginning}:", "$lt": f"{beginning};"}
+
+
+def _index(collection: Collection[Document], keys: Sequence[tuple[str, int]], **options: Any) -> None:
+    """Have an index, unless there is one by another name."""
+    try:
+        collection.create_index(keys, name=f"toolbus_{'_'.join(key for key, _ in keys)}"[:100], **options)
+    except OperationFailure as exc:
+        if exc.code not in _INDEX_CONFLICTS:
+            raise
+
+
+class _Duplicates(Exception):
+    """Some of a bulk was there already, and nothing else went wrong."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.told = told
+
+
+@contextlib.contextmanager
+def _only_duplicates() -> Generator[None]:
+    try:
+        yield
+    except BulkWriteError as exc:
+        faults: Sequence[Mapping[str, Any]] = exc.details["writeErrors"]
+        others = [each for each in faults if each["code"] != DUPLICATE]
+        if others or exc.details["writeConcernErrors"]:
+            raise
+        raise _Duplicates(exc.details) from exc
+
+
+def _is_unavailable(exc: Exception) -> bool:
+    if isinstance(exc, BulkWriteError):
+        return bool(exc.timeout) or bool(exc.details and exc.details.get("writeConcernErrors"))
+    return isinstance(exc, ConnectionFailure) or (isinstance(exc, PyMongoError) and bool(exc.timeout))
+
+
+def _words_of(exc: Exception) -> str:
+    """What the driver says, without what was to be written."""
+    if isinstance(exc, BulkWriteError):
+        faults = [*exc.details.get("writeErrors", ()), *exc.details.get("writeConcernErrors", ())]
+        return "; ".join(f"{each.get('errmsg')} (code {each.get('code')})" for each in faults[:3])
+    if isinstance(exc, DuplicateKeyError):
+        return "a unique index refuses it"
+    if isinstance(exc, OperationFailure):
+        return f"{(exc.details or {}).get('errmsg', exc)} (code {exc.code})"
+    return str(exc).partition(", Timeout:")[0]
+
+
+def _owner_id(owner: str) -> str:
+    return sha256(owner.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _blob_id(owner: str, digest: bytes, number: int) -> str:
+    return f"{_owner_id(owner)}:{digest.hex()}:{number:04d}"
+
+
+def _unpacked(data: bytes) -> bytes:
+    try:
+        return zlib.decompress(data)
+    except zlib.error:
+        return b""

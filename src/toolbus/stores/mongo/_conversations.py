@@ -1,0 +1,264 @@
+"""Conversations in MongoDB: their histories, lists of them, and what is found in them.
+
+Each reading first adds the turns that a process has left on their way. What documents mean, `_mongo_documents` knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from ...core.transcript import repair
+from ...errors import StoreDamaged
+from ...messages import AssistantMessage, Message, ToolCall, ToolMessage
+from ...storage import ConversationRecord
+from .._encoding import searchable
+from .._texts import folded, message_text, title_of
+from ._connection import Document, ServerConnection
+from ._deleting import finish_forgetting
+from ._documents import expanded, is_edited, own_part, place_of, session_ids
+from ._turns import complete, messages_in, publish_waiting
+
+__all__ = ["conversations", "history", "mend"]
+
+_PATTERN_CHARS = 1_000  # of a text that is looked for: what has its beginning is looked at here
+_PENDING = {"pending_turn": {"$gt": ""}}
+
+
+def mend(database: ServerConnection) -> None:
+    """Bring to its end what others have begun with conversations, and died or are slow."""
+    publish_waiting(database)
+    complete(database, list(database.conversations.find(_PENDING)))
+    for state in list(database.conversations.find({"forgotten": True})):
+        finish_forgetting(database, state)
+
+
+def settled(database: ServerConnection, conversation_id: str) -> Document | None:
+    """A conversation's own document, when nothing is under way in it; None where toolbus has written nothing."""
+    publish_waiting(database, conversation_id)
+    while True:
+        state = database.conversations.find_one({"_id": conversation_id})
+        if state is None:
+            return None
+        if state["forgotten"]:
+            finish_forgetting(database, state)
+        elif state["pending_turn"]:
+            complete(database, [state])
+        else:
+            return state
+
+
+# ------------------------------------------------------------------------------------------------ histories
+
+
+def history(database: ServerConnection, conversation_id: str) -> Sequence[Message]:
+    """See `Store.history`."""
+    with database.in_time():
+        state = settled(database, conversation_id)
+        condition = {database.names.session: {"$in": session_ids(conversation_id)}}
+        documents = _in_order(database, state, database.messages.find(condition))
+        return _messages(database, conversation_id, documents)
+
+
+def _in_order(database: ServerConnection, state: Document | None, documents: Iterable[Document]) -> list[Document]:
+    """The documents that belong to a conversation: others' by their times, ours by their places."""
+    names = database.names
+    placed: list[tuple[tuple[float, int, str], Document]] = []
+    for each in documents:
+        own = own_part(names, each)
+        if own is not None and not _is_there(state, own):
+            continue
+        at, own_id = place_of(names, each)
+        placed.append(((at, -1 if own is None else own["position"], own_id), each))
+    placed.sort(key=lambda each: each[0])
+    return [each for _, each in placed]
+
+
+def _is_there(state: Document | None, own: Mapping[str, Any]) -> bool:
+    """Whether a document of ours is in its conversation: not behind its end, nor from before it was forgotten."""
+    return state is not None and own["generation"] == state["generation"] and own["position"] < state["messages"]
+
+
+def _messages(database: ServerConnection, conversation_id: str, documents: Sequence[Document]) -> list[Message]:
+    """The messages of documents. Where all are ours these are the very same; else they are made a valid transcript."""
+    names = database.names
+    found: list[Message] = []
+    is_ours = True
+    for each in documents:
+        own = own_part(names, each)
+        if own is None or is_edited(names, each, own):
+            is_ours = False
+            found += expanded(names, each, is_ours=own is not None)
+        else:
+            found += _own_messages(database, conversation_id, own)
+    return found if is_ours else repair(_with_calls(found))
+
+
+def _own_messages(database: ServerConnection, conversation_id: str, own: Mapping[str, Any]) -> list[Message]:
+    where = f"message {own['position']} of conversation {conversation_id!r}"
+    try:
+        return messages_in(database, own, where)
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as exc:
+        why = exc.args[0] if exc.args else "it cannot be read"
+        raise StoreDamaged(f"{where} is damaged: {why}") from exc
+
+
+def _with_calls(messages: Sequence[Message]) -> list[Message]:
+    """With a call in front of each result that has none: that it was made is all that is known of it."""
+    asked: dict[str, int] = {}
+    mended: list[Message] = []
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            for call in message.tool_calls:
+                asked[call.call_id] = asked.get(call.call_id, 0) + 1
+        elif isinstance(message, ToolMessage):
+            if asked.get(message.call_id):
+                asked[message.call_id] -= 1
+            elif message.call_id and message.name:
+                mended.append(AssistantMessage(tool_calls=(ToolCall(name=message.name, call_id=message.call_id),)))
+        mended.append(message)
+    return mended
+
+
+# --------------------------------------------------------------------------------------------------- lists
+
+
+def conversations(database: ServerConnection, search: str, limit: int) -> Sequence[ConversationRecord]:
+    """See `Store.conversations`. Those of other applications are among them."""
+    with database.in_time():
+        mend(database)
+        if limit <= 0:
+            return []
+        condition: Document = {"messages": {"$gt": 0}, "forgotten": False}
+        chosen = _with_text(database, search) if search else None
+        if chosen is not None:
+            condition["_id"] = {"$in": [*chosen]}
+        order = [("changed_at", -1), ("_id", 1)]
+        found = {
+            each["_id"]: _record_of(each) for each in database.conversations.find(condition).sort(order).limit(limit)
+        }
+        others = _others(database, limit, chosen)
+        more = [*others.keys() - found.keys()]
+        if more:
+            condition["_id"] = {"$in": more}
+            found |= {each["_id"]: _record_of(each) for each in database.conversations.find(condition)}
+        for conversation_id, session in others.items():
+            found[conversation_id] = _with_others(database, conversation_id, session, found.get(conversation_id))
+        return sorted(found.values(), key=lambda each: (-each.changed_at, each.conversation_id))[:limit]
+
+
+def _record_of(state: Document) -> ConversationRecord:
+    return ConversationRecord(
+        conversation_id=state["_id"],
+        title=state["title"],
+        messages=state["messages"],
+        begun_at=state["begun_at"],
+        changed_at=state["changed_at"],
+    )
+
+
+def _others(database: ServerConnection, limit: int, chosen: set[str] | None) -> dict[str, Any]:
+    """The conversations in which another application has said something last, the newest first: id and session."""
+    names = database.names
+    found: dict[str, Any] = {}
+    condition: Document = {f"{names.own}.turn": None}
+    for each in database.messages.find(condition, {names.session: 1}).sort(names.timestamp, -1):
+        session = each.get(names.session)
+        conversation_id = str(session)
+        if session is not None and (chosen is None or conversation_id in chosen):
+            found.setdefault(conversation_id, session)
+            if len(found) == limit:
+                break
+    return found
+
+
+def _with_others(
+    database: ServerConnection, conversation_id: str, session: Any, known: ConversationRecord | None
+) -> ConversationRecord:
+    """A conversation with what another application has said there: each of its documents counts as a message."""
+    names = database.names
+    condition: Document = {names.session: {"$in": [session]}, f"{names.own}.turn": None}
+    fields = {names.timestamp: 1, names.sender: 1}
+    found = sorted(database.messages.find(condition, fields), key=lambda each: place_of(names, each))
+    times = [place_of(names, each)[0] / 1_000 for each in found]
+    count, title = len(found), ""
+    prompt = next((each["_id"] for each in found if each.get(names.sender) == "user"), None)
+    if prompt is not None and (first := database.messages.find_one({"_id": prompt})) is not None:
+        title = title_of(expanded(names, first))
+    if known is not None:
+        title = known.title or title
+        count += known.messages
+        times += [known.begun_at, known.changed_at]
+    return ConversationRecord(
+        conversation_id=conversation_id,
+        title=title,
+        messages=count,
+        begun_at=min(times, default=0.0),
+        changed_at=max(times, default=0.0),
+    )
+
+
+def _with_text(database: ServerConnection, search: str) -> set[str]:
+    """The conversations with a message that has this text."""
+    wanted = folded(searchable(search))
+    found: set[str] = set()
+    for condition in _conditions(database, search):
+        for batch in _batches(database.messages.find(condition)):
+            ids = {str(each.get(database.names.session)) for each in batch} - found
+            states = {each["_id"]: each for each in database.conversations.find({"_id": {"$in": [*ids]}})}
+            for each in batch:
+                conversation_id = str(each.get(database.names.session))
+                if conversation_id not in found and _has(database, states.get(conversation_id), each, wanted):
+                    found.add(conversation_id)
+    return found
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    for each in documents:
+        batch.append(each)
+        if len(batch) == 100:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _conditions(database: ServerConnection, search: str) -> Iterator[Document]:
+    """What documents may have the text: the server looks at most of them, and the rest comes here."""
+    names = database.names
+    # In JSON a text stands as it is, but for quotes, backslashes and control characters.
+    written = orjson.dumps(searchable(search)).decode()[1:-1]
+    yield {f"{names.own}.messages": {"$regex": _pattern(written)}}
+    yield {f"{names.own}.large": True}
+    yield {f"{names.own}.turn": None, names.content: {"$regex": _pattern(search)}}
+    yield {f"{names.own}.turn": None, f"{names.data}.toolResults": {"$exists": True}}
+
+
+def _pattern(text: str) -> str:
+    """A regular expression of a text, in which ASCII capitals count as small letters."""
+    pieces: list[str] = []
+    for each in text[:_PATTERN_CHARS]:
+        if each.isascii() and each.isalpha():
+            pieces.append(f"[{each.lower()}{each.upper()}]")
+        else:
+            pieces.append("\\x00" if each == "\0" else re.escape(each))
+    return "".join(pieces)
+
+
+def _has(database: ServerConnection, state: Document | None, document: Document, wanted: str) -> bool:
+    own = own_part(database.names, document)
+    if own is not None and not _is_there(state, own):
+        return False
+    return any(wanted in folded(message_text(each)) for each in _said_in(database, document))
+
+
+def _said_in(database: ServerConnection, document: Document) -> Sequence[Message]:
+    names = database.names
+    own = own_part(names, document)
+    if own is None or is_edited(names, document, own):
+        return expanded(names, document, is_ours=own is not None)
+    return _own_messages(database, str(document.get(names.session)), own)

@@ -1,0 +1,30 @@
+"""What a `MongoStore` does in its thread, in one place: importing this imports the driver."""
+
+from ._connection import Names, Server, ServerConnection
+from ._conversations import conversations, history
+from ._journal import Step, append_all, facts
+from ._leases import abandon, release, renew, request, take, unfinished
+from ._turns import remember
+from ._upkeep import forget, prune_conversations, prune_requests, statistics
+
+__all__ = [
+    "Names",
+    "Server",
+    "ServerConnection",
+    "Step",
+    "abandon",
+    "append_all",
+    "conversations",
+    "facts",
+    "forget",
+    "history",
+    "prune_conversations",
+    "prune_requests",
+    "release",
+    "remember",
+    "renew",
+    "request",
+    "statistics",
+    "take",
+    "unfinished",
+]

@@ -1,0 +1,422 @@
+"""The journal in MongoDB: a document for each request, and one for each step, which counts when the request has it.
+
+A request's document says where its journal ends: the next place, the last hash, and which step is the last one. Each
+step names the one before it. So one update of one document, with epoch and place as its condition, is what writes a
+step: those documents of steps that no request leads to were never written. They are inserted before that, in one go
+for all that wait, and the updates go in one go too. Knows documents and their order, and nothing of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from pymongo.operations import InsertOne, UpdateOne
+
+from ...errors import LeaseLost, StoreDamaged, StoreError
+from ...storage import StoredFact
+from .._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
+from ._connection import Document, ServerConnection, is_own_fault, moment_of, prefix_of
+from ._deleting import DELETED, request_owner
+from ._turns import is_published, publish, publish_waiting, put_turn
+
+__all__ = ["Step", "agreed_in", "append_all", "facts"]
+
+_STEP_BYTES = 8 * 2**20  # from which on a step's facts are large values of their own: a document takes 16 MiB
+_FACT_BYTES = 2**20  # the same of one fact
+_LARGE_BYTES = 2**20  # from which on a step is sent alone
+
+
+@dataclass(slots=True)
+class Step:
+    """An entry, and the token by which its writer knows it again."""
+
+    written: Written
+    token: str
+
+    @property
+    def id(self) -> str:
+        """The id of its document."""
+        return f"{self.written.request_id}:{self.written.seq:08d}:{self.token}"
+
+
+# ---------------------------------------------------------------------------------------------- appending
+
+
+def append_all(database: ServerConnection, steps: Sequence[Step]) -> Sequence[int | StoreError]:
+    """Write steps, each whole or not at all. Of each, the bytes that its request takes now, or why it is not written.
+
+    Raises what concerns them all, as a server that is out of reach. May be done again with the same steps then.
+    """
+    outcomes: dict[int, int | StoreError] = {}
+    with database.in_time():
+        for group in _rounds(steps):
+            try:
+                outcomes |= _append_each(database, group)
+            except Exception as exc:
+                if not outcomes:
+                    raise
+                for place in range(len(steps)):  # those before have been written, and are told so
+                    error = database.translated(exc)
+                    if not isinstance(error, StoreError):
+                        raise
+                    outcomes.setdefault(place, error)
+                break
+    return [outcomes[place] for place in range(len(steps))]
+
+
+def _rounds(steps: Sequence[Step]) -> Iterator[list[tuple[int, Step]]]:
+    """Steps, with their places, that are written together: of each request one, and a large one alone, behind others.
+
+    So what takes long to send fails nobody else.
+    """
+    waiting = list(enumerate(steps))
+    while waiting:
+        first: dict[str, tuple[int, Step]] = {}
+        for place, step in waiting:
+            first.setdefault(step.written.request_id, (place, step))
+        small = [each for each in first.values() if each[1].written.size_bytes < _LARGE_BYTES]
+        if small:
+            yield small
+        yield from ([each] for each in first.values() if each[1].written.size_bytes >= _LARGE_BYTES)
+        chosen = {place for place, _ in first.values()}
+        waiting = [each for each in waiting if each[0] not in chosen]
+
+
+def _append_each(database: ServerConnection, steps: Sequence[tuple[int, Step]]) -> dict[int, int | StoreError]:
+    group = _Group(database, [step for _, step in steps])
+    try:
+        group.write()
+    except Exception as exc:
+        database.keep_heads((step.written.request_id, None) for _, step in steps)
+        if not is_own_fault(exc):
+            raise
+        if len(steps) > 1:  # one of them cannot be written, and shall not keep the others from it
+            return {place: outcome for each in steps for place, outcome in _append_each(database, [each]).items()}
+        error = database.translated(exc)
+        error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
+        error.__cause__ = None if error is exc else exc
+        return {steps[0][0]: error}
+    return {place: group.outcomes[step.id] for place, step in steps}
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A step with its document, and what changes in its request's."""
+
+    step: Step
+    head: Head
+    change: Document
+    insert: Document | None
+
+
+class _Group:
+    """Steps of different requests that are written together."""
+
+    def __init__(self, database: ServerConnection, steps: Sequence[Step]) -> None:
+        self._database = database
+        self._steps = steps
+        self.outcomes: dict[str, int | StoreError] = {}
+
+    def write(self) -> None:
+        """Write them. Raises what concerns them all."""
+        database = self._database
+        heads = self._heads()
+        documents: list[Document] = []
+        prepared: list[_Prepared] = []
+        now = database.now()
+        for step in self._steps:
+            head = heads[step.id]
+            if step.id in self.outcomes:
+                continue
+            if isinstance(head, StoreError):
+                self.outcomes[step.id] = head
+                continue
+            document, after = _document_of(database, step, *head)
+            documents.append(document)
+            prepared.append(_prepare(database, step, after, now))
+        database.insert(database.steps, documents)
+        effects = database.bulk(database.requests, [_operation(each) for each in prepared])
+        if effects != len(prepared):
+            prepared = self._written(prepared)
+        self._note(prepared)
+
+    def _heads(self) -> dict[str, tuple[Head, str] | StoreError]:
+        """The end of each request's journal, and the id of the last step; or why nothing can be written there."""
+        known = self._database.heads
+        heads: dict[str, tuple[Head, str] | StoreError] = {}
+        unknown: dict[str, Step] = {}
+        for step in self._steps:
+            entry = step.written
+            head = known.get(entry.request_id)
+            if entry.begun is not None:
+                start = chain_start(entry.request_id, entry.conversation_id, entry.begun.agreed)
+                heads[step.id] = (Head(entry.epoch, 0, 0, start), "")
+            elif head is not None and head[0].epoch == entry.epoch and head[0].seq == entry.seq:
+                heads[step.id] = head
+            else:
+                unknown[entry.request_id] = step
+        if unknown:
+            found = {each["_id"]: each for each in self._database.requests.find({"_id": {"$in": [*unknown]}})}
+            for request_id, step in unknown.items():
+                heads[step.id] = _head_in(found.get(request_id), step)
+                if _has_step(self._database, found.get(request_id), step):  # and its first reply was lost
+                    self._note_written_before(found[request_id], step)
+        return heads
+
+    def _note_written_before(self, state: Document, step: Step) -> None:
+        self.outcomes[step.id] = int(state["size_bytes"])
+        if step.written.ending is not None:
+            publish_waiting(self._database, step.written.conversation_id)
+
+    def _written(self, prepared: Sequence[_Prepared]) -> list[_Prepared]:
+        """Those that are written, where not all are, or the first reply was lost; of the others, why they are not."""
+        ids = [each.step.written.request_id for each in prepared]
+        found = {each["_id"]: each for each in self._database.requests.find({"_id": {"$in": ids}})}
+        done: list[_Prepared] = []
+        for each in prepared:
+            step, entry = each.step, each.step.written
+            state = found.get(entry.request_id)
+            if _has_step(self._database, state, step):
+                done.append(each)
+                continue
+            if entry.begun is not None and state is not None:
+                self.outcomes[step.id] = StoreError(f"request {entry.request_id} is in the journal already")
+            else:
+                head = _head_in(state, step)
+                unclear = StoreError(f"request {entry.request_id} cannot be written, and nothing tells why")
+                self.outcomes[step.id] = head if isinstance(head, StoreError) else unclear
+        return done
+
+    def _note(self, done: Sequence[_Prepared]) -> None:
+        """Remember what is written, and add the turns of what has ended to the conversations."""
+        database = self._database
+        gone = [(each.written.request_id, None) for each in self._steps]
+        going_on = [
+            (each.step.written.request_id, (each.head, each.step.id)) for each in done if not each.change["ending"]
+        ]
+        database.keep_heads([*gone, *going_on])
+        for each in done:
+            self.outcomes[each.step.id] = each.head.size_bytes
+        ended = [each for each in done if "turn" in each.change]
+        if ended:
+            try:
+                publish(database, [(each.step.written.conversation_id, each.change["turn"]) for each in ended])
+                is_published(database, [each.step.written.request_id for each in ended])
+            except Exception as exc:
+                # The endings count, and who reads next does the rest.
+                if not isinstance(database.translated(exc), StoreError):
+                    raise
+
+
+def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | StoreError:
+    """The end of a request's journal by its document, where the step can be written; else why it cannot."""
+    entry = step.written
+    if state is None or state["ending"] == DELETED:
+        return StoreError(f"request {entry.request_id} is not in the journal")
+    if state["epoch"] != entry.epoch:
+        return LeaseLost(entry.request_id, entry.epoch)
+    if state["ending"]:
+        return StoreError(f"request {entry.request_id} has ended already")
+    if state["next_seq"] != entry.seq:
+        return LeaseLost(entry.request_id, entry.epoch)
+    return Head(state["epoch"], state["next_seq"], state["size_bytes"], bytes.fromhex(state["hash"])), state["last"]
+
+
+def _has_step(database: ServerConnection, state: Mapping[str, Any] | None, step: Step) -> bool:
+    """Whether a step is among those of a request, which may have gone on since."""
+    if state is None or state["next_seq"] <= step.written.seq:
+        return False
+    if state["last"] == step.id:
+        return True
+    documents = _documents(database, step.written.request_id, step.written.seq)
+    return step.id in _linked(documents, state["last"], step.written.seq)
+
+
+def _document_of(database: ServerConnection, step: Step, head: Head, before: str) -> tuple[Document, Head]:
+    """A step's document, and the end of its request's journal behind it."""
+    entry, last = step.written, head.hash
+    seq, step_end = entry.seq, entry.seq + len(entry.rows) - 1
+    blobs = dict(entry.blobs)
+    limit = _FACT_BYTES if sum(len(data) for _, data in entry.rows) < _STEP_BYTES else 0
+    rows: list[Document] = []
+    for kind, data in entry.rows:
+        last = chained(last, seq, step_end, data)
+        row: Document = {"type": kind, "hash": last.hex()}
+        if len(data) > limit:
+            digest = sha256(data).digest()
+            blobs[digest] = data
+            row["blob"] = digest.hex()
+        else:
+            row["data"] = data.decode()
+        rows.append(row)
+        seq += 1
+    if blobs:
+        database.put_blobs(request_owner(entry.request_id), blobs)
+    document: Document = {
+        "_id": step.id,
+        "request_id": entry.request_id,
+        "seq": entry.seq,
+        "step_end": step_end,
+        "epoch": entry.epoch,
+        "before": before,
+        "base": head.hash.hex(),
+        "facts": rows,
+    }
+    return document, Head(entry.epoch, seq, head.size_bytes + entry.size_bytes, last)
+
+
+def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> _Prepared:
+    entry = step.written
+    change: Document = {
+        "next_seq": head.seq,
+        "size_bytes": head.size_bytes,
+        "hash": head.hash.hex(),
+        "last": step.id,
+        "ending": entry.ending or "",
+    }
+    if entry.ending is not None:
+        change |= {"ended_at": now, "owner": "", "lease_until": 0.0}
+        if entry.turn is not None:
+            change |= {"turn": put_turn(database, entry.turn, entry.request_id), "has_turn": True}
+    if entry.begun is None:
+        return _Prepared(step, head, change, None)
+    begun: Document = {
+        "_id": entry.request_id,
+        "conversation_id": entry.conversation_id,
+        "epoch": entry.epoch,
+        "owner": entry.begun.owner,
+        "lease_until": moment_of(now + entry.begun.lease_seconds),
+        "lease": "",
+        "begun_at": now,
+        "ended_at": 0.0,
+    }
+    agreed = entry.begun.agreed
+    if len(agreed) > _FACT_BYTES:
+        digest = sha256(agreed).digest()
+        database.put_blobs(request_owner(entry.request_id), {digest: agreed})
+        begun["agreed_blob"] = digest.hex()
+    else:
+        begun["agreed"] = agreed.decode()
+    return _Prepared(step, head, change, begun | change)
+
+
+def _operation(prepared: _Prepared) -> UpdateOne | InsertOne[Document]:
+    if prepared.insert is not None:
+        return InsertOne(prepared.insert)
+    entry = prepared.step.written
+    guard = {"_id": entry.request_id, "epoch": entry.epoch, "next_seq": entry.seq, "ending": ""}
+    return UpdateOne(guard, {"$set": prepared.change})
+
+
+# ------------------------------------------------------------------------------------------------- facts
+
+
+class _Wrong(Exception):
+    def __init__(self, seq: int, what: str) -> None:
+        super().__init__(what)
+        self.seq = seq
+
+
+def facts(database: ServerConnection, request_id: str, start: int) -> Sequence[StoredFact]:
+    """See `JournalStore.facts`."""
+    with database.in_time():
+        state = database.requests.find_one({"_id": request_id})
+        if state is None or state["ending"] == DELETED or start >= state["next_seq"] > 0:
+            return []
+        try:
+            return _read(database, state, start)
+        except _Wrong as exc:
+            again = database.requests.find_one({"_id": request_id})
+            if again is None or again["ending"] == DELETED:  # it was deleted just now
+                return []
+            text = f"the journal of request {request_id} is damaged at fact {exc.seq}: {exc}"
+            raise StoreDamaged(text, request_id=request_id, seq=exc.seq) from exc.__cause__
+
+
+def _documents(database: ServerConnection, request_id: str, start: int) -> dict[str, Document]:
+    """Documents of steps from a place on; there may be some that the request does not lead to."""
+    condition = {"_id": prefix_of(request_id), "request_id": request_id, "step_end": {"$gte": start}}
+    return {each["_id"]: each for each in database.steps.find(condition)}
+
+
+def _linked(documents: Mapping[str, Document], last: str, start: int) -> list[str]:
+    """The ids of the steps that lead up to `last`, the newest first, back to a place or a step that is missing."""
+    found: list[str] = []
+    while last and (document := documents.get(last)) is not None and document["step_end"] >= start:
+        found.append(last)
+        last = document["before"]
+    return found
+
+
+def _read(database: ServerConnection, state: Document, start: int) -> list[StoredFact]:
+    request_id, end = state["_id"], state["next_seq"]
+    documents = _documents(database, request_id, start)
+    linked = _linked(documents, state["last"], start)
+    steps = [documents[each] for each in reversed(linked)]
+    if not steps or steps[0]["seq"] > start:
+        missing = steps[0]["seq"] if steps else end
+        raise _Wrong(_first_missing(documents.values(), start, missing), "the fact is gone")
+    fetch = database.blobs_of(request_owner(request_id), [digest for each in steps for digest in _digests(each)])
+    last = bytes.fromhex(steps[0]["base"]) if steps[0]["seq"] else _start(state, fetch)
+    seq = steps[0]["seq"]
+    found: list[StoredFact] = []
+    for step in steps:
+        if step["seq"] != seq or step["step_end"] != seq + len(step["facts"]) - 1:
+            raise _Wrong(seq, "the step is not what was written")
+        for row in step["facts"]:
+            last, fact = _fact(request_id, row, fetch, last, seq, step["step_end"])
+            if seq >= start:
+                found.append(fact)
+            seq += 1
+    if seq != end or last.hex() != state["hash"]:
+        raise _Wrong(min(seq, end), f"there are {seq} facts, and {end} were written")
+    return found
+
+
+def _first_missing(documents: Iterable[Document], start: int, behind: int) -> int:
+    """The first place that no step has, before one that is there."""
+    seq = start
+    for each in sorted(documents, key=lambda each: each["seq"]):
+        if each["seq"] <= seq <= each["step_end"] < behind:
+            seq = each["step_end"] + 1
+    return seq
+
+
+def _start(state: Mapping[str, Any], fetch: Fetch) -> bytes:
+    try:
+        return chain_start(state["_id"], state["conversation_id"], agreed_in(state, fetch))
+    except KeyError as exc:
+        raise _Wrong(0, "what was agreed for it is gone") from exc
+
+
+def agreed_in(state: Mapping[str, Any], fetch: Fetch) -> bytes:
+    """What was agreed for a request, as it was written."""
+    return fetch(bytes.fromhex(state["agreed_blob"])) if "agreed_blob" in state else state["agreed"].encode()
+
+
+def _digests(step: Document) -> Iterable[bytes]:
+    for row in step["facts"]:
+        if "blob" in row:
+            yield bytes.fromhex(row["blob"])
+        else:
+            try:
+                yield from digests_in(row["data"].encode())
+            except (ValueError, TypeError):  # told where the fact is read
+                continue
+
+
+def _fact(
+    request_id: str, row: Document, fetch: Fetch, before: bytes, seq: int, step_end: int
+) -> tuple[bytes, StoredFact]:
+    try:
+        data = fetch(bytes.fromhex(row["blob"])) if "blob" in row else row["data"].encode()
+        last = chained(before, seq, step_end, data)
+        if last.hex() != row["hash"]:
+            raise _Wrong(seq, "it is not what was written there, or what stands before it is not")
+        fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as exc:
+        raise _Wrong(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
+    return last, StoredFact(seq=seq, step_end=step_end, fact=fact)

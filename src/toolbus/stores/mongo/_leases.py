@@ -1,0 +1,107 @@
+"""What is known of requests in MongoDB, and the leases on them: each change is one of a request's document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pymongo import ReturnDocument
+
+from ...errors import StoreDamaged
+from ...storage import RequestRecord
+from .._encoding import agreed_from
+from ._connection import Document, ServerConnection, moment_of
+from ._deleting import DELETED, request_owner
+from ._journal import agreed_in
+
+__all__ = ["abandon", "release", "renew", "request", "take", "unfinished"]
+
+
+def _record(database: ServerConnection, state: Document) -> RequestRecord:
+    request_id = state["_id"]
+    fetch = database.blobs_of(request_owner(request_id))
+    try:
+        agreed = dict(agreed_from(agreed_in(state, fetch), fetch))
+    except (KeyError, ValueError, TypeError, IndexError) as exc:
+        text = f"the journal of request {request_id} is damaged: what was agreed for it cannot be read"
+        raise StoreDamaged(text, request_id=request_id) from exc
+    return RequestRecord(
+        request_id=request_id,
+        conversation_id=state["conversation_id"],
+        epoch=state["epoch"],
+        owner=state["owner"],
+        lease_until=state["lease_until"],
+        begun_at=state["begun_at"],
+        ended_at=state["ended_at"] or None,
+        ending=state["ending"] or None,
+        facts=state["next_seq"],
+        size_bytes=state["size_bytes"],
+        agreed=agreed,
+    )
+
+
+def request(database: ServerConnection, request_id: str) -> RequestRecord | None:
+    """See `JournalStore.request`."""
+    with database.in_time():
+        state = database.requests.find_one({"_id": request_id})
+        return None if state is None or state["ending"] == DELETED else _record(database, state)
+
+
+def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord]:
+    """See `JournalStore.unfinished`."""
+    with database.in_time():
+        condition = {"ending": "", "lease_until": {"$lte": database.now()}}
+        found = database.requests.find(condition).sort([("begun_at", 1), ("_id", 1)]).limit(limit)
+        return [_listed(database, each) for each in found] if limit > 0 else []
+
+
+def _listed(database: ServerConnection, state: Document) -> RequestRecord:
+    """A request's record. Of a damaged one the ids alone: who takes it is told, and the others can go on."""
+    try:
+        return _record(database, state)
+    except (StoreDamaged, KeyError):
+        return RequestRecord(request_id=state["_id"], conversation_id=state.get("conversation_id", ""))
+
+
+def take(database: ServerConnection, request_id: str, owner: str, seconds: float, token: str) -> RequestRecord | None:
+    """See `JournalStore.take`. By `token` who has taken it knows, where the first reply was lost."""
+    with database.in_time():
+        now = database.now()
+        state = database.requests.find_one_and_update(
+            {"_id": request_id, "ending": "", "lease_until": {"$lte": now}},
+            {"$set": {"owner": owner, "lease_until": moment_of(now + seconds), "lease": token}, "$inc": {"epoch": 1}},
+            return_document=ReturnDocument.AFTER,
+        )
+        if state is None:
+            state = database.requests.find_one({"_id": request_id, "lease": token, "ending": ""})
+        try:
+            return None if state is None else _record(database, state)
+        except (StoreDamaged, KeyError):  # nobody can go on with it, so nobody is to hold it
+            free = {"$set": {"owner": "", "lease_until": 0.0}}
+            database.requests.update_one({"_id": request_id, "lease": token, "ending": ""}, free)
+            raise
+
+
+def renew(database: ServerConnection, owner: str, seconds: float) -> int:
+    """See `JournalStore.renew`."""
+    if not owner:
+        return 0
+    with database.in_time():
+        until = moment_of(database.now() + seconds)
+        return database.requests.update_many({"owner": owner}, {"$set": {"lease_until": until}}).matched_count
+
+
+def release(database: ServerConnection, request_id: str, epoch: int) -> bool:
+    """See `JournalStore.release`."""
+    with database.in_time():
+        change = {"$set": {"owner": "", "lease_until": 0.0}}
+        told = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, change)
+        return bool(told.matched_count)
+
+
+def abandon(database: ServerConnection, request_id: str, epoch: int, token: str) -> bool:
+    """See `JournalStore.abandon`. By `token` who has done it knows, where the first reply was lost."""
+    with database.in_time():
+        database.keep_heads([(request_id, None)])
+        change = {"ending": "abandoned", "ended_at": database.now(), "owner": "", "lease_until": 0.0, "lease": token}
+        told = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
+        return bool(told.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))

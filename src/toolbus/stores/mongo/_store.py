@@ -1,0 +1,296 @@
+"""A store in MongoDB: the journal, and conversations as documents that other applications read and write too.
+
+Needs the extra `mongo`. Knows the options; documents and driver are in the modules `_mongo_*`, which are imported when
+a store is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+from ...errors import ConfigurationError, MissingExtra, StoreError
+from ...messages import Message
+from ...storage import ConversationRecord, Durability, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from .._encoding import searchable, turn_of, written
+from .._thread import ANSWER_SECONDS, DatabaseThread
+
+if TYPE_CHECKING:
+    from ._connection import ServerConnection
+
+__all__ = ["MessageFields", "MongoStore"]
+
+_T = TypeVar("_T")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNQUOTED = "user name and password have to be percent-encoded in it, as by urllib.parse.quote_plus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFields:
+    """What the fields of message documents are called; as of the ticket assistant's, unless others are given."""
+
+    session: str = "sessionId"
+    sender: str = "sender"
+    content: str = "content"
+    kind: str = "messageType"
+    timestamp: str = "timestamp"
+    data: str = "data"
+
+
+class MongoStore:
+    """A store in the database `database` of a MongoDB server or replica set: see `Store` and `JournalStore`.
+
+        MongoStore("mongodb://127.0.0.1:27017")
+        MongoStore("mongodb+srv://user:password@cluster.example.net", "assistant", messages="messages")
+
+    **Conversations** are documents in the collection `messages`, in the form of a common ticket assistant: `sessionId`,
+    `sender`, `content`, `messageType`, `timestamp`, `data.toolCalls` and `data.toolResults`; `fields` gives them other
+    names. toolbus writes one for each prompt and each reply, with the reply's calls and their results in it, and keeps
+    the very messages beside that in `data.toolbus`. What another application writes there is read too, in the order
+    of `timestamp`, then `_id`, and made a valid transcript; so is a document of ours that it has edited, and one that
+    it has deleted is missing. `conversation_id` is the session's id as text; an ObjectId is found by its 24 digits.
+
+    **What is atomic.** The server needs no transactions; one document at a time is changed in one go, and each of
+    these is what decides:
+
+    - A step is written by the update of its request's document, which has epoch and place as its condition: of two
+      writers at one place one finds it, and so does nobody whose lease was taken. The step's own document is inserted
+      before. A process that dies in between leaves one that no request leads to: it is never read, and deleted with
+      the request.
+    - An ending is that update too, with the turn's messages in it. A process that dies behind it leaves a turn that is
+      not among the messages yet: whoever reads or lists conversations next, in any process, puts it there, by the
+      turn's id, so once. Readers through toolbus never see the ending without the turn; another application may, for
+      that moment.
+    - A turn gets into its conversation by way of the conversation's own document: it is put there as pending, its
+      messages are inserted, the end is moved behind them. Whoever finds one pending does the rest. Readers through
+      toolbus see the whole turn or nothing; another application may see its first messages for that moment.
+    - What is deleted is marked first, and what was left over by who died is deleted by whoever deletes next; for a
+      conversation, also by whoever reads it.
+
+    `durability` says what a commit survives. With "power" a majority of the replica set has it in its journal on disk
+    (`w="majority", j=True`). With "process" the primary has taken it (`w=1`): it survives the end of this process; a
+    crash of the server, or another primary, may take the newest commits back.
+
+    Leases go by the server's clock, which is asked every half minute. Values of more than a mebibyte lie apart, in
+    compressed chunks of 8 MiB, so a document's limit of 16 MiB is no limit here; what takes longer than
+    `answer_seconds` to send is refused as `StoreUnavailable`. Faults: `StoreUnavailable` for a server that is out of
+    reach, has no primary or does not answer in time, `StoreError` for what it refuses, `StoreDamaged`. The driver
+    connects anew by itself. Needs MongoDB 4.2 or newer; on a sharded cluster, reads and writes go through the primaries
+    of the shards. Raises `MissingExtra` without pymongo, `ConfigurationError` for a URL or a name that cannot be.
+
+    Beside `messages` there are the collections `requests`, `steps`, `conversations`, `blobs` and `info`, each
+    with `prefix` in front. Two threads, each with a client, start when they are first needed: one writes and one reads.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        database: str = "toolbus",
+        *,
+        messages: str = "messages",
+        prefix: str = "toolbus_",
+        fields: MessageFields | None = None,
+        durability: Durability = "power",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        if durability not in ("power", "process"):
+            raise ConfigurationError(f"durability is {durability!r}; it is 'power' or 'process'")
+        called = _names(messages, prefix, fields or MessageFields())
+        engine = self._engine = _engine()
+        self.database = database
+        self.durability = durability
+        shown = _checked(url, database)
+        names = engine.Names(**called)
+        syncs = durability == "power"
+        server = engine.Server(url, shown, database, names, syncs=syncs, answer_seconds=answer_seconds)
+
+        def connect(deadline: float) -> Any:
+            return engine.ServerConnection(server, deadline)
+
+        name = f"toolbus MongoDB {database}"
+        self._writer: DatabaseThread[Any, Any] = DatabaseThread(
+            f"{name} writer", connect, engine.append_all, answer_seconds=answer_seconds
+        )
+        self._reader: DatabaseThread[Any, Any] = DatabaseThread(
+            f"{name} reader", connect, answer_seconds=answer_seconds
+        )
+
+    @property
+    def journal(self) -> MongoStore:
+        """The store itself."""
+        return self
+
+    async def open(self) -> None:
+        """Connect, look whether the database can be used, and make its indexes where there are none.
+
+        Without it the first call does so. Raises `StoreError` with what is wrong.
+        """
+        await self._write(lambda database: database.now())
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`. Ends both threads."""
+        await self._reader.aclose()
+        await self._writer.aclose()
+
+    async def _read(self, function: Callable[[ServerConnection], _T]) -> _T:
+        return await self._reader.run(function)
+
+    async def _write(self, function: Callable[[ServerConnection], _T]) -> _T:
+        return await self._writer.run(function)
+
+    # ----------------------------------------------------------------------------------------- conversations
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        """See `Store.history`. Raises `StoreDamaged` where what toolbus has kept is not what was written."""
+        return await self._read(lambda database: self._engine.history(database, conversation_id))
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """See `Store.remember`."""
+        _check_id(conversation_id)
+        turn, turn_id = turn_of(conversation_id, messages), _token()
+        await self._write(lambda database: self._engine.remember(database, turn, turn_id))
+
+    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+        """See `Store.conversations`. Those of other applications are among them, a document counting as a message.
+
+        A search is done by the server, but for long texts and the results that other applications keep.
+        """
+        return await self._read(lambda database: self._engine.conversations(database, search, limit))
+
+    async def forget(self, conversation_id: str) -> bool:
+        """See `Store.forget`. What other applications have said there goes too."""
+        marked: list[str] = []
+        return await self._write(lambda database: self._engine.forget(database, conversation_id, marked))
+
+    # -------------------------------------------------------------------------------------------- the journal
+
+    async def append(self, entry: Entry) -> int:
+        """See `JournalStore.append`. All that wait are sent together."""
+        _check_id(entry.request_id)
+        _check_id(entry.conversation_id)
+        return await self._writer.append(self._engine.Step(written(entry), _token()))
+
+    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
+        """See `JournalStore.facts`."""
+        return await self._read(lambda database: self._engine.facts(database, request_id, start))
+
+    async def request(self, request_id: str) -> RequestRecord | None:
+        """See `JournalStore.request`."""
+        return await self._read(lambda database: self._engine.request(database, request_id))
+
+    async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
+        """See `JournalStore.unfinished`."""
+        return await self._read(lambda database: self._engine.unfinished(database, limit))
+
+    async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
+        """See `JournalStore.take`."""
+        token = _token()
+        return await self._write(lambda database: self._engine.take(database, request_id, owner, seconds, token))
+
+    async def renew(self, owner: str, seconds: float) -> int:
+        """See `JournalStore.renew`."""
+        return await self._write(lambda database: self._engine.renew(database, owner, seconds))
+
+    async def release(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore.release`."""
+        return await self._write(lambda database: self._engine.release(database, request_id, epoch))
+
+    async def abandon(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore.abandon`."""
+        token = _token()
+        return await self._write(lambda database: self._engine.abandon(database, request_id, epoch, token))
+
+    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+        """See `JournalStore.prune`. Conversations in which other applications have written stay.
+
+        In many small jobs, so that appends get in between; may be cancelled.
+        """
+        done = Pruned()
+        while some := await self._write(lambda database: self._engine.prune_requests(database, before)):
+            _add(done, some)
+            if not some.requests:
+                break
+        after: str | None = None
+        while conversations:
+            some, after = await self._write(
+                lambda database, after=after: self._engine.prune_conversations(database, before, after)
+            )
+            _add(done, some)
+            conversations = after is not None
+        return done
+
+    async def statistics(self) -> StoreStatistics:
+        """See `JournalStore.statistics`. What other applications have written is not counted."""
+        found = await self._read(self._engine.statistics)
+        writer = self._writer
+        return replace(found, appends=writer.appends, commits=writer.commits, queue_peak=writer.queue_peak)
+
+
+def _engine():  # noqa: ANN202 -- a module, whose own names are its type
+    """What needs the driver, imported when the first store is made."""
+    try:
+        import_module("pymongo")
+    except ImportError as exc:
+        raise MissingExtra("mongo", "pymongo") from exc
+    from . import _engine as _mongo_engine  # noqa: PLC0415 -- it imports an extra
+
+    return _mongo_engine
+
+
+def _names(messages: str, prefix: str, called: MessageFields) -> dict[str, str]:
+    """What collections and fields are called. Raises `ConfigurationError` for what cannot be."""
+    for what, name in (("messages", messages), ("prefix", f"{prefix}info")):
+        if not _NAME.fullmatch(name) or name.startswith("system."):
+            raise ConfigurationError(f"{what} is {name!r}; give letters, digits and underscores")
+    if messages in {f"{prefix}{own}" for own in ("requests", "steps", "conversations", "blobs", "info")}:
+        raise ConfigurationError(f"messages is {messages!r}, which is a collection of toolbus's own")
+    names = {each.name: getattr(called, each.name) for each in fields(called)}
+    if not all(_FIELD.fullmatch(name) for name in names.values()) or len({*names.values()}) < len(names):
+        raise ConfigurationError(f"fields is {called}; give letters, digits and underscores, each name once")
+    return {**names, "messages": messages, "prefix": prefix}
+
+
+def _checked(url: str, database: str) -> str:
+    """The URL without what is secret. Raises `ConfigurationError` for what is none."""
+    from pymongo.errors import PyMongoError  # noqa: PLC0415 -- an extra
+    from pymongo.uri_parser import parse_uri  # noqa: PLC0415 -- an extra
+
+    # Cut as the driver does: `urlsplit` would take the password as far as a `#` in it for the host.
+    scheme, _, rest = url.partition("://")
+    authority = rest.partition("?")[0].partition("/")[0]
+    login, _, hosts = authority.rpartition("@")
+    why: object = None
+    if not url.startswith("mongodb+srv://"):
+        try:
+            parse_uri(url)
+        except (PyMongoError, ValueError) as exc:
+            # With an `@` further on, a `/` or `?` stood in the password, and the driver may tell a piece of that.
+            why = _UNQUOTED if "@" in rest[len(authority) :] else exc
+    elif not login and ":" in hosts:  # the driver would ask name servers; such a host has no port
+        why = _UNQUOTED
+    if why is not None:
+        raise ConfigurationError(f"the URL is none that MongoDB has: {why}")
+    if not re.fullmatch(r"[^\s/\\.\"$*<>:|?\0]{1,63}", database):
+        raise ConfigurationError(f"database is {database!r}; give a name of letters, digits and underscores")
+    return f"{scheme}://{hosts}"
+
+
+def _check_id(given: str) -> None:
+    """Refuse an id that not all applications, drivers and indexes have: with NUL, or half of a surrogate pair."""
+    if "\0" in given or searchable(given) != given:
+        raise StoreError(f"{given!r} cannot be an id in MongoDB: it has a NUL, or half of a character")
+
+
+def _token() -> str:
+    return uuid4().hex
+
+
+def _add(done: Pruned, some: Pruned) -> None:
+    done.requests += some.requests
+    done.conversations += some.conversations
+    done.size_bytes += some.size_bytes

@@ -1,0 +1,240 @@
+"""Turns on their way into conversations: how one gets there whole, though each of its messages is a document.
+
+A conversation has a document of its own: how many messages it has, and the turn that is being added (`pending`). That
+document is changed in one go, so this is what decides:
+
+1. The turn is put into it, if there is none: whoever comes now sees what is to be done.
+2. The messages' documents are inserted. Nobody who reads through toolbus sees them, since they lie behind the end.
+3. The end is moved behind them, and the turn taken out.
+
+Whoever finds a turn there does 2 and 3, also when the one that has begun is dead or only slow: ids and times of
+documents depend on the turn alone, so they are inserted once, and one of those who move the end does it. A turn that
+is there already, by its id, is not added again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+from bson.objectid import ObjectId
+from pymongo.operations import InsertOne, UpdateOne
+
+from ...messages import Message
+from .._encoding import Turn, digests_in, message_from
+from ._connection import Document, ServerConnection
+from ._deleting import finish_forgetting, turn_owner
+from ._documents import documents_of, seen_digest
+
+__all__ = ["complete", "is_published", "messages_in", "publish", "publish_waiting", "put_turn", "remember"]
+
+_INLINE_BYTES = 2**20  # of a turn, or of a document's messages; beyond that they are a large value of their own
+_SEPARATOR = b"\n"  # JSON without blanks has none
+_WAITING = 100  # turns that are looked for at once
+
+
+def put_turn(database: ServerConnection, turn: Turn, turn_id: str) -> Document:
+    """Keep a turn's large values, and give what stands for it in a document until its messages are there."""
+    data = _SEPARATOR.join(each for each, _, _ in turn.messages)
+    blobs = dict(turn.blobs)
+    payload: Document = {"turn": turn_id, "title": turn.title, "size_bytes": turn.size_bytes}
+    if len(data) > _INLINE_BYTES:
+        digest = sha256(data).digest()
+        blobs[digest] = data
+        payload["blob"] = digest.hex()
+    else:
+        payload["data"] = data.decode()
+    if blobs:
+        database.put_blobs(turn_owner(turn_id), blobs)
+    return payload
+
+
+# ------------------------------------------------------------------------------------------------- adding
+
+
+def publish(database: ServerConnection, turns: Sequence[tuple[str, Document]]) -> None:
+    """Add turns behind their conversations, in their order; those that are there already are not added again."""
+    waiting = list(turns)
+    while waiting:
+        first: dict[str, Document] = {}
+        for conversation_id, payload in waiting:
+            first.setdefault(conversation_id, payload)
+        done = _publish_each(database, first)
+        waiting = [each for each in waiting if not (each[0] in done and each[1] is first[each[0]])]
+
+
+def remember(database: ServerConnection, turn: Turn, turn_id: str) -> None:
+    """Add a turn that no journal has. By its id it is added once, also where the first reply was lost."""
+    if turn.messages:
+        with database.in_time():
+            publish(database, [(turn.conversation_id, put_turn(database, turn, turn_id))])
+
+
+def _publish_each(database: ServerConnection, wanted: Mapping[str, Document]) -> set[str]:
+    """Try to add a turn to each conversation: those where it is done. Others were just adding one."""
+    states = _states(database, wanted)
+    now = database.now()
+    operations: list[UpdateOne | InsertOne[Document]] = []
+    for conversation_id, payload in wanted.items():
+        state, pending = states.get(conversation_id), {**payload, "at": now}
+        if state is None:
+            operations.append(InsertOne(_new(database, conversation_id, pending)))
+        elif not state["pending_turn"] and not state["forgotten"]:
+            operations.append(_claimed(state, pending))
+    database.bulk(database.conversations, operations)
+    states = _states(database, wanted)
+    complete(database, [each for each in states.values() if each["pending_turn"]])
+    for each in states.values():
+        if each["forgotten"]:
+            finish_forgetting(database, each)
+    return {each for each, state in states.items() if state["pending_turn"] == wanted[each]["turn"]}
+
+
+def _states(database: ServerConnection, ids: Iterable[str]) -> dict[str, Document]:
+    return {each["_id"]: each for each in database.conversations.find({"_id": {"$in": [*ids]}})}
+
+
+def _new(database: ServerConnection, conversation_id: str, pending: Document) -> Document:
+    """A conversation's document, with its first turn pending."""
+    names = database.names
+    session: Any = conversation_id
+    if ObjectId.is_valid(conversation_id) and database.messages.find_one(
+        {names.session: {"$in": [ObjectId(conversation_id)]}}
+    ):
+        session = ObjectId(conversation_id)  # as the other application has it
+    return {
+        "_id": conversation_id,
+        "session": session,
+        "generation": uuid4().hex,
+        "title": "",
+        "begun_at": pending["at"],
+        "changed_at": pending["at"],
+        "messages": 0,
+        "size_bytes": 0,
+        "newest": 0,
+        "forgotten": False,
+        "pending_turn": pending["turn"],
+        "pending": pending,
+    }
+
+
+def _claimed(state: Document, pending: Document) -> UpdateOne:
+    guard = {"pending_turn": "", "messages": state["messages"], "forgotten": False}
+    return UpdateOne(
+        {"_id": state["_id"], "generation": state["generation"], **guard},
+        {"$set": {"pending_turn": pending["turn"], "pending": pending}},
+    )
+
+
+def complete(database: ServerConnection, states: Sequence[Document]) -> None:
+    """Bring the pending turns of conversations to their end."""
+    if not states:
+        return
+    there = _places_of(database, [each["pending_turn"] for each in states])
+    documents: list[Document] = []
+    ends: list[UpdateOne] = []
+    for state in states:
+        turn, change = state["pending_turn"], {"pending_turn": ""}
+        if not any(place < state["messages"] for place in there.get((turn, state["generation"]), ())):
+            made, change = _added(database, state)
+            documents += made
+        guard = {"generation": state["generation"], "pending_turn": turn, "messages": state["messages"]}
+        ends.append(UpdateOne({"_id": state["_id"], **guard}, {"$set": change, "$unset": {"pending": ""}}))
+    database.insert(database.messages, documents)
+    database.bulk(database.conversations, ends)
+
+
+def _places_of(database: ServerConnection, turns: Sequence[str]) -> dict[tuple[str, Any], list[int]]:
+    """Where turns stand in their conversations, by turn and generation, if they do."""
+    own = database.names.own
+    places: dict[tuple[str, Any], list[int]] = {}
+    for each in database.messages.find({f"{own}.turn": {"$in": turns}}, {database.names.data: 1}):
+        found = each[database.names.data]["toolbus"]
+        places.setdefault((found["turn"], found["generation"]), []).append(found["position"])
+    return places
+
+
+def _added(database: ServerConnection, state: Document) -> tuple[list[Document], Document]:
+    """The documents of a conversation's pending turn, and how its own document changes."""
+    pending, names = state["pending"], database.names
+    owner = turn_owner(pending["turn"])
+    encoded = _encoded(database, pending, owner)
+    fetch = database.blobs_of(owner, [digest for each in encoded for digest in digests_in(each)])
+    where = f"a turn of conversation {state['_id']!r}"
+    messages = [message_from(each, fetch, where) for each in encoded]
+    at = max(int(pending["at"] * 1_000), state["newest"] + 1)
+    documents: list[Document] = []
+    common = {"turn": pending["turn"], "generation": state["generation"]}
+    made = documents_of(names, state["session"], messages, turn=pending["turn"], at_milliseconds=at)
+    for document, first, last in made:
+        own: Document = {**common, "position": state["messages"] + first, "count": last - first}
+        own |= _kept(database, owner, encoded[first:last])
+        if "blob" in pending:
+            own["large"] = True
+        own["seen"] = seen_digest(names, document)
+        document[names.data]["toolbus"] = own
+        documents.append(document)
+    change: Document = {
+        "pending_turn": "",
+        "messages": state["messages"] + len(encoded),
+        "size_bytes": state["size_bytes"] + pending["size_bytes"],
+        "title": state["title"] or pending["title"],
+        "changed_at": pending["at"],
+        "newest": at + len(documents) - 1,
+    }
+    return documents, change
+
+
+def _encoded(database: ServerConnection, pending: Document, owner: str) -> list[bytes]:
+    data = pending.get("data")
+    found = database.blobs_of(owner)(bytes.fromhex(pending["blob"])) if data is None else data.encode()
+    return found.split(_SEPARATOR)
+
+
+def _kept(database: ServerConnection, owner: str, encoded: Sequence[bytes]) -> Document:
+    """What is kept of a document's messages: they themselves, or where that is much, a large value.
+
+    As one text, in which the server can search.
+    """
+    data = _SEPARATOR.join(encoded)
+    kept: Document = {"digest": sha256(data).hexdigest()}
+    if len(data) > _INLINE_BYTES:
+        database.put_blobs(owner, {sha256(data).digest(): data})
+        kept["large"] = True
+    else:
+        kept["messages"] = data.decode()
+        if any(digests_in(each) for each in encoded):
+            kept["large"] = True
+    return kept
+
+
+def messages_in(database: ServerConnection, own: Mapping[str, Any], where: str) -> list[Message]:
+    """The messages that toolbus has kept in a document of its own. Raises `KeyError` for what is not as it was."""
+    owner, text = turn_owner(own["turn"]), own.get("messages")
+    data = database.blobs_of(owner)(bytes.fromhex(own["digest"])) if text is None else text.encode()
+    if sha256(data).hexdigest() != own["digest"]:
+        raise KeyError("what toolbus has kept in it was changed")
+    encoded = data.split(_SEPARATOR)
+    fetch = database.blobs_of(owner, [digest for each in encoded for digest in digests_in(each)])
+    return [message_from(each, fetch, where) for each in encoded]
+
+
+# ------------------------------------------------------------------------------------------------ mending
+
+
+def publish_waiting(database: ServerConnection, conversation_id: str | None = None) -> None:
+    """Add the turns of requests that have ended, and whose process got no further."""
+    condition: Document = {"has_turn": True}
+    if conversation_id is not None:
+        condition["conversation_id"] = conversation_id
+    while found := list(database.requests.find(condition).sort("ended_at", 1).limit(_WAITING)):
+        publish(database, [(each["conversation_id"], each["turn"]) for each in found])
+        is_published(database, [each["_id"] for each in found])
+
+
+def is_published(database: ServerConnection, requests: Sequence[str]) -> None:
+    """Note that the turns of these requests are among the messages."""
+    condition = {"_id": {"$in": [*requests]}, "has_turn": True}
+    database.requests.update_many(condition, {"$unset": {"has_turn": "", "turn": ""}})

@@ -1,0 +1,124 @@
+"""What is deleted from MongoDB, and how much there is. Knows documents, and in which order they have to go."""
+
+from __future__ import annotations
+
+from ...errors import StoreError
+from ...storage import Pruned, StoreStatistics
+from ._connection import Document, ServerConnection
+from ._conversations import mend, settled
+from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
+from ._documents import session_ids
+
+__all__ = ["forget", "prune_conversations", "prune_requests", "statistics"]
+
+_BATCH = 100
+
+
+def forget(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
+    """See `Store.forget`. In `marked` it notes what it is about to delete, for when it is done again."""
+    with database.in_time():
+        while True:
+            state = settled(database, conversation_id)
+            unfinished = database.requests.find_one({"conversation_id": conversation_id, "ending": ""})
+            if unfinished is not None:
+                raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished['_id']}")
+            if state is None:
+                _forget_without_turns(database, conversation_id, marked)
+                return bool(marked)
+            guard = {"_id": conversation_id, "generation": state["generation"], "messages": state["messages"]}
+            marked.append(conversation_id)
+            told = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
+            if told.matched_count:
+                finish_forgetting(database, {**state, "forgotten": True})
+                return True
+            marked.clear()
+
+
+def _forget_without_turns(database: ServerConnection, conversation_id: str, marked: list[str]) -> None:
+    """Forget a conversation in which toolbus has written no message."""
+    ended = list(database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", DELETED]}}))
+    names = database.names
+    condition: Document = {names.session: {"$in": session_ids(conversation_id)}, f"{names.own}.turn": None}
+    if ended or database.messages.find_one(condition) is not None:
+        marked.append(conversation_id)
+        delete_requests(database, ended)
+        database.messages.delete_many(condition)
+
+
+def prune_requests(database: ServerConnection, before: float) -> Pruned:
+    """Delete some requests that ended before that moment; none are left where it says so."""
+    with database.in_time():
+        mend(database)
+        sweep(database)
+        condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}}
+        found = list(
+            database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH)
+        )
+        count, size_bytes = delete_requests(database, found)
+        return Pruned(requests=count, size_bytes=size_bytes)
+
+
+def prune_conversations(database: ServerConnection, before: float, after: str | None) -> tuple[Pruned, str | None]:
+    """Delete some conversations that have not changed since, and have no request that is newer.
+
+    Looks at those whose ids are behind `after`; the last of them is told, None where there are no more. One in which
+    another application has written stays: it is not for toolbus to delete what was said there.
+    """
+    with database.in_time():
+        condition: Document = {"changed_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
+        if after is not None:
+            condition["_id"] = {"$gt": after}
+        found = list(database.conversations.find(condition).sort("_id", 1).limit(_BATCH))
+        ids = [each["_id"] for each in found]
+        busy = {
+            each["conversation_id"]
+            for newer in ({"ending": ""}, {"ended_at": {"$gte": before}})
+            for each in database.requests.find({"conversation_id": {"$in": ids}, **newer}, {"conversation_id": 1})
+        }
+        done = Pruned()
+        for state in found:
+            if state["_id"] in busy or _has_others(database, state):
+                continue
+            guard = {name: state[name] for name in ("_id", "generation", "messages", "pending_turn", "forgotten")}
+            if database.conversations.update_one(guard, {"$set": {"forgotten": True}}).matched_count:
+                finish_forgetting(database, {**state, "forgotten": True})
+                done.conversations += 1
+                done.size_bytes += state["size_bytes"]
+        return done, ids[-1] if ids else None
+
+
+def _has_others(database: ServerConnection, state: Document) -> bool:
+    names = database.names
+    condition: Document = {names.session: {"$in": session_ids(state["_id"])}, f"{names.own}.turn": None}
+    return database.messages.find_one(condition) is not None
+
+
+def statistics(database: ServerConnection) -> StoreStatistics:
+    """How much there is of what toolbus has written."""
+    with database.in_time():
+        mend(database)
+        sums = {"number": {"$sum": 1}, "size_bytes": {"$sum": "$size_bytes"}}
+        requests = list(
+            database.requests.aggregate(
+                [
+                    {"$match": {"ending": {"$ne": DELETED}}},
+                    {"$group": {"_id": "$ending", "facts": {"$sum": "$next_seq"}, **sums}},
+                ]
+            )
+        )
+        talks = list(
+            database.conversations.aggregate(
+                [
+                    {"$match": {"forgotten": False, "messages": {"$gt": 0}}},
+                    {"$group": {"_id": "$pending_turn", "messages": {"$sum": "$messages"}, **sums}},
+                ]
+            )
+        )
+        return StoreStatistics(
+            requests=sum(each["number"] for each in requests),
+            unfinished=sum(each["number"] for each in requests if not each["_id"]),
+            facts=sum(each["facts"] for each in requests),
+            conversations=sum(each["number"] for each in talks),
+            messages=sum(each["messages"] for each in talks),
+            size_bytes=sum(each["size_bytes"] for each in (*requests, *talks)),
+        )

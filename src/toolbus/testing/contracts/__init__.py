@@ -1,0 +1,1 @@
+"""The contract suites: one package for each protocol."""

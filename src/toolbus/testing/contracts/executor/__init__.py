@@ -1,0 +1,99 @@
+"""The contract of an executor as one test: `check_executor`.
+
+Knows the seam (`toolbus.protocols.ToolExecutor`), the bus, the tools of `contract_tools`, and no executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import get_args
+
+from ....errors import ConfigurationError
+from ...contract_tools import CONTRACT_TOOLS
+from .._checks import Check, Checks, ContractReport, run_all, run_check
+from . import _answering, _running, _stopping, _taking
+from ._bench import BOUND, CHECKS, TWO_AT_ONCE, Bench, Lack, MakeExecutor
+
+__all__ = ["CONTRACT_TOOLS", "Lack", "check_executor", "executor_checks"]
+
+_CHECKS: Checks[Bench] = Checks(
+    {
+        name: each
+        for module in (_answering, _taking, _running, _stopping)  # which put their checks into the table
+        for name, each in CHECKS.items()
+        if each.run.__module__ == module.__name__
+    }
+)
+_WAITS = 20  # the most waits of one check, one after the other
+
+
+def executor_checks() -> dict[str, str]:
+    """All checks of `check_executor`: name, and what it holds, in the order in which they run."""
+    return _CHECKS.holds()
+
+
+async def check_executor(
+    make_executor: MakeExecutor,
+    *,
+    lacks: Collection[Lack] = (),
+    elsewhere: bool = False,
+    max_concurrency: int | None = None,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    patience_seconds: float = 10.0,
+    quiet_seconds: float = 0.05,
+) -> ContractReport:
+    """Check that an executor keeps the contract of `toolbus.protocols.ToolExecutor`.
+
+        async def test_my_executor_keeps_the_contract():
+            await check_executor(lambda bus, tools: MyExecutor(bus, tools))
+
+    `make_executor` is called with a bus and `CONTRACT_TOOLS`, and gives an async context manager that runs the calls of
+    these tools that are requested on the bus: one for each check, and one more for some. Where tools run on another
+    machine, register `toolbus.testing.contract_tools.CONTRACT_TOOLS` there, and say `elsewhere=True`: then what
+    handlers have seen is asked of them by calls. `max_concurrency` is how many handlers run at once, where that is
+    bounded.
+
+    `lacks` says what it cannot, and the checks about that are left out: "sync" (handlers that are not async), "context"
+    (handlers with a `ToolContext`), "progress" (what these report), "notes" (handlers of one executor share no memory,
+    as those in several processes), "sharing" (another one on the same bus). `only` runs some checks alone, `without`
+    all but some: the names are those of `executor_checks()`. `patience_seconds` bounds every wait for what has to come;
+    an executor that keeps the contract never needs it. `quiet_seconds` is how long the suite listens for what must not.
+
+    All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
+    was expected and what came; `ConfigurationError` for names of checks or lacks that there are not. Works on asyncio
+    and trio; in virtual time at no cost, and in real time in about a second.
+    """
+    chosen = _CHECKS.chosen(only, without, "executor_checks")
+    if unknown := set(lacks) - set(get_args(Lack)):
+        raise ConfigurationError(f"an executor may lack {', '.join(get_args(Lack))}, not {', '.join(sorted(unknown))}")
+    cannot = _cannot(lacks, elsewhere=elsewhere, max_concurrency=max_concurrency)
+    bench = Bench(
+        make_executor,
+        elsewhere=elsewhere,
+        max_concurrency=max_concurrency,
+        patience_seconds=patience_seconds,
+        quiet_seconds=quiet_seconds,
+    )
+
+    async def run_one(each: Check[Bench]) -> bool:
+        try:
+            return await run_check(each, bench, _WAITS * bench.patience_seconds)
+        finally:
+            bench.clear()
+
+    await run_all(chosen, bench, cannot, run_one)
+    return bench.report("executor")
+
+
+def _cannot(lacks: Collection[Lack], *, elsewhere: bool, max_concurrency: int | None) -> set[str]:
+    cannot: set[str] = set(lacks)
+    if "context" in cannot:
+        cannot.add("progress")
+    if max_concurrency is None:
+        cannot.add(BOUND)
+    if max_concurrency == 1:
+        cannot.add(TWO_AT_ONCE)
+        if elsewhere:  # the question would wait for what it asks about
+            cannot.add("notes")
+    return cannot

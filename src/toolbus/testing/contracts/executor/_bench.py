@@ -1,0 +1,155 @@
+"""The bench on which an executor is checked: it requests calls, hears the answers, and writes down what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Literal, TypeAlias
+
+import anyio
+
+from ....bus import EventBus
+from ....events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ....tools import Tool
+from ... import contract_tools
+from ...contract_tools import CONTRACT_TOOLS
+from .._checks import Abandoned, Checks, Ledger
+from .._desk import Desk as BaseDesk
+from .._desk import Terminal, numbers
+
+__all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Desk", "Lack", "MakeExecutor", "Terminal", "check"]
+
+MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool[..., Any]]], AbstractAsyncContextManager[Any]]
+"""Gives an executor for the calls of these tools on this bus."""
+
+Lack: TypeAlias = Literal["sync", "context", "progress", "notes", "sharing"]
+"""What an executor may say that it cannot: see `check_executor`."""
+
+TWO_AT_ONCE: Final = "two at once"
+BOUND: Final = "bound"
+"""What a check may need beside what an executor can lack by its own word."""
+
+
+class Desk(BaseDesk):
+    """One request on a bus of its own, with an executor on it."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench, bench.patience_seconds)
+        self.bench = bench
+        self.stubborn: list[str] = []  # keys of what cannot be stopped
+
+    def open(self, name: str, *, deadline_seconds: float = 3_600.0, **arguments: Any) -> ToolCallRequested:
+        """Open a call, and tell nobody."""
+        return self.open_call(name, arguments, deadline_seconds=deadline_seconds)
+
+    def ask(self, name: str, *, deadline_seconds: float = 3_600.0, **arguments: Any) -> ToolCallRequested:
+        """Request a call."""
+        requested = self.open(name, deadline_seconds=deadline_seconds, **arguments)
+        self.bus.publish(requested)
+        return requested
+
+    async def completed(self, name: str, **arguments: Any) -> ToolCallCompleted:
+        """Request what has to succeed."""
+        answer = await self.answer(self.ask(name, **arguments))
+        if isinstance(answer, ToolCallCompleted):
+            return answer
+        self.bench.fail(f"the call of {name}", "completed", answer)
+        raise Abandoned
+
+    async def failed(self, name: str, **arguments: Any) -> ToolCallFailed:
+        """Request what has to fail."""
+        answer = await self.answer(self.ask(name, **arguments))
+        if isinstance(answer, ToolCallFailed):
+            return answer
+        self.bench.fail(f"the call of {name} with {arguments}", "failed", answer)
+        raise Abandoned
+
+    async def quiet(self) -> None:
+        """Listen for what must not come: all calls before are through when one behind them is, and a while is over."""
+        await self.completed("contract_echo", said="all quiet")
+        await anyio.sleep(self.bench.quiet_seconds)
+
+    # ------------------------------------------------------------------------------------- notes of handlers
+
+    async def notes(self, key: str, least: int = 0) -> list[str]:
+        """What handlers have written down under a key; waits for so many notes."""
+        seconds = self.bench.patience_seconds if least else 0.0
+        if self.bench.elsewhere:
+            told: Any = await self.completed("contract_notes", key=key, count=least, seconds=seconds)
+            return told.data
+        return await contract_tools.contract_notes(key, least, seconds)
+
+    async def held(self, name: str = "contract_hold", **arguments: Any) -> tuple[ToolCallRequested, str]:
+        """A call whose handler has begun, and holds; and its key."""
+        key = f"key-{next(numbers)}"
+        if arguments.get("deaf") or name == "contract_hold_sync":
+            self.stubborn.append(key)
+        requested = self.ask(name, key=key, **arguments)
+        notes = await self.notes(key, 1)
+        if notes != ["began"]:
+            self.bench.fail(f"the notes of {name}", ["began"], notes)
+            raise Abandoned
+        return requested, key
+
+    async def release(self, key: str) -> None:
+        """Let handlers go on."""
+        if self.bench.elsewhere:
+            await self.completed("contract_release", key=key)
+        else:
+            await contract_tools.contract_release(key)
+
+    def let_go(self, key: str) -> None:
+        """Let handlers go on, at the end of a check, without waiting for it."""
+        if self.bench.elsewhere:
+            self.ask("contract_release", key=key)
+        else:
+            contract_tools.release(key)
+
+
+class Bench(Ledger):
+    """What a check has: how to make an executor, what it is said to do, and a list of failures."""
+
+    def __init__(
+        self,
+        make: MakeExecutor,
+        *,
+        elsewhere: bool,
+        max_concurrency: int | None,
+        patience_seconds: float,
+        quiet_seconds: float,
+    ) -> None:
+        super().__init__()
+        self.make = make
+        self.elsewhere = elsewhere
+        self.max_concurrency = max_concurrency
+        self.patience_seconds = patience_seconds
+        self.quiet_seconds = quiet_seconds
+        self._desks: list[Desk] = []
+
+    def desk(self) -> Desk:
+        """A request on a bus without an executor."""
+        desk = Desk(self)
+        self._desks.append(desk)
+        return desk
+
+    @asynccontextmanager
+    async def executor(self) -> AsyncGenerator[Desk]:
+        """A desk whose calls are run in the block."""
+        desk = self.desk()
+        async with self.make(desk.bus, CONTRACT_TOOLS):
+            try:
+                yield desk
+            finally:
+                for key in desk.stubborn:
+                    desk.let_go(key)
+
+    def clear(self) -> None:
+        """End what the check has left."""
+        for desk in self._desks:
+            desk.leave()
+        self._desks.clear()
+
+
+CHECKS: Checks[Bench] = Checks()
+"""All checks by name."""
+check = CHECKS.check

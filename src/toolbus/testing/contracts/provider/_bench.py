@@ -1,0 +1,321 @@
+"""The bench on which a provider is checked: it asks, against the stub, and writes down what is not as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import orjson
+
+from ....errors import ProviderError
+from ....messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ....protocols import (
+    ArgumentsPiece,
+    Delta,
+    ModelReply,
+    ModelRequest,
+    NativeOutput,
+    Provider,
+    ReasoningPiece,
+    TextPiece,
+    ToolSpec,
+)
+from ...wire import Dialect, Lack, RecordedRequest, WireBreak, WireReply, WireRequest, WireServer, WireStep
+from .._checks import Abandoned, Checks, Failure, Ledger, Run, shown
+
+__all__ = [
+    "CHECKS",
+    "CITY",
+    "CLOCK",
+    "FORECAST",
+    "WEATHER",
+    "Abandoned",
+    "Bench",
+    "Failure",
+    "Outcome",
+    "Run",
+    "Running",
+    "can_hold",
+    "check",
+    "close",
+    "facts_of",
+    "request_of",
+    "shown",
+]
+
+WEATHER = ToolSpec(
+    name="get_weather",
+    description="Current weather in a city.",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+CLOCK = ToolSpec(name="get_time", description="The time now.")
+FORECAST: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 1},
+        "celsius": {"anyOf": [{"type": "integer", "minimum": -90}, {"type": "null"}], "default": None},
+        "rain": {"$ref": "#/$defs/Rain", "description": "If any.", "default": "none"},
+    },
+    "required": ["city"],
+    "$defs": {"Rain": {"type": "string", "enum": ["none", "some"]}},
+}
+CITY = '{"city": "Zürich 😀"}'
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one `respond` led to: a reply or an error, the pieces emitted, and the requests that the server received.
+
+    With neither reply nor error it did not return in time.
+    """
+
+    reply: ModelReply | None = None
+    error: Exception | None = None
+    deltas: list[Delta] = field(default_factory=list[Delta])
+    requests: Sequence[RecordedRequest] = ()
+
+    @property
+    def text(self) -> str:
+        """The pieces of text, joined."""
+        return "".join(each.text for each in self.deltas if isinstance(each, TextPiece))
+
+    @property
+    def reasoning(self) -> str:
+        """The pieces of reasoning, joined."""
+        return "".join(each.text for each in self.deltas if isinstance(each, ReasoningPiece))
+
+    @property
+    def arguments(self) -> dict[int, str]:
+        """The pieces of arguments, joined, by the number of their call."""
+        found: dict[int, str] = {}
+        for each in self.deltas:
+            if isinstance(each, ArgumentsPiece):
+                found[each.index] = found.get(each.index, "") + each.text
+        return found
+
+    def __str__(self) -> str:
+        if self.reply is not None:
+            return f"the reply {self.reply.message!r}"
+        if self.error is None:
+            return "nothing: it did not return in time"
+        return f"{type(self.error).__name__}: {self.error}"
+
+
+class Running:
+    """A `respond` under way."""
+
+    def __init__(self) -> None:
+        self.outcome = Outcome()
+        self.scope = anyio.CancelScope()
+        self.ended = False
+        self._happened = anyio.Event()
+
+    async def run(self, provider: Provider, request: ModelRequest) -> None:
+        """Ask."""
+        with self.scope:
+            try:
+                self.outcome.reply = await provider.respond(request, self._emit)
+            except Exception as exc:  # what it may be is the check's business
+                self.outcome.error = exc
+        self.ended = True
+        self._happened.set()
+
+    def _emit(self, delta: Delta) -> None:
+        self.outcome.deltas.append(delta)
+        self._happened.set()
+
+    async def wait(self, what: Callable[[], bool], seconds: float) -> bool:
+        """Wait until `what()` is so, which is asked at each piece and at the end."""
+        with anyio.move_on_after(seconds):
+            while not what() and not self.ended:
+                self._happened = anyio.Event()
+                await self._happened.wait()
+        return what()
+
+
+def request_of(*messages: Message, **options: Any) -> ModelRequest:
+    """A request with two tools; by default with one question."""
+    options.setdefault("tools", (WEATHER, CLOCK))
+    return ModelRequest(messages=messages or (UserMessage(content="Weather in Zürich?"),), **options)
+
+
+class Bench(Ledger):
+    """What a check has: the provider, the stub that it talks to, and a list of failures."""
+
+    def __init__(
+        self,
+        server: WireServer,
+        make: Callable[[str], Provider],
+        *,
+        patience_seconds: float,
+        max_reply_bytes: int,
+    ) -> None:
+        super().__init__()
+        self._provider: Provider | None = None
+        self.server = server
+        self.make = make
+        self.patience_seconds = patience_seconds
+        self.max_reply_bytes = max_reply_bytes
+
+    @property
+    def provider(self) -> Provider:
+        """The provider that is checked: one for all checks, another one after a check that has failed."""
+        assert self._provider is not None
+        return self._provider
+
+    def prepare(self) -> None:
+        """See to it that there is a provider. Raises what making one raises."""
+        if self._provider is None:
+            self._provider = self.make(self.server.base_url)
+
+    async def let_go(self) -> None:
+        """Close the provider, if there is one."""
+        provider, self._provider = self._provider, None
+        if provider is not None:
+            await close(provider)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect that the provider speaks."""
+        return self.server.dialect
+
+    # --------------------------------------------------------------------------------------- writing down
+
+    def fail(self, what: str, expected: object, came: object) -> None:
+        """Write a failure down."""
+        super().fail(what, expected, str(came) if isinstance(came, Outcome) else came)
+
+    # --------------------------------------------------------------------------------------------- asking
+
+    async def attempt(self, step: WireStep, *, request: ModelRequest | None = None) -> Outcome:
+        """Ask once; the server's answer is the same each time, so one that asks again is seen by its requests alone."""
+        self.server.script = lambda _: step
+        return await self.respond(request or request_of())
+
+    async def respond(self, request: ModelRequest) -> Outcome:
+        """Ask once, whatever the server is about to say."""
+        first = len(self.server.requests)
+        async with self.started(request) as running:
+            await running.wait(lambda: running.ended, self.patience_seconds)
+        running.outcome.requests = self.server.requests[first:]
+        return running.outcome
+
+    @asynccontextmanager
+    async def started(self, request: ModelRequest) -> AsyncGenerator[Running]:
+        """Begin to ask. Behind the block the provider has returned: what is still under way is cancelled."""
+        running = Running()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(running.run, self.provider, request)
+            try:
+                yield running
+            finally:
+                running.scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    if not await running.wait(lambda: running.ended, self.patience_seconds):
+                        self.server.hang_up()  # for a provider that does not let itself be cancelled
+
+    async def held(self, step: WireBreak, until: Callable[[Outcome], bool]) -> Outcome:
+        """What has been emitted while the server stands still, until that is enough; then it goes on."""
+        self.server.script = [step]
+        async with self.started(request_of()) as running:
+            stalled = await self.until(lambda: self.server.stalls > 0)
+            self.require("the server", "asked", running.outcome, ok=stalled)
+            await running.wait(lambda: until(running.outcome), self.patience_seconds)
+            seen = Outcome(deltas=[*running.outcome.deltas])
+            self.server.release()
+            await running.wait(lambda: running.ended, self.patience_seconds)
+        if running.outcome.reply is None:
+            self.fail("a server that goes on after a while", "a reply", running.outcome)
+        return seen
+
+    async def ask(self, step: WireStep, *, request: ModelRequest | None = None) -> tuple[ModelReply, Outcome]:
+        """Ask for what has to go well."""
+        outcome = await self.attempt(step, request=request)
+        if outcome.reply is None:
+            self.fail("the request", "a reply", outcome)
+            raise Abandoned
+        return outcome.reply, outcome
+
+    async def send(self, request: ModelRequest) -> WireRequest:
+        """Ask, and read what was sent; what breaks the vendor's rules is a failure."""
+        await self.ask(WireReply(text="Well."), request=request)
+        sent = self.server.read()
+        self.expect("the vendor's rules that the request breaks", (), sent.problems)
+        return sent
+
+    async def failing(self, what: str, step: WireStep, *, request: ModelRequest | None = None) -> ProviderError | None:
+        """Ask for what has to fail; None where that is written down already."""
+        outcome = await self.attempt(step, request=request)
+        if isinstance(outcome.error, ProviderError):
+            return outcome.error
+        self.fail(what, "a ProviderError", outcome)
+        return None
+
+    async def until(self, what: Callable[[], bool]) -> bool:
+        """Wait for something to happen on the server; False after `patience_seconds`."""
+        return await self.server.reached(what, self.patience_seconds)
+
+
+def can_hold(provider: Provider, schema: Mapping[str, Any]) -> NativeOutput:
+    """Whether the provider says that it can hold replies to the schema."""
+    native_output = getattr(provider, "native_output", None)
+    return "" if native_output is None else native_output(schema)
+
+
+async def close(provider: Provider) -> None:
+    """Let a provider go that can be closed."""
+    aclose = getattr(provider, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+# ------------------------------------------------------------------------------------------------- the checks' table
+
+
+CHECKS: Checks[Bench] = Checks()
+"""All checks by name. What they need, the wire must be able to say."""
+
+
+def check(name: str, *needs: Lack) -> Callable[[Run[Bench]], Run[Bench]]:
+    """Put a function among the checks."""
+    return CHECKS.check(name, *needs)
+
+
+# ------------------------------------------------------------------------------------------------- comparing
+
+
+def facts_of(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    """What messages say, without what differs between wires: ids, and how messages are put together."""
+    facts: list[tuple[Any, ...]] = []
+    for each in messages:
+        if isinstance(each, SystemMessage):
+            facts.append(("system", each.text))
+        elif isinstance(each, UserMessage):
+            if text := user_text(each):
+                facts.append(("user", text))
+            facts += _images(() if isinstance(each.content, str) else each.content)
+        elif isinstance(each, ToolMessage):
+            facts.append(("result", each.name, each.content))
+            facts += _images(each.parts)
+        else:
+            facts += _reply_facts(each)
+    return facts
+
+
+def _reply_facts(message: AssistantMessage) -> list[tuple[Any, ...]]:
+    said = [("reply", message.text)] if message.text else []
+    return [*said, *(("call", call.name, _value(call.arguments)) for call in message.tool_calls)]
+
+
+def _images(parts: Sequence[object]) -> list[tuple[Any, ...]]:
+    return [("image", part.url.partition(",")[2]) for part in parts if isinstance(part, ImagePart)]
+
+
+def _value(arguments: str) -> Any:
+    try:
+        return orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments

@@ -1,0 +1,107 @@
+"""The part of the contract that a real service can be asked for: `check_live_provider`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....errors import ProviderError
+from ....messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from ....protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provider, TextPiece, ToolSpec
+from .._checks import Failure, shown
+
+__all__ = ["LIVE_CHECKS", "live_failures"]
+
+LIVE_CHECKS = ("live-text", "live-tool-round-trip", "live-parallel-calls")
+
+_CODE = "7319"  # which no model makes up
+_LOOK_UP = ToolSpec(
+    name="look_up_code",
+    description="Looks the secret code of a city up.",
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "The city's name"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+)
+_SETTINGS = ModelSettings(max_output_tokens=4096)  # room for those that reason first
+_SYSTEM = SystemMessage(text="Use the tools you are given. Call them in parallel where you can. Answer briefly.")
+
+
+async def live_failures(provider: Provider) -> list[Failure]:
+    """What a real service does not do."""
+    live = _Live(provider)
+    for name, run in (
+        ("live-text", live.text),
+        ("live-tool-round-trip", live.round_trip),
+        ("live-parallel-calls", live.parallel_calls),
+    ):
+        live.name = name
+        try:
+            await run()
+        except ProviderError as exc:
+            live.expect("the service", "answers", f"{type(exc).__name__}: {exc}", ok=False)
+    return live.failures
+
+
+class _Live:
+    def __init__(self, provider: Provider) -> None:
+        self.name = ""
+        self.failures: list[Failure] = []
+        self._provider = provider
+        self._deltas: list[Delta] = []
+
+    def expect(self, what: str, expected: str, came: object, *, ok: bool) -> None:
+        if not ok:
+            self.failures.append(Failure(self.name, what, expected, shown(came)))
+
+    async def _ask(self, messages: list[Message], *tools: ToolSpec) -> ModelReply:
+        self._deltas = []
+        request = ModelRequest(messages=messages, tools=tools, settings=_SETTINGS)
+        return await self._provider.respond(request, self._deltas.append)
+
+    async def text(self) -> None:
+        """A text, its pieces, its usage and why it ended."""
+        reply = await self._ask([UserMessage(content="Say hello in one short sentence.")])
+        said = reply.message.text
+        self.expect("the text", "some words", said, ok=bool(said.strip()))
+        pieces = "".join(each.text for each in self._deltas if isinstance(each, TextPiece))
+        self.expect("the pieces emitted, joined", repr(said), pieces, ok=pieces in {said, ""})
+        self.expect("the finish_reason", "stop", reply.finish_reason, ok=reply.finish_reason == "stop")
+        counted = reply.usage
+        self.expect("the usage", "tokens in and out", counted, ok=min(counted.input_tokens, counted.output_tokens) > 0)
+        names = (reply.vendor, reply.model)
+        self.expect("vendor and model", "names", names, ok=all(names))
+
+    async def round_trip(self) -> None:
+        """A call, its result, and an answer from the result: what the vendor wants back of a reply is part of it."""
+        messages: list[Message] = [_SYSTEM, UserMessage(content="What is the secret code of Zürich?")]
+        reply = await self._ask(messages, _LOOK_UP)
+        calls = [call.name for call in reply.message.tool_calls]
+        self.expect("the calls", "look_up_code", calls, ok="look_up_code" in calls)
+        if not calls:
+            return
+        self.expect("the finish_reason", "tool_calls", reply.finish_reason, ok=reply.finish_reason == "tool_calls")
+        answer = await self._ask([*messages, *_answered(reply.message)], _LOOK_UP)
+        self.expect("the answer", f"with {_CODE} in it", answer.message.text, ok=_CODE in answer.message.text)
+
+    async def parallel_calls(self) -> None:
+        """Two calls in one reply, and an answer from both results."""
+        asked = UserMessage(content="What are the secret codes of Paris and of Rome? Look both up at once.")
+        reply = await self._ask([_SYSTEM, asked], _LOOK_UP)
+        arguments = [call.arguments for call in reply.message.tool_calls]
+        self.expect("the calls of one reply", "two, for Paris and Rome", arguments, ok=len(arguments) == 2)
+        if len(arguments) == 2:
+            both = "Paris" in "".join(arguments) and "Rome" in "".join(arguments)
+            self.expect("the cities", "Paris and Rome", arguments, ok=both)
+            answer = await self._ask([_SYSTEM, asked, *_answered(reply.message)], _LOOK_UP)
+            self.expect("the answer", "some words", answer.message.text, ok=bool(answer.message.text.strip()))
+
+
+def _answered(message: AssistantMessage) -> list[Message]:
+    calls = tuple(replace(call, call_id=f"live_{place}") for place, call in enumerate(message.tool_calls))
+    results = [
+        ToolMessage(call_id=call.call_id, name=call.name, content=f'{{"ok":true,"data":"{int(_CODE) + place}"}}')
+        for place, call in enumerate(calls)
+    ]
+    return [replace(message, tool_calls=calls), *results]

@@ -1,0 +1,297 @@
+"""Checks of leases: who may go on with a request, and that nobody else can write."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import anyio
+
+from ....errors import LeaseLost
+from ....storage import JournalStore, RequestRecord
+from ._bench import EMPTY, HOUR, JOURNAL, SHARED, Bench, Writing, check, turn
+
+__all__: list[str] = []
+
+_SHORT = 0.05  # seconds: a lease that runs out while the check waits
+
+
+@check("unfinished", JOURNAL, EMPTY)
+async def unfinished(bench: Bench) -> None:
+    """Unfinished requests whose lease is free are listed, oldest first, at most `limit`; no held or ended ones."""
+    journal = bench.journal
+    bench.expect("those of an empty store", [], [*await journal.unfinished()])
+    free: list[str] = []
+    for number in range(4):
+        await bench.begun()
+        await bench.ended()
+        free.append((await bench.begun(seconds=0)).request_id)
+        if number == 1:
+            abandoned = await bench.begun(seconds=0)
+            await journal.abandon(abandoned.request_id, 1)
+        await bench.tick()
+    came = [each.request_id for each in await journal.unfinished()]
+    bench.expect("the free ones", free, came)
+    bench.expect("two of them", free[:2], [each.request_id for each in await journal.unfinished(limit=2)])
+    await journal.take(free[0], "b", HOUR)
+    left = await journal.unfinished()
+    bench.expect("what is left when one was taken", free[1:], [each.request_id for each in left])
+    known = [await journal.request(each.request_id) for each in left]
+    bench.expect("what is told of them, beside what is known", known, [*left])
+
+
+@check("taking", JOURNAL)
+async def taking(bench: Bench) -> None:
+    """A lease that is free is taken with the next epoch. One that is held is not, nor an unknown request's."""
+    journal = bench.journal
+    writing = await bench.begun(seconds=HOUR)
+    request_id = writing.request_id
+    bench.expect("a lease that is held", None, await journal.take(request_id, "b", HOUR))
+    bench.expect("the owner after that", ("worker", 1), _held_by(await writing.record()))
+    bench.expect("whether it was given back", True, await journal.release(request_id, 1))
+    given_back = await writing.record()
+    bench.expect("owner and end of a lease that was given back", ("", 0.0), (given_back.owner, given_back.lease_until))
+    bench.expect("whether one that was given back is free", True, await writing.is_free())
+    for epoch, owner in ((2, "b"), (3, "c"), (4, "b")):
+        taken = await journal.take(request_id, owner, HOUR)
+        known = await writing.record()
+        bench.expect("what the taker is told, beside what is known", known, taken)
+        bench.expect("owner and epoch", (owner, epoch), _held_by(known))
+        bench.expect("a lease that is held, to its owner", None, await journal.take(request_id, owner, HOUR))
+        bench.expect("whether it is free", False, await writing.is_free())
+        bench.expect("whether it was given back", True, await journal.release(request_id, epoch))
+    bench.expect("the lease of an unknown request", None, await journal.take(bench.new_id("unknown"), "b", HOUR))
+    bench.expect("whether an unknown one's was given back", False, await journal.release(bench.new_id("unknown"), 1))
+
+
+def _held_by(record: RequestRecord) -> tuple[str, int]:
+    return record.owner, record.epoch
+
+
+@check("lease-lengths", JOURNAL)
+async def lease_lengths(bench: Bench) -> None:
+    """A lease lasts as many seconds as was said, from then on: at its beginning, taken, and renewed."""
+    journal = bench.journal
+    writing = await bench.begun(seconds=0)
+    await bench.until(writing.is_free)
+    taken = await journal.take(writing.request_id, "b", HOUR)
+    begun_at = (await writing.record()).begun_at
+    if taken is None:
+        bench.fail("a lease of 0 seconds", "taken", None)
+        return
+    _lasts(bench, "that was taken", HOUR, taken.lease_until - begun_at)
+    owner = bench.new_id("owner")
+    await journal.release(writing.request_id, 2)
+    await journal.take(writing.request_id, owner, HOUR)
+    await journal.renew(owner, 10 * HOUR)
+    _lasts(bench, "that was renewed", 10 * HOUR, (await writing.record()).lease_until - begun_at)
+
+
+def _lasts(bench: Bench, what: str, expected: float, came: float) -> None:
+    near = expected - 60 < came < expected + 60
+    bench.require(f"how long a lease lasts {what}", f"{expected:g} seconds", came, ok=near)
+
+
+@check("running-out", JOURNAL)
+async def running_out(bench: Bench) -> None:
+    """A lease runs out by itself, and can be taken then; until somebody does, its holder can write and renew it."""
+    journal = bench.journal
+    begun = await bench.begun(seconds=_SHORT)
+    taken = await bench.begun(seconds=0)
+    renewed_owner = bench.new_id("owner")
+    renewed = await bench.begun(seconds=HOUR, owner=renewed_owner)
+    await bench.until(taken.is_free)
+    await journal.take(taken.request_id, "b", _SHORT)
+    await journal.renew(renewed_owner, _SHORT)
+    taken.epoch = 2
+    for how, each in (("begun", begun), ("taken", taken), ("renewed", renewed)):
+        bench.expect(f"whether a short lease that was {how} runs out", True, await bench.until(each.is_free))
+        await each.step()
+        await each.expect_nothing_new("its lease had run out, and a step")
+        if await journal.take(each.request_id, "c", HOUR) is None:
+            bench.fail(f"a short lease that was {how} and has run out", "taken", None)
+    late = await bench.begun(seconds=0, owner=bench.new_id("late"))
+    await bench.until(late.is_free)
+    bench.expect(
+        "how many are renewed of one that has run out", 1, await journal.renew((await late.record()).owner, HOUR)
+    )
+    bench.expect("the lease that was renewed in time", None, await journal.take(late.request_id, "c", HOUR))
+
+
+@check("renewing", JOURNAL)
+async def renewing(bench: Bench) -> None:
+    """All leases of an owner are renewed and counted: not those of others, nor of what has ended or was given back."""
+    journal = bench.journal
+    mine, other = bench.new_id("mine"), bench.new_id("other")
+    held = [await bench.begun(owner=mine) for _ in range(3)]
+    others = await bench.begun(owner=other)
+    until = (await others.record()).lease_until
+    ended = await bench.begun(owner=mine)
+    await ended.end()
+    released = await bench.begun(owner=mine)
+    await journal.release(released.request_id, 1)
+    bench.expect("how many were renewed", 3, await journal.renew(mine, 10 * HOUR))
+    for each in held:
+        longer = (await each.record()).lease_until - until
+        bench.require("how much longer they last", "nine hours", longer, ok=8.9 * HOUR < longer < 9.1 * HOUR)
+    bench.expect("the end of another's", until, (await others.record()).lease_until)
+    bench.expect("whether one that was given back is free", True, await released.is_free())
+    bench.expect("how many of somebody unknown were renewed", 0, await journal.renew(bench.new_id("nobody"), HOUR))
+    bench.expect("how many of nobody were renewed", 0, await journal.renew("", HOUR))
+    bench.expect("whether one that was given back is still free", True, await released.is_free())
+    await journal.renew(mine, 0)
+    for each in held:
+        bench.expect("whether a lease renewed for 0 seconds is free", True, await bench.until(each.is_free))
+    bench.expect("how many were renewed of another", 1, await journal.renew(other, HOUR))
+
+
+@check("giving-back", JOURNAL)
+async def giving_back(bench: Bench) -> None:
+    """A lease is given back by who holds it; with an old epoch, or behind the ending, nothing changes (False)."""
+    journal = bench.journal
+    writing = await bench.begun(seconds=0)
+    await bench.until(writing.is_free)
+    await journal.take(writing.request_id, "b", HOUR)
+    bench.expect("whether an old lease was given back", False, await journal.release(writing.request_id, 1))
+    bench.expect("who holds it then", ("b", 2), _held_by(await writing.record()))
+    bench.expect("whether it is free", False, await writing.is_free())
+    ended = await bench.ended()
+    bench.expect("whether that of an ended request was given back", False, await journal.release(ended.request_id, 1))
+
+
+@check("one-taker", JOURNAL)
+async def one_taker(bench: Bench) -> None:
+    """Of many who take a lease at once one gets it, for each of many requests."""
+    await _race(bench, [bench.journal] * 6, requests=6)
+
+
+@check("one-taker-of-two-stores", JOURNAL, SHARED)
+async def one_taker_of_two_stores(bench: Bench) -> None:
+    """Of two stores over the same data that take a lease at once one gets it, for each of many requests."""
+    other = bench.journal_of(await bench.another())
+    await _race(bench, [bench.journal, other] * 2, requests=20)
+
+
+async def _race(bench: Bench, takers: list[JournalStore], *, requests: int) -> None:
+    writings = [await bench.begun(seconds=0) for _ in range(requests)]
+    await bench.until(writings[-1].is_free)
+    won: dict[str, list[str]] = {each.request_id: [] for each in writings}
+
+    async def take(journal: JournalStore, request_id: str, owner: str) -> None:
+        if await journal.take(request_id, owner, HOUR) is not None:
+            won[request_id].append(owner)
+
+    async with anyio.create_task_group() as tasks:
+        for each in writings:
+            for number, journal in enumerate(takers):
+                tasks.start_soon(take, journal, each.request_id, f"taker {number}")
+    bench.expect("how many got each lease", [1] * requests, [len(each) for each in won.values()])
+    for each in writings:
+        record = await each.record()
+        bench.expect("owner and epoch", ([record.owner], 2), (won[each.request_id], record.epoch))
+
+
+@check("fencing", JOURNAL)
+async def fencing(bench: Bench) -> None:
+    """Who has lost a lease cannot write: `LeaseLost` says which one, and nothing is written, no ending and no turn."""
+    await _fenced(bench, bench.journal)
+
+
+@check("fencing-of-two-stores", JOURNAL, SHARED)
+async def fencing_of_two_stores(bench: Bench) -> None:
+    """Who has lost a lease to another process cannot write, release, renew or abandon; the other one can."""
+    await _fenced(bench, bench.journal_of(await bench.another()))
+
+
+@check("ended-elsewhere", JOURNAL, SHARED)
+async def ended_elsewhere(bench: Bench) -> None:
+    """What another store has ended with the same lease is refused, step and ending alike: it stays as it ended."""
+    other = bench.journal_of(await bench.another())
+    for ending, history in (("completed", turn("ended")), ("abandoned", [])):
+        for late_ending, late_turn in ((None, ()), ("failed", turn("too late"))):
+            here = await bench.begun()
+            there = bench.writing(here.conversation_id, journal=other, request_id=here.request_id)
+            there.steps = [*here.steps]
+            if ending == "abandoned":
+                await other.abandon(here.request_id, 1)
+            else:
+                await there.end(*history)
+            late = here.entry(here.made(1), ending=late_ending, turn=late_turn)
+            await bench.refused(f"an append to what is {ending} elsewhere", bench.journal.append(late))
+            await there.expect_nothing_new(f"it was {ending} elsewhere")
+            bench.expect("the ending", ending, (await there.record()).ending)
+            await bench.expect_history("the history", history, here.conversation_id)
+
+
+@check("fencing-in-flight", JOURNAL, SHARED)
+async def fencing_in_flight(bench: Bench) -> None:
+    """A step under way while another process takes the lease is among what that one is told of, or is refused."""
+    other = bench.journal_of(await bench.another())
+    writings = [await bench.begun(seconds=0) for _ in range(12)]
+    await bench.until(writings[-1].is_free)
+    taken: dict[str, int] = {}
+
+    async def write(writing: Writing) -> None:
+        with contextlib.suppress(LeaseLost):
+            await writing.step(*writing.made(2))
+
+    async def take(request_id: str) -> None:
+        record = await other.take(request_id, "b", HOUR)
+        taken[request_id] = record.facts if record else 0
+
+    async with anyio.create_task_group() as tasks:
+        for writing in writings[::2]:
+            tasks.start_soon(write, writing)
+        for writing in writings:
+            tasks.start_soon(take, writing.request_id)
+        for writing in writings[1::2]:
+            tasks.start_soon(write, writing)
+    for writing in writings:
+        told = taken[writing.request_id]
+        bench.expect("the number of facts that the taker was told of", len(writing.facts), told)
+        await writing.expect_nothing_new("the lease was taken", other)
+
+
+async def _fenced(bench: Bench, other: JournalStore) -> None:
+    ending = await bench.begun(seconds=0)  # whose first attempt, as one that has lost its lease, is to end
+    await bench.until(lambda: ending.is_free(other))
+    await other.take(ending.request_id, "b", HOUR)
+    last = ending.entry(ending.made(1), ending="completed", turn=turn("stale"))
+    await bench.refused("an ending of who has lost the lease", bench.journal.append(last), LeaseLost)
+    await ending.expect_nothing_new("an ending of who has lost the lease", other)
+    bench.expect("the ending", None, (await ending.record(other)).ending)
+    await bench.expect_history("the history", [], ending.conversation_id)
+    owner = bench.new_id("owner")
+    stale = await bench.begun(seconds=0, owner=owner)
+    await stale.step()
+    await bench.until(lambda: stale.is_free(other))
+    taken = await other.take(stale.request_id, "b", HOUR)
+    bench.expect("what the other one is told of facts and epoch", (2, 2), taken and (taken.facts, taken.epoch))
+    attempts: dict[str, dict[str, Any]] = {
+        "a step": {},
+        "an ending": {"ending": "completed", "turn": turn("stale")},
+    }
+    for what, options in attempts.items():
+        try:
+            await bench.journal.append(stale.entry(stale.made(2), **options))
+            bench.fail(f"{what} of who has lost the lease", "LeaseLost", "it was written")
+        except LeaseLost as exc:
+            bench.expect("what is lost", (stale.request_id, 1), (exc.request_id, exc.epoch))
+        await stale.expect_nothing_new(what, other)
+        bench.expect("the ending", None, (await stale.record(other)).ending)
+        await bench.expect_history("the history", [], stale.conversation_id)
+    bench.expect("whether it could give back", False, await bench.journal.release(stale.request_id, 1))
+    bench.expect("whether it could abandon", False, await bench.journal.abandon(stale.request_id, 1))
+    bench.expect("how many it could renew", 0, await bench.journal.renew(owner, HOUR))
+    going_on = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
+    going_on.epoch, going_on.steps = 2, [*stale.steps]
+    await going_on.step(*going_on.made(2))
+    await going_on.expect_nothing_new("the other one has gone on", bench.journal)
+    await other.release(stale.request_id, 2)
+    back = await bench.journal.take(stale.request_id, owner, HOUR)
+    bench.expect("facts and epoch when it is taken back", (4, 3), back and (back.facts, back.epoch))
+    going_on.journal, going_on.epoch = bench.journal, 3
+    await going_on.step()
+    await going_on.end(*turn("after all"))
+    await going_on.expect_nothing_new("it has ended", other)
+    await bench.expect_history("the history", turn("after all"), stale.conversation_id)

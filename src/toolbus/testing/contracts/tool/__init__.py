@@ -1,0 +1,145 @@
+"""The contracts of tools and of toolsets as one test each: `check_tools` and `check_toolset`.
+
+Knows tools, the dispatcher and the census, and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, cast
+
+from ....errors import MissingExtra
+from ....schemas import json_schema_validator
+from ....session import tool_registry
+from ....tools import Toolish, ToolRegistry
+from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
+from . import _living, _running, _telling
+from ._bench import (
+    EXAMPLES,
+    SCHEMA,
+    STRICT,
+    Bench,
+    ExampleCall,
+    MakeToolset,
+    OpenToolset,
+    ToolsetBench,
+    tool_table,
+    toolset_table,
+)
+
+__all__ = ["ExampleCall", "MakeToolset", "OpenToolset", "check_tools", "check_toolset", "tool_checks", "toolset_checks"]
+
+_OF_TOOLS: Checks[Bench] = Checks(
+    {
+        name: each
+        for module in (_telling, _running)  # which put their checks into the table
+        for name, each in tool_table.items()
+        if each.run.__module__ == module.__name__
+    }
+)
+_OF_TOOLSETS: Checks[ToolsetBench] = Checks(
+    {name: each for name, each in toolset_table.items() if each.run.__module__ == _living.__name__}
+)
+_WAITS = 20  # the most waits of one check, one after the other
+
+
+def tool_checks() -> dict[str, str]:
+    """All checks of `check_tools`: name, and what it holds, in the order in which they run."""
+    return _OF_TOOLS.holds()
+
+
+def toolset_checks() -> dict[str, str]:
+    """The checks that `check_toolset` has beside those of tools, in the order in which they run, behind these."""
+    return _OF_TOOLSETS.holds()
+
+
+async def check_tools(
+    tools: Iterable[Toolish] | ToolRegistry,
+    examples: Sequence[ExampleCall] = (),
+    *,
+    deps: Any = None,
+    strict: bool = False,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    grace_seconds: float = 5.0,
+    patience_seconds: float = 10.0,
+) -> ContractReport:
+    """Check tools: what models are told of them, and what their handlers do.
+
+        async def test_my_tools_keep_the_contract():
+            await check_tools([forecast], [ExampleCall("forecast", {"city": "Paris"}, output=dict[str, float])])
+
+    `examples` are calls that go well, at least one for each tool that runs here. They are made several times over,
+    some at once and some cancelled half way, in this process, and nobody is asked for approval: give tools that touch
+    nothing but the test's own. Without examples nothing runs, and the checks about it are left out. `deps` is what
+    handlers find in their `ToolContext`. `strict` asks for schemas that OpenAI's strict mode takes as well.
+
+    `grace_seconds` is how long a handler may go on when its call is cancelled; one that never ends holds the suite.
+    `patience_seconds` bounds each wait for an answer. `only` runs some checks alone, `without` all but some: the names
+    are those of `tool_checks()`. Two need the extra `schema`: without it `defaults` is left out, and `wrong-arguments`
+    tries what is missing and what is unknown alone.
+
+    All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
+    was expected and what came; `ConfigurationError` for names of checks that there are not, and for what is no tool.
+    Works on asyncio and trio; in virtual time, where handlers that wait cost nothing.
+    """
+    chosen = _OF_TOOLS.chosen(only, without, "tool_checks")
+    bench = Bench(examples, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
+    bench.tools = tuple(tool_registry(tools))
+    await _run(chosen, bench, _cannot(examples, strict=strict))
+    return bench.report("tools")
+
+
+async def check_toolset(
+    make_toolset: MakeToolset,
+    examples: Sequence[ExampleCall],
+    *,
+    deps: Any = None,
+    strict: bool = False,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    grace_seconds: float = 5.0,
+    patience_seconds: float = 10.0,
+) -> ContractReport:
+    """Check a toolset that is opened and closed: an async context manager with its tools in a `registry`.
+
+        async def test_my_toolset_keeps_the_contract(tmp_path):
+            await check_toolset(lambda: Notes(tmp_path / "notes"), [ExampleCall("add_note", {"text": "a"})])
+
+    `make_toolset` gives a new one, which is not open, with a registry of its own: one for all checks of tools, which
+    are those of `check_tools`, and a few for each of `toolset_checks()`. The first of the `examples` is the one by
+    which it is seen whether a toolset works, so it has to go well whenever it is called. `grace_seconds` is also how
+    long closing may take, and how soon a call of a tool that is not open has to fail. For all else see `check_tools`.
+    """
+    every: Checks[Any] = Checks(cast("dict[str, Check[Any]]", {**_OF_TOOLS, **_OF_TOOLSETS}))
+    chosen = every.chosen(only, without, "tool_checks() and toolset_checks")
+    bench = ToolsetBench(
+        make_toolset, examples, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds
+    )
+    cannot = _cannot(examples, strict=strict)
+    try:
+        async with bench.opened() as toolset:
+            bench.tools = tuple(toolset.registry)
+            await _run([each for each in chosen if each.name in _OF_TOOLS], bench, cannot)
+    except Exception as exc:  # of its opening or closing: checks write down what they raise
+        bench.name = "opening"
+        bench.fail("the toolset for the checks of tools", "opened and closed", words_of(exc))
+    await _run([each for each in chosen if each.name in _OF_TOOLSETS], bench, cannot)
+    return bench.report("toolset")
+
+
+def _cannot(examples: Sequence[ExampleCall], *, strict: bool) -> set[str]:
+    cannot = set[str]()
+    if not examples:
+        cannot.add(EXAMPLES)
+    if not strict:
+        cannot.add(STRICT)
+    try:
+        json_schema_validator({"type": "string"})
+    except MissingExtra:
+        cannot.add(SCHEMA)
+    return cannot
+
+
+async def _run(checks: Iterable[Check[Any]], bench: Bench, cannot: set[str]) -> None:
+    await run_all(checks, bench, cannot, lambda each: run_check(each, bench, _WAITS * bench.patience_seconds))

@@ -1,0 +1,177 @@
+"""Checks of how a toolset is opened and closed, and of what its tools do then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import anyio
+
+from ....errors import ToolbusError
+from ....events import ToolCallCompleted
+from ....tools import Tool
+from .._checks import hold_exceptions_pass
+from ._bench import EXAMPLES, OpenToolset, ToolsetBench, in_words, said, steps, toolset_check, until
+from ._running import leaves_nothing
+
+__all__: list[str] = []
+
+_MOMENTS = (0, 1, 2, 5, 10, 30)  # steps after which an opening is cancelled
+
+
+@toolset_check("opening", EXAMPLES)
+async def opening(bench: ToolsetBench) -> None:
+    """While it is open its tools are in its registry, and work; each toolset of the kind has the same."""
+    names: list[list[str]] = []
+    for _ in range(2):
+        async with bench.opened() as toolset:
+            names.append([*toolset.registry.specs])
+            await bench.work(toolset.registry)
+    bench.require("the tools in the registry of an open toolset", "some", "none", ok=bool(names[0]))
+    bench.expect("the tools of another one", names[0], names[1])
+
+
+@toolset_check("before", EXAMPLES)
+async def before(bench: ToolsetBench) -> None:
+    """Before it is open its tools are not in its registry yet, or their calls fail at once and say why."""
+    toolset = bench.make()
+    await _fail_at_once(bench, [*toolset.registry], "before it is open")
+
+
+@toolset_check("closing", EXAMPLES)
+async def closing(bench: ToolsetBench) -> None:
+    """When it is closed its tools are gone from its registry, and calls of those somebody holds fail, and say why."""
+    async with bench.opened() as toolset:
+        held = [*toolset.registry]
+        await bench.work(held)
+    bench.expect("the tools that are in the registry of a closed one", [], [*toolset.registry.specs])
+    await _fail_at_once(bench, held, "when it is closed")
+
+
+async def _fail_at_once(bench: ToolsetBench, tools: Iterable[Tool[..., Any]], when: str) -> None:
+    """That the examples of these tools fail, in words, within the grace."""
+    there = {each.name: each for each in tools}
+    async with bench.calls(there.values()) as calls:
+        for example in bench.examples:
+            if example.name not in there:
+                continue
+            requested = calls.ask(example)
+            with anyio.move_on_after(bench.grace_seconds):
+                await calls.until(lambda requested=requested: bool(calls.endings(requested)))
+            if not (endings := calls.endings(requested)):
+                bench.fail(f"the call of {example.name} {when}", "failed at once", "it waits")
+                calls.settle(requested)
+                continue
+            bench.require(
+                f"the call of {example.name} {when}", "failed, and says why", said(endings[0]), ok=in_words(endings[0])
+            )
+
+
+@toolset_check("again", EXAMPLES)
+async def again(bench: ToolsetBench) -> None:
+    """One that was closed can be opened again, and works; or says clearly that it cannot, by a `ToolbusError`."""
+    toolset = bench.make()
+    names: list[str] = []
+    async with _entered(toolset):
+        names += toolset.registry.specs
+    try:
+        async with _entered(toolset):
+            bench.expect("the tools of one that is opened again", names, [*toolset.registry.specs])
+            await bench.work(toolset.registry, ", when it is opened again")
+    except ToolbusError as exc:
+        bench.require("what one that cannot be opened again says", "a sentence", "nothing", ok=bool(str(exc)))
+
+
+@toolset_check("entered-twice", EXAMPLES)
+async def entered_twice(bench: ToolsetBench) -> None:
+    """One that is open is not opened a second time: that is a `ToolbusError`, and it works as before."""
+    async with bench.opened() as toolset:
+        try:
+            async with _entered(toolset):
+                bench.fail("an open toolset that is entered", "refused with a ToolbusError", "it was entered")
+        except ToolbusError:
+            pass
+        else:
+            return  # its inner block has closed it
+        await bench.work(toolset.registry, ", behind a second opening")
+
+
+@toolset_check("two-at-once", EXAMPLES)
+async def two_at_once(bench: ToolsetBench) -> None:
+    """Two are open at once, each with tools of its own; when one is closed the other one works."""
+    async with bench.opened() as first:
+        async with bench.opened() as second:
+            bench.require("the registries of two", "two", "they have one", ok=first.registry is not second.registry)
+            shared = [each.name for each in first.registry if each is second.registry.get(each.name)]
+            bench.expect("tools that two have in common", [], shared)
+            await bench.work(first.registry, ", beside another toolset")
+            await bench.work(second.registry, ", beside another toolset")
+        await bench.work(first.registry, ", when another toolset is closed")
+
+
+@toolset_check("closing-in-calls", EXAMPLES)
+async def closing_in_calls(bench: ToolsetBench) -> None:
+    """It closes within the grace though calls run; each of them ends, with a result or with a failure that says why."""
+    for moment in (0, 1, 3, None):
+        async with bench.calls(()) as calls:
+            async with bench.opened() as toolset:
+                calls.add(toolset.registry)
+                requested = [calls.ask(each) for each in bench.examples]
+                await until(moment)
+                began = anyio.current_time()
+            took = anyio.current_time() - began
+            ok = took <= bench.grace_seconds
+            bench.require("closing while calls run", f"{bench.grace_seconds:g} s at most", f"{took:.1f} s", ok=ok)
+            for answer in await calls.answers(requested):
+                fine = isinstance(answer, ToolCallCompleted) or in_words(answer)
+                told = f"the call of {answer.name} during which it was closed"
+                bench.require(told, "a result, or a failure that says why", said(answer), ok=fine)
+
+
+@toolset_check("exceptions-pass")
+async def exceptions_pass(bench: ToolsetBench) -> None:
+    """An exception of the block's own comes out as it is, in no group."""
+    await hold_exceptions_pass(bench, bench.opened())
+
+
+@toolset_check("cancelled")
+async def cancelled(bench: ToolsetBench) -> None:
+    """A cancellation passes: while it opens, at whatever moment, and while it is open. It is closed behind it."""
+    for moment in (*_MOMENTS, None):
+        toolset = bench.make()
+        swallowed = False
+        async with leaves_nothing(bench):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_cancel, scope, moment)
+                    async with _entered(toolset):
+                        if moment is None:
+                            scope.cancel()
+                        await anyio.sleep_forever()
+                swallowed = True
+            swallowed = swallowed or not scope.cancelled_caught
+        bench.require("the host's cancellation", "reaches the host", "it was swallowed", ok=not swallowed)
+        bench.expect("the tools in the registry behind it", [], [*toolset.registry.specs])
+
+
+async def _cancel(scope: anyio.CancelScope, moment: int | None) -> None:
+    if moment is not None:
+        await steps(moment)
+        scope.cancel()
+
+
+@toolset_check("all-closed", EXAMPLES)
+async def all_closed(bench: ToolsetBench) -> None:
+    """Behind the block no task, thread, process, open file or temporary file is left, though a call was running."""
+    async with bench.opened() as toolset:  # once before, for what is made once
+        await bench.work(toolset.registry)
+    async with leaves_nothing(bench), bench.calls(()) as calls, bench.opened() as toolset:
+        calls.add(toolset.registry)
+        await calls.answer(calls.ask(bench.examples[0]))
+        for each in bench.examples:
+            calls.ask(each)
+        await steps(1)
+
+
+def _entered(toolset: OpenToolset) -> Any:
+    return toolset

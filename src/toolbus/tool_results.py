@@ -1,0 +1,418 @@
+"""From what a handler returned to the exact text that the model reads.
+
+A plain value is itself: text as it is, anything else as JSON; `None` is `{"ok": true}`. A `ToolResult` becomes
+`{"ok": true, "message": ..., "affected": <how many>, "data": ...}`. A failure is
+`{"ok": false, "reason": ..., "error": ...}`. Images and files go beside the text. In the place of a secret
+(pydantic's `SecretStr`, `SecretBytes`, `Secret`), at any depth, stands a mark; `settled` puts something else there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, cast
+
+import orjson
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+
+from ._records import maker
+from .errors import UnserialisableResult
+from .events import Artifact
+from .messages import FilePart, ImagePart, Part, TextPart
+
+__all__ = [
+    "Rendered",
+    "ToolResult",
+    "clean",
+    "failure_content",
+    "render",
+    "settled",
+    "with_summary",
+    "without_data",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolResult:
+    """What a handler returns when a plain value does not say enough.
+
+    `message` is a sentence for the model, `data` any JSON value, `parts` are images and files for it; `artifacts` are
+    kept with the request and not sent to the model; `affected` names what the tool changed (paths, ids): the model gets
+    how many they are, and they are gathered on the `RequestResult`. A `SecretStr` may stand for any text in it.
+    """
+
+    message: str | SecretStr = ""
+    data: Any = None
+    artifacts: Sequence[Artifact] = field(default_factory=tuple)
+    affected: Sequence[str | SecretStr] = field(default_factory=tuple)
+    parts: Sequence[ImagePart | FilePart] = field(default_factory=tuple)
+
+
+@dataclass(slots=True)
+class Rendered:
+    """A success, ready for `ToolCallCompleted`. `data` holds JSON values only.
+
+    `message` is that of a `ToolResult`, which is in `content` too, and None where the handler returned no such.
+    `secrets` are the values behind the marks in all of them, in clear: of a result that is told, there are none.
+    """
+
+    content: str
+    data: Any = None
+    artifacts: tuple[Artifact, ...] = ()
+    affected: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    message: str | None = None
+    secrets: tuple[str | float, ...] = ()
+
+
+_rendered = maker(Rendered)
+_OK = '{"ok":true}'
+_PARTS = (ImagePart, FilePart)
+_ANY_PART = frozenset[type[Any]]({ImagePart, FilePart, TextPart})
+_BESIDE = _ANY_PART | {str}
+_BINARY = (bytes, bytearray, memoryview)
+_SECRETS = (SecretStr, SecretBytes, Secret)
+
+
+def render(value: Any) -> Rendered:
+    """Render what a handler returned. Raises `UnserialisableResult`, which names the type."""
+    kind = cast("type[Any]", type(value))
+    if kind is not dict:  # the usual value
+        if isinstance(value, str):
+            return _rendered(clean(value))
+        if value is None:
+            return Rendered(_OK)
+        if isinstance(value, ToolResult):
+            return _render_result(value)
+        if kind in _ANY_PART:
+            return _render_parts((value,))
+        if (kind is list or kind is tuple) and _are_parts(value):
+            return _render_parts(value)
+        if isinstance(value, _SECRETS):
+            found = _Secrets()
+            return Rendered(found.mark(value), secrets=tuple(found))
+    content, data, secrets = _to_json(value)
+    return Rendered(content, data, secrets=secrets) if secrets else _rendered(content, data)
+
+
+def _render_result(result: ToolResult) -> Rendered:
+    found = _Secrets()
+    message = found.text(result.message)
+    alone = isinstance(result.affected, (str, *_SECRETS))
+    names: Sequence[Any] = (result.affected,) if alone else result.affected
+    affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])  # of paths, too
+    parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
+    content, written, _ = _to_json(_envelope(message, affected, result.data), found)
+    return Rendered(
+        content,
+        written.get("data"),
+        tuple([_clean_artifact(each, found) for each in result.artifacts]),
+        affected,
+        tuple([_clean_part(each) for each in parts]),
+        message,
+        tuple(found),
+    )
+
+
+class _Secrets(list["str | float"]):
+    """The secrets of one result, in the order of their marks."""
+
+    __slots__ = ()
+
+    def mark(self, secret: Any) -> str:
+        """What stands in the place of `secret` until it is settled. An empty one hides nothing."""
+        value = secret.get_secret_value()
+        if isinstance(value, bytes):
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                raise UnserialisableResult(
+                    "the tool returned a SecretBytes that is no UTF-8 text; return a SecretStr of base64 text"
+                ) from None
+        if not isinstance(value, (str, int)) and not (isinstance(value, float) and math.isfinite(value)):
+            value = str(value)
+        if value == "":
+            return ""
+        self.append(clean(value) if isinstance(value, str) else value)
+        return _MARK.format(len(self) - 1)
+
+    def text(self, given: Any) -> str:
+        """A text, or the mark of one."""
+        return self.mark(given) if isinstance(given, _SECRETS) else clean(given)
+
+
+_MARK = "\ue000secret {}\ue001"  # of the private use area, so that no text holds one by chance
+
+
+def settled(rendered: Rendered, put: Callable[[str | float], str]) -> Rendered:
+    """The result with `put(value)` in the place of each secret's mark, and no secrets any more."""
+    if not rendered.secrets:
+        return rendered
+    marks = {_MARK.format(place): put(value) for place, value in enumerate(rendered.secrets)}
+
+    def text(given: str) -> str:
+        if "\ue000" in given:
+            for mark, instead in marks.items():
+                given = given.replace(mark, instead)
+        return given
+
+    def of(value: Any) -> Any:
+        if isinstance(value, str):
+            return text(value)
+        if isinstance(value, dict):
+            return {text(name): of(each) for name, each in cast("dict[str, Any]", value).items()}
+        return [of(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
+
+    return Rendered(
+        text(rendered.content),
+        of(rendered.data),
+        tuple([replace(each, name=text(each.name), content=text(each.content)) for each in rendered.artifacts]),
+        tuple([text(each) for each in rendered.affected]),
+        rendered.parts,
+        None if rendered.message is None else text(rendered.message),
+    )
+
+
+def _envelope(message: str, affected: Sequence[str], data: Any = None) -> dict[str, Any]:
+    """What the model reads of a `ToolResult`."""
+    payload: dict[str, Any] = {"ok": True}
+    if message:
+        payload["message"] = message
+    if affected:
+        payload["affected"] = len(affected)
+    if data is not None:
+        payload["data"] = data
+    return payload
+
+
+def without_data(rendered: Rendered) -> Rendered:
+    """The same result with a content that says nothing of its data. A text is no data."""
+    if rendered.data is None:
+        return rendered
+    if rendered.message is None:
+        return replace(rendered, content=_OK)
+    payload = _envelope(rendered.message, rendered.affected)
+    return replace(rendered, content=orjson.dumps(payload).decode())
+
+
+def with_summary(rendered: Rendered, summarize: Callable[[Any], str]) -> Rendered:
+    """The same result with a content that has a text in the place of the data, or of the whole text that it was.
+
+    Raises what `summarize` raises, and `TypeError` where it gives no text.
+    """
+    has_data = rendered.data is not None
+    if not has_data and (rendered.message is not None or rendered.content == _OK):
+        return rendered
+    text = cast("object", summarize(rendered.data if has_data else rendered.content))
+    if not isinstance(text, str):
+        raise TypeError(f"it returned a {type(text).__name__}, and no text")
+    if rendered.message is None:
+        return replace(rendered, content=clean(text))
+    payload = _envelope(rendered.message, rendered.affected, clean(text))
+    return replace(rendered, content=orjson.dumps(payload).decode())
+
+
+def _are_parts(value: Sequence[Any]) -> bool:
+    """Whether a list is one of texts and parts, rather than of data."""
+    if not value or type(value[0]) not in _BESIDE or _ANY_PART.isdisjoint(map(type, value)):
+        return False
+    return _BESIDE.issuperset(map(type, value))
+
+
+def _render_parts(value: Sequence[str | Part]) -> Rendered:
+    """The texts, line by line, and the images and files beside them."""
+    texts: list[str] = []
+    parts: list[Part] = []
+    for each in value:
+        if isinstance(each, (str, TextPart)):
+            texts.append(clean(each if isinstance(each, str) else each.text))
+        else:
+            parts.append(_clean_part(each))
+    return Rendered("\n".join(texts) if texts else _OK, parts=tuple(parts))
+
+
+def _clean_part(part: Any) -> Part:
+    """A copy, which the handler has no hand on."""
+    if not isinstance(part, _PARTS):
+        raise UnserialisableResult(
+            f"the tool returned a part of type {type(part).__name__}; use ImagePart or FilePart of toolbus.messages"
+        )
+    if not isinstance(part.url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+        raise UnserialisableResult(
+            f"the URL of a part is of type {type(part.url).__name__}; "
+            "ImagePart.from_bytes and FilePart.from_bytes make one of bytes"
+        )
+    if isinstance(part, ImagePart):
+        return ImagePart(url=clean(part.url))
+    return FilePart(url=clean(part.url), media_type=clean(part.media_type), name=clean(part.name))
+
+
+def _clean_artifact(artifact: Any, found: _Secrets) -> Artifact:
+    if not isinstance(artifact, Artifact):
+        raise UnserialisableResult(
+            f"the tool returned an artifact of type {type(artifact).__name__}; use toolbus.events.Artifact"
+        )
+    if not isinstance(artifact.content, (str, *_SECRETS)):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+        raise UnserialisableResult(
+            f"the content of artifact {artifact.name!r} is of type {type(artifact.content).__name__}; "
+            "binary content is given as base64 text, with encoding='base64'"
+        )
+    return Artifact(
+        name=clean(artifact.name),
+        content=found.text(artifact.content),
+        media_type=artifact.media_type,
+        encoding=artifact.encoding,
+    )
+
+
+def failure_content(reason: str, error: str) -> str:
+    """The tool message of a failed call."""
+    return orjson.dumps({"ok": False, "reason": reason, "error": clean(error)}).decode()
+
+
+def clean(text: str) -> str:
+    """The text as a plain `str` without lone surrogates, which no JSON can carry; each becomes a question mark."""
+    plain = str.__str__(text)  # of a subclass, such as an enum's member, its text
+    return plain if plain.isascii() else plain.encode("utf-8", "replace").decode("utf-8")
+
+
+def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple[str | float, ...]]:
+    """The JSON text, and what it says: fresh objects, which the handler has no hand on. And the secrets in it.
+
+    `found` are those whose marks come before.
+    """
+    secrets: tuple[str | float, ...] = ()
+    try:
+        written = orjson.dumps(value)
+    except TypeError:
+        found = _Secrets() if found is None else found
+        written = _write_slowly(value, found)
+        secrets = tuple(found)
+    text = written.decode()
+    if '"type":"' in text and _holds_part(value, text):
+        raise UnserialisableResult(
+            f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "
+            "return it alone, in a list with texts, or as ToolResult(parts=[...])"
+        )
+    return text, orjson.loads(written), secrets
+
+
+def _holds_part(value: Any, written: str) -> bool:
+    """Whether there is a part in `value`, of which the model would read the URL, however long."""
+    if '"type":"image"' not in written and '"type":"file"' not in written:
+        return False
+    found = False
+
+    def step(each: Any) -> Any:
+        nonlocal found
+        if isinstance(each, _PARTS):
+            found = True
+            return None
+        if is_dataclass(each) and not isinstance(each, type):
+            return {inside.name: getattr(each, inside.name) for inside in fields(each)}
+        return _default(each, _Secrets())
+
+    with contextlib.suppress(TypeError, RecursionError):  # what is found before is found
+        orjson.dumps(value, default=step, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS)
+    return found
+
+
+def _write_slowly(value: Any, found: _Secrets) -> bytes:
+    before = len(found)
+
+    def step(each: Any) -> Any:
+        return _default(each, found)
+
+    try:
+        try:
+            return orjson.dumps(value, default=step, option=orjson.OPT_NON_STR_KEYS)
+        except TypeError as exc:
+            if "surrogate" not in str(exc):
+                raise
+            del found[before:]
+            return orjson.dumps(_without_surrogates(value, found), default=step, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, RecursionError) as exc:
+        cause = exc.__cause__ or exc
+        if isinstance(cause, UnserialisableResult):
+            raise cause from exc
+        raise UnserialisableResult(
+            f"the tool returned a value of type {type(value).__name__} that cannot be written as JSON: {cause}"
+        ) from exc
+
+
+def _default(value: Any, found: _Secrets) -> Any:
+    """One step towards JSON for what orjson does not know."""
+    kind = type(cast("object", value))
+    if isinstance(value, _SECRETS):
+        return found.mark(value)
+    if isinstance(value, BaseModel):
+        return _dumped(value, found)
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    if isinstance(value, tuple):  # a named one
+        named = cast("Any", value)
+        return named._asdict() if hasattr(named, "_asdict") else list(named)
+    if isinstance(value, AbstractSet):
+        return sorted(cast("AbstractSet[Any]", value), key=str)
+    if isinstance(value, (decimal.Decimal, pathlib.PurePath)):
+        return str(value)
+    hint = "; of an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
+    raise TypeError(f"it holds a value of type {kind.__name__}{hint}")
+
+
+def _dumped(model: BaseModel, found: _Secrets) -> Any:
+    """A model as JSON values. Pydantic writes asterisks for secrets there, so these are taken from the model itself."""
+    written = model.model_dump(mode="json")
+    return _with_marks(written, model.model_dump(), found) if _has_asterisks(written) else written
+
+
+def _has_asterisks(written: Any) -> bool:
+    if isinstance(written, str):
+        return "**********" in written
+    if isinstance(written, dict):
+        return any(map(_has_asterisks, cast("dict[str, Any]", written).values()))
+    return isinstance(written, list) and any(map(_has_asterisks, cast("list[Any]", written)))
+
+
+def _with_marks(written: Any, held: Any, found: _Secrets) -> Any:
+    """`written` with marks where `held`, the same in Python's own types, has secrets. Else asterisks stay."""
+    if isinstance(held, _SECRETS):
+        return found.mark(held) if isinstance(written, str) else written
+    if isinstance(written, dict) and isinstance(held, Mapping):
+        pairs, values = cast("dict[str, Any]", written).items(), list(cast("Mapping[Any, Any]", held).values())
+        if len(pairs) == len(values):
+            return {name: _with_marks(each, values[place], found) for place, (name, each) in enumerate(pairs)}
+    if isinstance(written, list) and isinstance(held, (list, tuple, AbstractSet)):
+        old, values = cast("list[Any]", written), list(cast("Sequence[Any]", held))
+        if len(old) == len(values):
+            return [_with_marks(each, values[place], found) for place, each in enumerate(old)]
+    return cast("Any", written)
+
+
+def _without_surrogates(value: Any, found: _Secrets) -> Any:
+    """The same value with every text in it cleaned. orjson asks nobody about such a text."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, BaseModel):
+        return _without_surrogates(_dumped(value, found), found)
+    if issubclass(type(value), tuple) and hasattr(value, "_asdict"):  # a named one
+        return _without_surrogates(value._asdict(), found)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            each.name: _without_surrogates(getattr(value, each.name), found)
+            for each in fields(value)
+            if each.name[0] != "_"
+        }
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return {_without_surrogates(key, found): _without_surrogates(each, found) for key, each in pairs}
+    if isinstance(value, (list, tuple, AbstractSet)):
+        return [_without_surrogates(each, found) for each in cast("Sequence[Any]", value)]
+    if isinstance(value, pathlib.PurePath):  # file names of the platform may hold surrogates
+        return clean(str(value))
+    return value

@@ -1,0 +1,418 @@
+"""Tools: a function with a name, a description and a JSON schema, and the registry that holds them.
+
+Knows schemas and results; does not know the bus or who runs a handler. See `toolbus.dispatcher` for that.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
+
+from ..errors import ConfigurationError, InvalidArguments, NotRunning
+from ..messages import Message, PromptLike, UserMessage, user_text
+from ..protocols import ToolSpec
+from ..schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
+from ..secrets import Marks, find_marks
+from ..tool_results import ToolResult
+from ._options import Isolation, ToolOptions, check_options, check_running, is_async
+
+__all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+DepsT = TypeVar("DepsT")
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what OpenAI and Anthropic both take as a function name
+
+
+class ToolContext(Generic[DepsT]):
+    """What a handler may know of its call. Ask for it with a parameter annotated `ToolContext[MyDeps]`.
+
+    `deps` is what the application gave to the runtime or the request. `messages` is the transcript as of this round,
+    read-only. `attempt` counts from 1. `idempotency_key` is the same for every run of this call, restarts included.
+    """
+
+    __slots__ = (
+        "_ask",
+        "_progress",
+        "attempt",
+        "call_id",
+        "conversation_id",
+        "deps",
+        "idempotency_key",
+        "messages",
+        "metadata",
+        "name",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        deps: DepsT,
+        name: str = "",
+        request_id: str = "",
+        conversation_id: str = "",
+        call_id: str = "",
+        attempt: int = 1,
+        idempotency_key: str = "",
+        messages: Sequence[Message] = (),
+        metadata: Mapping[str, Any] | None = None,
+        progress: Callable[[str, float | None, float | None], Awaitable[None]] | None = None,
+        ask: Callable[..., Awaitable[Any]] | None = None,
+    ) -> None:
+        self.deps = deps
+        self.name = name
+        self.request_id = request_id
+        self.conversation_id = conversation_id
+        self.call_id = call_id
+        self.attempt = attempt
+        self.idempotency_key = idempotency_key
+        self.messages = messages
+        self.metadata = metadata
+        self._progress = progress
+        self._ask = ask
+
+    @property
+    def last_user_message(self) -> str:
+        """The text of the newest user message; empty where there is none."""
+        for message in reversed(self.messages):
+            if isinstance(message, UserMessage):
+                return user_text(message)
+        return ""
+
+    async def progress(self, message: str = "", *, done: float | None = None, total: float | None = None) -> None:
+        """Tell listeners how far the call is (`ToolCallProgress`). A checkpoint; does nothing outside a runtime.
+
+        From a sync handler: `anyio.from_thread.run(context.progress, "half way")`.
+        """
+        if self._progress is not None:
+            await self._progress(message, done, total)
+
+    async def ask(self, prompt: PromptLike, **options: Any) -> Any:
+        """Make a request of its own for this call, and wait for its `RequestResult`; `prompt` is as for `Runtime.run`.
+
+        `options` are `provider` (without it, the one that called), `tools` (without them, none), `output`, and those of
+        `SessionOptions`. The sub-request runs in this task and is cancelled with it; its limits are what is left of the
+        calling request's, its deadline is this call's, and what it spends counts there. While it runs, the call holds
+        no place of the dispatcher. Raises `LimitReached` where nothing is left, and `NotRunning` outside a dispatcher.
+        """
+        if self._ask is None:
+            raise NotRunning("a sub-request is made in a call that a dispatcher runs; this context has none")
+        return await self._ask(prompt, **options)
+
+
+def _is_context(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):  # `ToolContext[Deps] | None`
+        return any(_is_context(each) for each in typing.get_args(annotation))
+    return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
+
+
+class Tool(Generic[P, R]):
+    """A tool: what the model sees of it, and the handler that runs it.
+
+    Made by `@tool`, or directly from a bound method or for a schema that you already have:
+
+        Tool(handler=database.lookup)
+        Tool("lookup", "Look a word up.", {"type": "object", "properties": {...}}, handler)
+
+    `name` is 1 to 64 letters, digits, underscores and dashes. Without `schema`, name, description and schema come
+    from the handler's signature and docstring. With one, arguments are validated by the jsonschema-rs library (extra
+    `schema`), in bounded time, or by `validate`, whose exceptions are told to the model, and passed by name. An async
+    handler runs on the loop, any other one in a thread. The other options are those of `ToolOptions`.
+
+    Calling a `Tool` calls its handler. Raises `ConfigurationError` for what a model could not call.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "__wrapped__",
+        "_bind",
+        "_context",
+        "cache_seconds",
+        "handler",
+        "has_schema",
+        "include_data",
+        "is_async",
+        "isolation",
+        "max_concurrency",
+        "retries",
+        "retry_on",
+        "secrets",
+        "spec",
+        "summarize",
+    )
+
+    def __init__(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        handler: Callable[P, R] | None = None,
+        *,
+        validate: Callable[[Mapping[str, Any]], None] | None = None,
+        **options: Unpack[ToolOptions],
+    ) -> None:
+        external = options.get("external", False)
+        if handler is None and not (external and name and schema is not None):
+            raise ConfigurationError("a Tool needs a handler, or external=True with a name and a schema")
+        if handler is not None:
+            _check_handler(handler)
+        name = _checked_name(name or getattr(handler, "__name__", ""))
+        check_options(name, options)
+        binder = _binder(name, schema, handler, validate)
+        check_running(name, handler, options, takes_context=binder.context is not None)
+        if description is None:
+            description = describe(handler)[0] if handler is not None else ""
+        self.handler = handler
+        self.__wrapped__ = handler
+        self.has_schema = schema is not None  # which was given: arguments are passed as they came
+        self.is_async = handler is not None and is_async(handler)
+        self.max_concurrency = options.get("max_concurrency")
+        self.retries = options.get("retries", 0)
+        self.retry_on = options.get("retry_on")
+        self.cache_seconds = options.get("cache_seconds")
+        self.isolation: Isolation = options.get("isolation", "thread")
+        self.include_data = options.get("include_data")
+        self.summarize = options.get("summarize")
+        self._bind = binder.bind
+        self._context = binder.context
+        self.secrets = find_marks(binder.parameters)  # which of its fields are, if any
+        self.spec = _spec_of(name, description, binder, options)
+
+    @property
+    def name(self) -> str:
+        """The name that the model calls."""
+        return self.spec.name
+
+    @property
+    def description(self) -> str:
+        """What the model is told that the tool does."""
+        return self.spec.description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments."""
+        return self.spec.parameters
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether the handler has a parameter of type `ToolContext`."""
+        return self._context is not None
+
+    def prepare(self, arguments: Mapping[str, Any], context: ToolContext[Any] | None) -> Callable[[], Any]:
+        """The handler with its own validated copy of the arguments, ready to be called, in a thread or here.
+
+        Raises `InvalidArguments`.
+        """
+        if self.handler is None:
+            raise ConfigurationError(f"tool {self.name!r} is external: it has no handler here")
+        keywords = self._bind(arguments)
+        if self._context is not None:
+            keywords[self._context] = context
+        return functools.partial(self.handler, **keywords)  # type: ignore[call-arg]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler as the function that it is."""
+        if self.handler is None:
+            raise ConfigurationError(f"tool {self.name!r} is external: it has no handler here")
+        return self.handler(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+
+Toolish: TypeAlias = Tool[..., Any] | Callable[..., Any]
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"tool name {name!r} is not accepted by model providers: "
+            "use 1 to 64 letters, digits, underscores and dashes, or give name="
+        )
+    return name
+
+
+def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolOptions) -> ToolSpec:
+    """What sessions and models are told of a tool."""
+    bind, approval = binder.bind, options.get("approval")
+
+    def check(arguments: Mapping[str, Any]) -> None:
+        bind(arguments)
+
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters=types.MappingProxyType(binder.parameters),
+        validate=check,
+        timeout_seconds=options.get("timeout_seconds"),
+        external=options.get("external", False),
+        approval=options.get("destructive", False) if approval is None else approval,
+        sequential=options.get("sequential", False),
+        status=options.get("status", ""),
+        kind=options.get("kind", ""),
+        sensitive_history=options.get("sensitive_history", False),
+        max_result_chars=options.get("max_result_chars"),
+        idempotent=options.get("idempotent", False),
+    )
+
+
+def _check_handler(handler: Any) -> None:
+    if isinstance(handler, Tool):
+        raise ConfigurationError(f"{handler!r} is a tool already; register it as it is")
+    if not callable(handler):
+        raise ConfigurationError(
+            f"{handler!r} cannot be called; of a method, make a tool of the bound one: Tool(handler=thing.method)"
+        )
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigurationError(
+            f"tool {getattr(handler, '__qualname__', handler)}: a handler returns one value and does not yield; "
+            "return a list, and tell how far it is with ToolContext.progress"
+        )
+
+
+def _binder(
+    name: str,
+    schema: Mapping[str, Any] | None,
+    handler: Callable[..., Any] | None,
+    validate: Callable[[Mapping[str, Any]], None] | None,
+) -> ArgumentBinder:
+    if schema is None:
+        assert handler is not None
+        if validate is not None:
+            raise ConfigurationError(f"tool {name!r}: validate= goes with schema=; annotate the parameters instead")
+        return binder_for(handler, _is_context)
+    if not isinstance(cast("object", schema), Mapping):
+        raise ConfigurationError(f"tool {name!r}: its schema is a {type(schema).__name__}; give a dictionary")
+    parameters = {"type": "object", **copy.deepcopy(dict(schema))}
+    if parameters["type"] != "object":
+        raise ConfigurationError(
+            f"tool {name!r}: its schema is of type {parameters['type']!r}; "
+            "arguments are an object, so give the schema of that object alone"
+        )
+    check = _translated(validate) if validate is not None else json_schema_validator(parameters)
+
+    def bind(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        check(arguments)
+        return copy.deepcopy(dict(arguments))
+
+    context = None if handler is None else context_parameter(name, hints_of(handler), _is_context)
+    return ArgumentBinder(parameters=parameters, bind=bind, context=context)
+
+
+def _translated(validate: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
+    """Somebody's validator, whose own errors are for the model as well: most libraries raise one of their own."""
+
+    def check(arguments: Mapping[str, Any]) -> None:
+        try:
+            validate(arguments)
+        except InvalidArguments:
+            raise
+        except Exception as exc:
+            raise InvalidArguments(str(exc) or type(exc).__name__) from exc
+
+    return check
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, **options: Unpack[ToolOptions]
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool of a function: `@tool`, or `@tool(timeout_seconds=5)`.
+
+    The docstring is the description (Google, NumPy or Sphinx sections describe the parameters), the type annotations
+    are the schema; `Annotated[int, Field(gt=0, description="...")]` says more. See `ToolOptions` for the others.
+    """
+    if function is not None:
+        return Tool(handler=function, **options)  # Type checkers refuse options here; none may be lost all the same.
+
+    def decorate(decorated: Callable[..., Any]) -> Tool[..., Any]:
+        return Tool(handler=decorated, **options)
+
+    return decorate
+
+
+class ToolRegistry:
+    """The tools there are, by name, in the order of registration. May change while requests run.
+
+    A request sees the tools that there are when its round starts; a call of a tool that was removed since fails as
+    `unknown_tool`. Not thread-safe: change it on the loop's thread.
+    """
+
+    __slots__ = ("_marked", "_specs", "_tools")
+
+    def __init__(self, tools: Iterable[Toolish] = ()) -> None:
+        self._marked: Mapping[str, Marks] = {}
+        self._tools: dict[str, Tool[..., Any]] = {}
+        self._specs: Mapping[str, ToolSpec] | None = None
+        for each in tools:
+            self.add(each)
+
+    def add(self, tool: Toolish) -> Tool[..., Any]:
+        """Add a tool, or a plain function as one. Raises `ConfigurationError` when the name is taken."""
+        made = _as_tool(tool)
+        if made.name in self._tools:
+            raise ConfigurationError(f"there is a tool {made.name!r} already; use replace(), or give another name=")
+        self._set(made)
+        return made
+
+    def replace(self, tool: Toolish) -> Tool[..., Any]:
+        """Add a tool, in the place of one of the same name if there is one."""
+        made = _as_tool(tool)
+        self._set(made)
+        return made
+
+    def remove(self, name: str) -> None:
+        """Remove a tool; calls that run go on. Raises `KeyError` when there is none."""
+        del self._tools[name]
+        self._specs = None
+
+    def get(self, name: str) -> Tool[..., Any] | None:
+        """The tool of that name, or None."""
+        return self._tools.get(name)
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """What models see, by name: a snapshot, made anew after a change."""
+        if self._specs is None:
+            self._specs = types.MappingProxyType({name: each.spec for name, each in self._tools.items()})
+            self._marked = {name: marks for name, each in self._tools.items() if (marks := each.secrets) is not None}
+        return self._specs
+
+    @property
+    def marked(self) -> Mapping[str, Marks]:
+        """Where the arguments of the tools are secret, of those where any is: of the newest snapshot."""
+        return self._marked if self.specs else {}
+
+    def _set(self, tool: Tool[..., Any]) -> None:
+        self._tools[tool.name] = tool
+        self._specs = None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[Tool[..., Any]]:
+        return iter(tuple(self._tools.values()))
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+
+def _as_tool(tool: Toolish) -> Tool[..., Any]:
+    if isinstance(tool, Tool):
+        return cast("Tool[..., Any]", tool)
+    if callable(tool):
+        return Tool(handler=tool)
+    raise ConfigurationError(f"{tool!r} is no tool: give a function, a @tool or a Tool")

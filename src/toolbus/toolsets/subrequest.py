@@ -1,0 +1,59 @@
+"""A model with tools of its own, as a tool: a request hands a part of its work to it. Knows tools and options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ..core.limits import Limits
+from ..core.output import OutputType
+from ..errors import ToolError
+from ..protocols import Provider
+from ..session import SessionOptions, ToolsLike, check_options, provider_list, tool_source
+from ..tool_results import ToolResult
+from ..tools import Tool, ToolContext
+
+if TYPE_CHECKING:
+    from ..request_result import RequestResult
+
+__all__ = ["subrequest_tool"]
+
+
+def subrequest_tool(
+    name: str,
+    description: str,
+    *,
+    provider: Provider | Sequence[Provider] | None = None,
+    tools: ToolsLike = (),
+    output: Any = None,
+    **options: Unpack[SessionOptions],
+) -> Tool[..., Any]:
+    """A tool `name(task)` that makes a request of its own: see `ToolContext.ask` for what it inherits.
+
+    `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
+    artifacts and affected names are passed on. A sub-request that was stopped gives what it has and says why; one that
+    failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (120 by default), or what is left.
+    """
+    check_options(options, SessionOptions, f"subrequest_tool {name!r}")
+    limits = options.get("limits") or Limits()
+    providers = None if provider is None else provider_list(provider)
+    source = tool_source(tools)
+    if output is not None:
+        OutputType(output)  # so that what is wrong with it is told here, and not to a model
+
+    async def ask(task: str, context: ToolContext[Any]) -> ToolResult:
+        given: dict[str, Any] = {"provider": providers, "tools": source, "output": output, **options}
+        result: RequestResult[Any] = await context.ask(task, **given)
+        if result.outcome in ("failed", "cancelled"):
+            raise ToolError(f"{name} {result.outcome}: {result.error or result.reason}")
+        text = result.text
+        if result.outcome == "stopped":
+            text = f"{text}\n[Unable to complete task: {result.reason}]".lstrip()
+        return ToolResult(
+            message=text if output is None else "",
+            data=result.output,
+            artifacts=result.artifacts,
+            affected=result.affected,
+        )
+
+    return Tool(name, description, handler=ask, timeout_seconds=limits.timeout_seconds)

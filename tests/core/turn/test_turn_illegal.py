@@ -1,0 +1,213 @@
+"""What cannot be is refused: facts in the wrong phase or place, and questions that have no answer yet."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+from turn_driver import TOOLS, Turn, call, completed, failed
+
+from toolbus.core.limits import Limits
+from toolbus.core.message_list import Messages
+from toolbus.core.turn import Phase, Start, TurnState, apply, decide, pending
+from toolbus.errors import ProtocolViolation
+from toolbus.events import (
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    MessageAppended,
+    ModelResponded,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
+    RoundStarted,
+    SteeringAdded,
+    TextDelta,
+    ToolCallRequested,
+)
+from toolbus.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, UserMessage
+
+
+def new() -> TurnState:
+    return TurnState("r")
+
+
+def ready() -> TurnState:
+    return apply(new(), RequestStarted(deadline=100, at=0.0))
+
+
+def model() -> TurnState:
+    return apply(ready(), RoundStarted(round=0, message_count=0, at=0.0))
+
+
+REPLY = AssistantMessage(
+    tool_calls=tuple(ToolCall(name="clock", call_id=f"r_0_{place}") for place in range(2)), message_id="r_r0"
+)
+
+
+def was_replied() -> TurnState:
+    return apply(model(), ModelResponded(round=0, message=REPLY, at=0.0))
+
+
+def tools() -> TurnState:
+    state = apply(was_replied(), MessageAppended(message=REPLY, at=0.0))
+    for place in range(2):
+        apply(state, requested(f"r_0_{place}"))
+    return state
+
+
+def settled() -> TurnState:
+    return apply(apply(tools(), completed("r_0_0")), failed("r_0_1"))
+
+
+def ended() -> TurnState:
+    return apply(ready(), RequestCompleted())
+
+
+def requested(call_id: str) -> ToolCallRequested:
+    return ToolCallRequested(
+        call_id=call_id, name="clock", arguments={}, round=0, deadline=30, idempotency_key=call_id, at=0.0
+    )
+
+
+def result(call_id: str) -> MessageAppended:
+    return MessageAppended(message=ToolMessage(call_id=call_id, name="clock", content="x"))
+
+
+STATES: dict[str, Callable[[], TurnState]] = {
+    each.__name__: each for each in (new, ready, model, was_replied, tools, settled, ended)
+}
+FACTS: dict[str, Event] = {
+    "start": RequestStarted(deadline=1),
+    "user": MessageAppended(message=UserMessage(content="x")),
+    "system": MessageAppended(message=SystemMessage(text="x")),
+    "reply": MessageAppended(message=REPLY),
+    "result": result("r_0_0"),
+    "round": RoundStarted(round=0, message_count=0),
+    "later round": RoundStarted(round=2, message_count=0),
+    "responded": ModelResponded(round=0, message=REPLY),
+    "responded elsewhere": ModelResponded(round=1, message=REPLY),
+    "no reply": ModelResponded(round=0, message=UserMessage(content="x")),
+    "requested": requested("r_0_0"),
+    "foreign request": requested("r_7_0"),
+    "completed": completed("r_0_0"),
+    "foreign result": completed("r_7_0"),
+    "failed": failed("r_0_1"),
+    "steering": SteeringAdded(text="x"),
+    "cancel": CancelRequested(),
+    "end": RequestCompleted(),
+    "failure": RequestFailed(reason="x", error="x"),
+    "cancelled": RequestCancelled(),
+    "signal": TextDelta(message_id="m", text="x"),
+    "fact of a later version": ApprovalRequested(call_id="r_0_0", name="clock", arguments={}, deadline=1),
+}
+ENDINGS = {"end", "failure", "cancelled"}
+LEGAL: dict[str, set[str]] = {
+    "new": {"start"},
+    "ready": {"user", "system", "round", "steering", "cancel"} | ENDINGS,
+    "model": {"responded", "steering", "cancel"} | ENDINGS,
+    "was_replied": {"reply"},
+    "tools": {"completed", "failed", "steering", "cancel"},
+    "settled": {"result", "steering", "cancel"},
+    "ended": set(),
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+@pytest.mark.parametrize("state", STATES)
+def test_an_illegal_fact_is_refused_and_leaves_the_state_as_it_was(state: str, fact: str) -> None:
+    subject = STATES[state]()
+    before = copy.deepcopy(subject)
+    if fact in LEGAL[state]:
+        assert apply(subject, FACTS[fact]) is subject
+        assert subject.facts == before.facts + 1
+        return
+    with pytest.raises(ProtocolViolation):
+        apply(subject, FACTS[fact])
+    assert subject == before
+
+
+def refused(state: TurnState, fact: Event, why: str) -> None:
+    before = copy.deepcopy(state)
+    with pytest.raises(ProtocolViolation, match=why):
+        apply(state, fact)
+    assert state == before
+
+
+def test_a_result_cannot_join_before_its_siblings_are_settled_nor_out_of_order() -> None:
+    refused(apply(tools(), completed("r_0_0")), result("r_0_0"), "while calls are open")
+    refused(settled(), result("r_0_1"), "out of call order")
+    refused(apply(settled(), result("r_0_0")), result("r_0_0"), "out of call order")
+
+
+def test_a_call_is_settled_once() -> None:
+    refused(apply(tools(), completed("r_0_0")), failed("r_0_0"), "'r_0_0' is not open")
+
+
+def test_a_call_is_requested_once() -> None:
+    refused(tools(), requested("r_0_0"), "was before")
+
+
+def test_a_reply_with_the_same_id_twice_is_refused() -> None:
+    twice = AssistantMessage(tool_calls=(ToolCall(name="clock", call_id="x"), ToolCall(name="clock", call_id="x")))
+    state = apply(model(), ModelResponded(round=0, message=twice))
+    refused(state, MessageAppended(message=twice), "same id")
+
+
+def test_a_violation_says_what_was_illegal_and_where() -> None:
+    refused(ended(), CancelRequested(), "CancelRequested is illegal in phase 'ended'")
+
+
+def test_a_request_begins_once() -> None:
+    turn = Turn()
+    with pytest.raises(ProtocolViolation, match="begun already"):
+        decide(turn.state, Start(None), 0.0)
+
+
+@pytest.mark.parametrize("state", ["new", "ready", "was_replied", "settled"])
+def test_nothing_is_pending_in_the_middle_of_a_step(state: str) -> None:
+    with pytest.raises(ProtocolViolation, match="the step was not finished"):
+        pending(STATES[state]())
+
+
+def test_nothing_follows_before_the_start_in_the_middle_of_a_reply_and_after_the_end() -> None:
+    assert [list(decide(STATES[each](), None, 0.0)) for each in ("new", "was_replied", "ended")] == [[], [], []]
+
+
+def test_a_step_that_was_cut_short_goes_on_where_it_stopped() -> None:
+    state = apply(settled(), result("r_0_0"))
+    (fact,) = decide(state, None, 0.0)
+    assert isinstance(fact, MessageAppended)
+    assert isinstance(fact.message, ToolMessage)
+    assert fact.message.call_id == "r_0_1"
+    assert apply(state, fact).phase is Phase.READY
+
+
+def test_a_call_that_was_never_requested_before_a_crash_can_still_be_given_up() -> None:
+    state = apply(was_replied(), MessageAppended(message=REPLY, at=0.0))
+    apply(state, CancelRequested(reason="no"))
+    assert [(each.type, each.duration_seconds) for each in decide(state, None, 9.0)] == [("tool_call_failed", 0.0)] * 2  # type: ignore[attr-defined]
+
+
+# --------------------------------------------------------------------------------------- the view of messages
+
+
+def test_a_view_of_the_messages_does_not_grow_and_stands_behind_its_system_message() -> None:
+    turn = Turn(Limits(), history=[UserMessage(content="a"), AssistantMessage(text="b")])
+    system = SystemMessage(text="be brief")
+    plain, led = Messages(turn.state.messages), Messages(turn.state.messages, system)
+    expected = list(turn.state.messages)
+    turn.call(call(), call())
+    turn.complete()
+    assert len(turn.state.messages) > len(expected)
+    assert (len(plain), list(plain)) == (3, expected)
+    assert (len(led), list(led)) == (4, [system, *expected])
+    assert [led[place] for place in (0, 1, -1, -4)] == [system, expected[0], expected[-1], system]
+    assert (plain[0], plain[-1]) == (expected[0], expected[-1])
+    assert (led[:2], plain[1:]) == ([system, expected[0]], expected[1:])
+    for place in (4, -5):
+        with pytest.raises(IndexError):
+            led[place]
+    assert set(TOOLS) == {"weather", "clock"}

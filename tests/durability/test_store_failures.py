@@ -1,0 +1,426 @@
+"""A store that fails, hangs or comes back, under a runtime: what is told, what is begun, and what is written in the end."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import anyio
+import pytest
+
+from endings.ended_well import ENDINGS, assert_valid, listen
+from support.journaled import JournaledStore
+from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
+from toolbus import Limits, RequestResult, Runtime
+from toolbus.durability._store_calls import Owed
+from toolbus.errors import StoreError, StoreUnavailable
+from toolbus.events import ApprovalRequested, ToolCallRequested
+from toolbus.storage import Entry, JournalStore
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+WORK = Scene(
+    lambda: [
+        model(
+            calls(("pay", {"n": 1}), ("step_on", {"n": 2}), ("step_on", {"n": 3})),
+            calls(("look", {"n": 4})),
+            text("Done."),
+        )
+    ],
+    wall=Wall(),
+)
+
+
+@pytest.fixture(autouse=True)
+def wall() -> Iterator[Wall]:
+    with virtual_wall() as wall:
+        yield wall
+
+
+class Faulty(JournaledStore):
+    """Appends number `first` to `last`, from 0, fail, hang, or are taken without a word; the rest is as it should be."""
+
+    def __init__(self, how: str, first: int, last: int | None = None) -> None:
+        super().__init__(self._trouble)
+        self.how, self.first, self.last = how, first, first if last is None else last
+        self.count = -1
+        journal: Any = self.journal
+        append = journal.append
+
+        async def unanswered(entry: Entry) -> int:
+            size = await append(entry)
+            if self.how == "loses the answer" and self.first <= self.count <= self.last:
+                await anyio.sleep_forever()
+            return size
+
+        journal.append = unanswered
+
+    async def _trouble(self, _entry: Entry) -> None:
+        self.count += 1
+        if self.first <= self.count <= self.last:
+            if self.how == "fails":
+                raise StoreError("the disk is full")
+            if self.how == "breaks":
+                raise OSError("no such device")
+            if self.how == "hangs":
+                await anyio.sleep_forever()
+
+
+async def run(store: MemoryStore, lab: Lab, on_failure: Any) -> tuple[RequestResult[Any], list[Any]]:
+    async with WORK.runtime(store, lab, on_store_failure=on_failure) as runtime:
+        heard = listen(runtime.bus)
+        result = await runtime.run(PROMPT, conversation_id="c")
+        journaled = {
+            fact.call_id for fact in await facts_of(store, result.request_id) if isinstance(fact, ToolCallRequested)
+        }
+        assert {key for _, key in lab.runs} <= journaled or on_failure == "warn"
+        await advance(20)  # what is owed is written
+    return result, heard
+
+
+@pytest.mark.guarantee("G11", "G19", "G21")
+@pytest.mark.parametrize("how", ["fails", "breaks", "hangs", "loses the answer"])
+async def test_a_request_whose_store_fails_stops_before_its_next_effect_and_whoever_resumes_it_completes_it(
+    how: str,
+) -> None:
+    for at in range(7):
+        store, lab = Faulty(how, at), Lab()
+        began = anyio.current_time()
+        result, heard = await run(store, lab, "stop")
+        assert (result.outcome, result.journaled, result.resumable) == ("failed", False, at > 0), at
+        assert isinstance(result.error, StoreError)
+        assert isinstance(result.error, StoreUnavailable) == (how in ("hangs", "loses the answer"))
+        assert anyio.current_time() - began < 9 + 6 + 20
+        assert len([each for each in heard if isinstance(each, ENDINGS)]) == 1
+        assert_valid(result.messages)
+        another, _ = await run(store, Lab(), "stop")
+        assert (another.outcome, another.journaled) == ("completed", True)
+        assert store.journal is not None
+        record = await store.journal.request(result.request_id)
+        if at == 0:
+            assert record is None or record.ending == "abandoned", "it has not begun, and does not later"
+        else:
+            assert record is not None
+            assert (record.ending, record.owner) == ("completed" if at == 6 else None, "")
+        async with WORK.runtime(store, lab) as runtime:
+            for session in await runtime.resume():
+                assert (await session.result()).outcome == "completed"
+        never_ran = at == 0 or (
+            at == 1 and how == "loses the answer"
+        )  # then its call had been requested, for all we know
+        assert [*lab.keys("pay").values()] == ([] if never_ran else [1])
+        prompts = [each.message_id for each in await store.history("c") if each.role == "user"]
+        assert sorted(prompts) == sorted(f"{each.request_id}_u" for each in (result, another) if at or each is another)
+
+
+@pytest.mark.guarantee("G19")
+async def test_a_turn_that_could_not_begin_is_in_no_conversation_though_its_store_takes_its_time_to_say_so() -> None:
+    store = Faulty("hangs", 0)
+    remember = store.remember
+
+    async def slow(conversation_id: str, messages: Any) -> None:
+        await remember(conversation_id, messages)
+        await anyio.sleep(4.8)
+
+    store.remember = slow  # type: ignore[method-assign]
+    result, _ = await run(store, Lab(), "stop")
+    assert (result.outcome, result.resumable) == ("failed", False)
+    assert await store.history("c") == ()
+
+
+@pytest.mark.guarantee("G19")
+@pytest.mark.parametrize("how", ["hangs", "loses the answer"])
+async def test_a_result_says_nothing_of_a_journal_that_is_written_after_the_session_gave_it_up(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process that has stood still finds its own time over as well as that of its journal.
+    monkeypatch.setattr("toolbus.session._session._WRITE_SECONDS", 4.0)
+    store = Faulty(how, 6)  # the ending
+    result, _ = await run(store, Lab(), "warn")
+    assert store.journal is not None
+    record = await store.journal.request(result.request_id)
+    assert record is not None
+    assert (result.outcome, result.resumable, result.journaled) == ("failed", True, False)
+    assert record.ending == "completed"
+
+
+@pytest.mark.guarantee("G19", "G21")
+async def test_a_request_whose_store_is_away_for_longer_than_its_lease_is_left_to_the_process_that_completes_it(
+    wall: Wall, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, lab = Faulty("fails", 3, 1_000), Lab()
+    journal: Any = store.journal
+    release = journal.release
+
+    async def away(request_id: str, epoch: int) -> bool:
+        if store.last:
+            raise StoreUnavailable("the database is away")
+        return await release(request_id, epoch)
+
+    journal.release = away
+    async with WORK.runtime(store, lab) as stale, WORK.runtime(store, lab) as fresh:
+        heard = listen(stale.bus)
+        result = await stale.run(PROMPT, conversation_id="c")
+        assert (result.outcome, result.reason, result.resumable) == ("failed", "store_error", True)
+        lines = [each for each in caplog.records if getattr(each, "request_id", "") == result.request_id]
+        assert [(each.levelname, each.exc_info) for each in lines] == [("WARNING", None)]
+        wall.put_to(wall() + 3_600)
+        store.last = 0  # it is back, and the other process is the first to notice
+        (session,) = await fresh.resume()
+        assert (await session.result()).outcome == "completed"
+        await advance(5)
+    assert [each.type for each in heard if isinstance(each, ENDINGS)] == ["request_failed"]
+    assert (lab.keys("pay"), len(await store.history("c"))) == (Counter({f"{result.request_id}_0_0": 1}), 8)
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("how", ["fails", "hangs", "loses the answer"])
+@pytest.mark.parametrize("times", [1, 3, 100])
+async def test_with_warn_the_request_goes_on_and_its_journal_is_whole_in_the_end(how: str, times: int) -> None:
+    for at in range(7):
+        store, lab = Faulty(how, at, at + times - 1), Lab()
+        async with WORK.runtime(store, lab, on_store_failure="warn") as runtime:
+            heard = listen(runtime.bus)
+            result = await runtime.run(PROMPT, conversation_id="c")
+            assert result.outcome == "completed", at
+            store.last = -1
+            await advance(10)
+        assert result.journaled, at
+        facts = await facts_of(store, result.request_id)
+        assert Counter(each.event_id for each in heard if each.is_fact) == Counter(each.event_id for each in facts)
+        assert [*await store.history("c")] == result.messages
+        assert store.journal is not None
+        record = await store.journal.request(result.request_id)
+        assert record is not None
+        assert (record.ending, record.owner) == ("completed", "")
+        assert len(lab.runs) == 4
+
+
+async def test_with_warn_a_store_that_never_comes_back_keeps_nothing_and_stops_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, lab = Faulty("fails", 1, 10_000), Lab()
+    caplog.set_level(logging.INFO, "toolbus.store")
+    async with WORK.runtime(store, lab, on_store_failure="warn") as runtime:
+        result = await runtime.run(PROMPT, conversation_id="c")
+        await advance(600)
+    assert (result.outcome, result.journaled, len(lab.runs)) == ("completed", False, 4)
+    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 2  # not one a second
+    assert await store.history("c") == ()
+
+
+async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_works_again() -> None:
+    store, lab = Faulty("fails", 2, 10), Lab()
+    async with WORK.runtime(store, lab, on_store_failure="warn", drain_seconds=0) as runtime:
+        session = runtime.start(PROMPT, conversation_id="c")
+        await advance(1.5)  # a step is done that the store has not taken
+        assert session.leave("moving")
+        result = await session.result()
+        store.last = -1
+        await advance(5)
+    assert (result.resumable, result.journaled) == (True, False)
+    async with WORK.runtime(store, lab) as runtime:
+        (again,) = await runtime.resume()
+        result = await again.result()
+    assert result.outcome == "completed"
+    ran = [name for name, _ in lab.runs]
+    assert (ran.count("pay"), ran.count("step_on")) == (1, 2)
+
+
+@pytest.mark.guarantee("G21")
+async def test_a_request_that_is_left_is_let_go_though_its_store_hangs_once_more() -> None:
+    store = Faulty("fails", 3)
+    journal: Any = store.journal
+    release, hung = journal.release, list[str]()
+
+    async def hangs_once(request_id: str, epoch: int) -> bool:
+        if not hung:
+            hung.append(request_id)
+            await anyio.sleep_forever()
+        return await release(request_id, epoch)
+
+    journal.release = hangs_once
+    result, _ = await run(store, Lab(), "stop")
+    assert (result.outcome, result.resumable, hung) == ("failed", True, [result.request_id])
+    record = await journal.request(result.request_id)
+    assert (record.ending, record.owner) == (None, "")
+
+
+@pytest.mark.guarantee("G06")
+async def test_a_request_that_is_left_is_not_resumed_here_while_the_store_is_told_so(wall: Wall) -> None:
+    store = Faulty("fails", 3)
+    journal: Any = store.journal
+    release, asked = journal.release, list[str]()
+
+    async def slow(request_id: str, epoch: int) -> bool:
+        asked.append(request_id)
+        await anyio.sleep(3)
+        return await release(request_id, epoch)
+
+    journal.release = slow
+    async with WORK.runtime(store, Lab()) as runtime:
+        session = runtime.start(PROMPT)
+        while not asked:
+            await advance(0.1)
+        assert (await session.result()).resumable
+        wall.put_to(wall() + 3_600)  # its lease is over
+        resumed = await runtime.resume()
+        assert (list(resumed), resumed.held) == ([], 1)
+        await advance(5)
+        (again,) = await runtime.resume()
+        assert (await again.result()).outcome == "completed"
+
+
+@pytest.mark.guarantee("G19")
+async def test_a_turn_is_kept_once_though_its_beginning_failed_here_and_went_on_elsewhere(wall: Wall) -> None:
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    append = journal.append
+    async with WORK.runtime(store, Lab()) as fresh:
+
+        async def breaks(entry: Entry) -> int:
+            journal.append = append
+            await append(entry)
+            wall.put_to(wall() + 3_600)  # so long did it take, and another process has gone on
+            for session in await fresh.resume():
+                await session.result()
+            raise OSError("the connection was lost")
+
+        journal.append = breaks
+        async with WORK.runtime(store, Lab()) as stale:
+            result = await stale.run(PROMPT, conversation_id="c")
+        assert result.outcome == "failed"
+    kept = await store.history("c")
+    assert [each.message_id for each in kept if each.role == "user"] == [f"{result.request_id}_u"]
+
+
+@pytest.mark.guarantee("G26")
+async def test_a_decision_that_the_store_has_not_taken_is_remembered_for_no_later_turn() -> None:
+    wipes = Scene(lambda: [model(calls(("wipe", {"n": 1})), text("Done."))])
+    store, asked = Faulty("fails", 2), list[ApprovalRequested]()  # what a person has decided
+    async with wipes.runtime(store, Lab()) as runtime:
+
+        def decide(question: ApprovalRequested) -> None:
+            asked.append(question)
+            runtime.bus.publish(question.decided(approved=True, remember=True))
+
+        runtime.bus.connect(ApprovalRequested, decide)
+        outcomes = [(await runtime.run(PROMPT, conversation_id="c")).outcome for _ in range(3)]
+    assert outcomes == ["failed", "completed", "completed"]
+    assert len({each.request_id for each in asked}) == 2, "nobody has heard the first decision"
+
+
+async def test_of_what_is_owed_that_which_never_works_keeps_nothing_else_from_the_store() -> None:
+    owed, told = Owed(), list[str]()
+
+    async def never() -> None:
+        raise StoreUnavailable("it is too large to be sent in time")
+
+    async def works() -> None:
+        told.append("this")
+
+    owed.owe("a", never)
+    owed.owe("b", works)
+    for _ in range(2):
+        await owed.flush()
+    assert (told, "a" in owed, "b" in owed) == (["this"], True, False)
+
+
+@pytest.mark.guarantee("G11")
+async def test_a_request_whose_beginning_is_not_durable_is_not_accepted() -> None:
+    store = Faulty("fails", 0)
+    async with WORK.runtime(store, Lab()) as runtime:
+        session = runtime.start(PROMPT)
+        with pytest.raises(StoreError, match="the disk is full"):
+            await session.accepted()
+        with pytest.raises(StoreError):
+            await session.accepted()
+        fine = runtime.start(PROMPT)
+        await fine.accepted()
+        assert store.journal is not None
+        assert await store.journal.request(fine.request_id) is not None
+
+
+@pytest.mark.guarantee("G11", "G20")
+async def test_a_host_that_cancels_tells_no_ending_of_a_request_that_another_has_taken(wall: Wall) -> None:
+    store = MemoryStore(journal=True)
+    async with WORK.runtime(store, Lab()) as stale, WORK.runtime(store, Lab()) as fresh:
+        heard = listen(stale.bus)
+        results: list[RequestResult[Any]] = []
+
+        async def host() -> None:
+            results.append(await stale.run(PROMPT))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(host)
+            await settle()
+            wall.put_to(wall() + 3_600)
+            assert len(await fresh.resume()) == 1
+            group.cancel_scope.cancel()
+        assert [each for each in heard if isinstance(each, ENDINGS)] == []
+        await fresh.drain()
+    assert results == []
+
+
+# --------------------------------------------------------------------------------------------------- renewals
+
+
+@asynccontextmanager
+async def held(renew: Callable[[int], Awaitable[object]], lease_seconds: float = 30.0) -> AsyncGenerator[JournalStore]:
+    """A request that only waits, and its store's journal, which awaits `renew(number)` before each renewal."""
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    renewed, number = journal.renew, count()
+
+    async def renewing(owner: str, seconds: float) -> int:
+        await renew(next(number))
+        return await renewed(owner, seconds)
+
+    journal.renew = renewing
+    limits = Limits(timeout_seconds=10_000, model_timeout_seconds=10_000)
+    async with Runtime(ScriptedProvider([hang()]), store=store, lease_seconds=lease_seconds) as runtime:
+        session = runtime.start(PROMPT, limits=limits)
+        await settle()
+        yield journal
+        assert not session.ended
+        session.cancel()
+        assert (await session.result()).outcome == "cancelled"
+
+
+@pytest.mark.parametrize("lease_seconds", [12.0, 30.0])
+async def test_a_renewal_that_hangs_for_its_whole_time_loses_no_lease(lease_seconds: float) -> None:
+    hung: list[int] = []
+
+    async def hang_every_second_time(number: int) -> None:
+        if number % 2:
+            hung.append(number)
+            await anyio.sleep_forever()
+
+    async with held(hang_every_second_time, lease_seconds) as journal:
+        for second in range(200):
+            await advance(1)
+            assert await journal.unfinished() == [], f"after {second} s another process could take it"
+    assert len(hung) > 5
+
+
+async def test_two_outages_of_a_store_make_two_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "toolbus.store")
+    is_away = False
+
+    async def fail_while_away(_number: int) -> None:
+        if is_away:
+            raise StoreUnavailable("the server is away")
+
+    async with held(fail_while_away):
+        for _ in range(5):
+            await advance(100)
+            is_away = not is_away
+    told = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "toolbus.store"]
+    away = (logging.WARNING, "the store failed, and is asked again and again: the server is away")
+    assert told == [away, (logging.INFO, "the store answers again")] * 2

@@ -1,0 +1,242 @@
+"""Secrets that the application names: they work again after a restart, and a reference says nothing of its value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import SecretStr
+
+from support.journaled import JournaledStore
+from support.secret_scene import entry_bytes
+from toolbus import Compression, Runtime, Summarizer, tool
+from toolbus.errors import ConfigurationError
+from toolbus.events import Event, encode
+from toolbus.messages import ToolMessage
+from toolbus.protocols import ModelRequest
+from toolbus.providers.scripted import Step
+from toolbus.secrets import REFERENCE, NamedSecret, Vault
+from toolbus.testing import ScriptedProvider, calls, hang, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+VALUE, OTHER = "hunter2-hunter2", "swordfish-1234"
+USED: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def used() -> None:
+    USED.clear()
+
+
+@tool(idempotent=True)
+async def login(password: SecretStr) -> str:
+    """Log in."""
+    USED.append(password.get_secret_value())
+    return "ok"
+
+
+def logs_in(place: int = 0) -> Any:
+    """A model that uses a reference from what it was sent, and then tells what it has read of that."""
+
+    def reply(request: Any) -> Any:
+        last = request.messages[-1]
+        if isinstance(last, ToolMessage):
+            return text(last.content)
+        found = REFERENCE.findall(repr(list(request.messages)))
+        return calls(("login", {"password": found[place]}))
+
+    return ScriptedProvider(reply)
+
+
+async def left(store: Any, prompt: str = "go", **options: Any) -> None:
+    """A process begins a request, and is gone."""
+    with anyio.CancelScope() as host:
+        async with Runtime(ScriptedProvider([hang()]), tools=[login], store=store, **options) as runtime:
+            runtime.start(prompt, conversation_id="c")
+            await settle()
+            host.cancel()
+            await anyio.sleep_forever()
+
+
+async def resumed(store: Any, provider: Any, **options: Any) -> str:
+    async with Runtime(provider, tools=[login], store=store, **options) as runtime:
+        (result,) = [await each.result() for each in await runtime.resume()]
+    return result.text
+
+
+# ------------------------------------------------------------------------------------------------ in instructions
+
+
+@pytest.mark.guarantee("G19")
+@pytest.mark.parametrize("secrets", [[VALUE], [SecretStr(VALUE)], [("mail", VALUE)], [("mail", SecretStr(VALUE))]])
+async def test_a_secret_in_instructions_works_in_a_request_that_goes_on(secrets: Sequence[NamedSecret]) -> None:
+    store = JournaledStore()
+    options: dict[str, Any] = {"instructions": f"The password is {VALUE}.", "secrets": secrets}
+    await left(store, **options)
+    await left_again(store, **options)
+    assert await resumed(store, logs_in(), **options) == "ok"
+    assert USED == [VALUE]
+    assert VALUE.encode() not in entry_bytes(store.entries)
+
+
+async def left_again(store: Any, **options: Any) -> None:
+    """A second process goes on with it, and is gone as well."""
+    with anyio.CancelScope() as host:
+        async with Runtime(ScriptedProvider([hang()]), tools=[login], store=store, **options) as runtime:
+            assert len(await runtime.resume()) == 1
+            await settle()
+            host.cancel()
+            await anyio.sleep_forever()
+
+
+async def test_of_several_secrets_in_instructions_each_is_known_by_its_place_whatever_their_order() -> None:
+    store, instructions = JournaledStore(), f"For mail {VALUE}, for the bank {OTHER}."
+    await left(store, instructions=instructions, secrets=[VALUE, OTHER])
+    assert await resumed(store, logs_in(1), instructions=instructions, secrets=[OTHER, VALUE]) == "ok"
+    assert USED == [OTHER]
+
+
+async def test_where_the_instructions_are_others_now_a_secret_is_not_guessed() -> None:
+    store = JournaledStore()
+    await left(store, instructions=f"The password is {VALUE}.", secrets=[VALUE])
+    told = await resumed(store, logs_in(), instructions=f"The bank's password is {OTHER}.", secrets=[OTHER])
+    assert "is no longer known" in told
+    assert USED == []
+
+
+async def test_instructions_that_a_request_was_given_are_given_again_by_options() -> None:
+    store, instructions = JournaledStore(), f"The password is {VALUE}."
+    with anyio.CancelScope() as host:
+        async with Runtime(ScriptedProvider([hang()]), tools=[login], store=store) as runtime:
+            runtime.start("go", instructions=instructions, secrets=[VALUE])
+            await settle()
+            host.cancel()
+            await anyio.sleep_forever()
+    async with Runtime(logs_in(), tools=[login], store=store) as runtime:
+        again = await runtime.resume(options=lambda _request: {"instructions": instructions, "secrets": [VALUE]})
+        assert [(await each.result()).text for each in again] == ["ok"]
+    assert USED == [VALUE]
+
+
+# ------------------------------------------------------------------------------------------------ in summaries
+
+
+@pytest.mark.guarantee("G19")
+async def test_a_secret_in_a_summary_of_what_has_left_is_hidden_from_the_model() -> None:
+    provider = ScriptedProvider(lambda _request: text("answer " * 100))
+    summarizer = Summarizer(ScriptedProvider(lambda _request: text(f"The password is {VALUE}.")))
+    compression = Compression(max_context_tokens=1000, summarizer=summarizer)
+    async with Runtime(provider, compression=compression, secrets=[("mail", VALUE)]) as runtime:
+        for number in range(6):
+            assert (await runtime.run(f"question {number} " * 20, conversation_id="c")).ok
+    sent = repr([list(each.messages) for each in provider.requests])
+    assert "The password is secret:" in sent
+    assert VALUE not in sent
+
+
+# ------------------------------------------------------------------------------------------------ with a name
+
+
+async def test_a_secret_with_a_name_works_in_a_prompt_that_is_older_than_the_process() -> None:
+    store = JournaledStore()
+    await left(store, f"My password is {VALUE}.", secrets=[("mail", VALUE)])
+    assert await resumed(store, logs_in(), secrets=[("bank", OTHER), ("mail", VALUE)]) == "ok"
+    assert USED == [VALUE]
+
+
+async def test_a_secret_with_a_name_works_in_later_turns_and_leads_to_the_value_that_it_has_now() -> None:
+    store = JournaledStore()
+    for value in (VALUE, VALUE, OTHER):  # each turn in a process of its own; the last one behind a change of password
+        async with Runtime(logs_in(), tools=[login], store=store, secrets=[("mail", value)]) as runtime:
+            prompt = f"My password is {VALUE}." if not USED else "Once more."
+            assert (await runtime.run(prompt, conversation_id="c")).text == "ok"
+    assert USED == [VALUE, VALUE, OTHER]
+    assert VALUE not in repr(await store.history("c"))
+
+
+async def test_a_request_s_value_goes_before_the_runtime_s_under_the_same_name_and_both_are_hidden() -> None:
+    model = logs_in()
+    async with Runtime(model, tools=[login], secrets=[("mail", VALUE)]) as runtime:
+        for _ in range(2):  # also in the vault that the conversation has by then
+            prompt = f"Not {VALUE} any more, but {OTHER}."
+            result = await runtime.run(prompt, conversation_id="c", secrets=[("mail", OTHER)])
+            assert VALUE not in repr(result.messages)
+            assert OTHER not in repr(result.messages)
+    assert USED == [OTHER, OTHER]
+
+
+@pytest.mark.parametrize("named", [VALUE, SecretStr(VALUE), ("mail", VALUE)], ids=["text", "secret", "pair"])
+@pytest.mark.parametrize("earlier", [[], [OTHER]], ids=["the first secret", "one more secret"])
+async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_stored_or_published(
+    named: NamedSecret, earlier: list[NamedSecret]
+) -> None:
+    sent: list[str] = []
+
+    def reply(request: ModelRequest) -> Step:
+        sent.append(repr(request))
+        last = request.messages[-1]
+        if isinstance(last, ToolMessage) or VALUE not in prompt:
+            return text("Done.")
+        return calls(("login", {"password": REFERENCE.findall(repr(list(request.messages)))[-1]}))
+
+    store, told = JournaledStore(), list[bytes]()
+    async with Runtime(ScriptedProvider(reply), tools=[login], store=store) as runtime:
+        runtime.bus.connect(Event, lambda event: told.append(encode(event)))
+        for prompt, secrets in ((f"{OTHER} is old.", earlier), (f"It is {VALUE} now.", [named]), ("And now?", [])):
+            result = await runtime.run(prompt, conversation_id="c", secrets=secrets)
+            assert VALUE not in repr(result.messages)
+    assert USED == [VALUE]
+    assert len(sent) == 4
+    assert not [each for each in sent if VALUE in each]
+    assert not [each for each in told if VALUE.encode() in each]
+    assert VALUE.encode() not in entry_bytes(store.entries)
+    assert VALUE not in repr(await store.history("c"))
+
+
+@pytest.mark.parametrize(
+    "given", [[("", VALUE)], [("mail", "abc")], [("mail", VALUE, VALUE)], [(VALUE,)], [(1, VALUE)]]
+)
+async def test_pairs_that_are_none_are_refused_without_telling_them(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="in a pair behind a name") as refused:
+        Runtime(ScriptedProvider([]), secrets=given)
+    assert VALUE not in str(refused.value)
+
+
+# ------------------------------------------------------------------------------------------------ references
+
+
+def reference(vault: Vault, value: str) -> str:
+    return REFERENCE.findall(vault.shown(f"a {value} b"))[0]
+
+
+def test_a_reference_of_a_name_depends_on_the_name_and_the_conversation_and_on_nothing_else() -> None:
+    one, again = Vault([("mail", VALUE)], "c"), Vault([("mail", OTHER)], "c")
+    assert reference(one, VALUE) == reference(again, OTHER), "so that it says nothing of the value"
+    others = [Vault([("bank", VALUE)], "c"), Vault([("mail", VALUE)], "d"), Vault([VALUE], "c"), Vault([VALUE], "c")]
+    assert len({reference(one, VALUE), *(reference(each, VALUE) for each in others)}) == 5
+
+
+def test_the_same_value_has_the_reference_of_its_name_however_it_comes() -> None:
+    vault = Vault([("mail", VALUE)], "c")
+    assert vault.hide(VALUE) == reference(vault, VALUE)
+    kept = Vault((), "c")
+    before = kept.hide(VALUE)
+    kept.take_names(vault)
+    assert (kept.value_of(before), kept.hide(VALUE)) == (VALUE, reference(vault, VALUE))
+
+
+def test_texts_are_recognised_only_where_all_else_in_them_is_the_same() -> None:
+    old = Vault([VALUE, OTHER])
+    written = old.shown(f"mail {VALUE}, bank {OTHER}")
+    mail, bank = REFERENCE.findall(written)
+    for text_now in (f"mail {VALUE}", f"mail {VALUE}, tank {OTHER}", f"{VALUE}{OTHER}", f"mail {VALUE}, bank of mine"):
+        vault = Vault([VALUE, OTHER])
+        vault.recognise(text_now, written)
+        assert (vault.value_of(mail), vault.value_of(bank)) == (None, None)
+    vault = Vault([OTHER, VALUE])
+    vault.recognise(f"mail {VALUE}, bank {OTHER}", written)
+    assert (vault.value_of(mail), vault.value_of(bank)) == (VALUE, OTHER)
+    assert vault.shown(VALUE) == mail, "one value has one reference"

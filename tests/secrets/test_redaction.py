@@ -1,0 +1,161 @@
+"""Secrets are known by their names, their forms and their chance; what people write stays."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolbus.secrets import MASK, is_secret_name, masked, redacted
+
+NAMES = [
+    "password", "userPassword", "PASSWORD", "passwd", "db_passwd2", "secret", "client-secret", "token", "accessToken",
+    "api_key", "apikey", "apiKey", "APIKey", "X-API-Key", "authorization", "Proxy-Authorization", "cookie", "Set-Cookie",
+    "credential", "credentials", "private_key", "privateKey", "access_key", "aws_secret_access_key", "pin", "pin_code",
+    "ssn", "otp", "cvv", "session_id", "csrftoken", "_csrf", "XSRF-TOKEN", "pwd", "jwt", "cardNumber",
+]  # fmt: skip
+PLAIN_NAMES = [
+    "city", "query", "keyword", "key", "author", "monkey", "spin", "pinned", "compass_weight", "secretary", "passport",
+    "tokenizer", "passage", "session_title", "", "日本",
+]  # fmt: skip
+
+KEY = "sk-proj-" + "abcdefghij0123456789"
+SECRETS = [
+    (KEY, MASK),
+    (f"use {KEY} now", f"use {MASK} now"),
+    ("Authorization: Bearer abcdefghijk1234", f"Authorization{MASK}"),
+    ("a bearer abcdefghijk1234, and", f"a bearer {MASK}, and"),
+    ("Basic dXNlcjpwYXNz", f"Basic {MASK}"),
+    ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", MASK),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY----- tail", f"{MASK} tail"),
+    ("-----BEGIN PRIVATE KEY-----\nMIIabc\nand it is cut", MASK),
+    ("https://me:hunter2@host/a", f"https://me:{MASK}@host/a"),
+    ("curl -u me:hunter2 https://x", f"curl -u me:{MASK} https://x"),
+    ("mysql --password hunter2 shop", f"mysql --password {MASK} shop"),
+    ("password=hunter2 next", f"password={MASK} next"),
+    ('{"api_key": "hunter2", "city": "Paris"}', '{"api_key": "' + MASK + '", "city": "Paris"}'),
+    ("Cookie: a=b; c=d", f"Cookie{MASK}"),
+    ("https://example.com/search?q=limits&token=abc", f"https://example.com/search?q=limits&token={MASK}"),
+    ("ghp_abcdefghij0123456789", MASK),
+    ("AKIAIOSFODNN7EXAMPLE", MASK),
+    ("550e8400-e29b-41d4-a716-446655440000", MASK),
+    ("3f786850e387550fdab836ed7e6dc881de23001b", MASK),
+]
+PLAIN = [
+    "",
+    "Looking up the weather in Paris for the 3rd of May 2026",
+    "the basic understanding of bearer bonds",
+    "src/toolbus/core/narration_v2.py:123",
+    "report_2024-01-15_final_version_for_customer.pdf",
+    "getUserAccountBalanceForCustomer",
+    "https://docs.example.com/how-to/test-with-events.html#read-a-failure",
+    "SELECT * FROM tokens WHERE id = 1",
+    "gpt-5-mini-2025-08-07",
+    "1234567890123456789012345",
+    "Donaudampfschifffahrtsgesellschaft",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_secrets_are_known_in_every_spelling(name: str):
+    assert is_secret_name(name)
+    assert redacted({name: "x", "deep": [{name: {"a": 1}}]}) == {name: MASK, "deep": [{name: MASK}]}
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_names_that_only_look_alike_hide_nothing(name: str):
+    assert not is_secret_name(name)
+    assert redacted({name: "x"}) == {name: "x"}
+
+
+@pytest.mark.parametrize(("text", "shown"), SECRETS)
+def test_what_looks_like_a_key_is_hidden_in_text(text: str, shown: str):
+    assert masked(text) == shown
+    assert masked(shown) == shown
+    assert redacted({"q": [text]}) == {"q": [shown]}
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_what_people_write_is_not_hidden(text: str):
+    assert masked(text) == text
+
+
+def test_nearly_all_random_keys_are_hidden_wherever_they_stand():
+    chance = random.Random(20)
+    letters = string.ascii_letters + string.digits
+    made = [
+        key
+        for _ in range(1000)
+        for key in (
+            "".join(chance.choices(letters, k=40)),
+            chance.randbytes(20).hex(),
+            base64.urlsafe_b64encode(chance.randbytes(30)).decode(),
+        )
+    ]
+    shown = [key for key in made if key in masked(f"key is {key}.")]
+    assert len(shown) <= 3
+
+
+def test_the_value_of_a_pair_is_hidden_when_its_name_is_a_secret_s():
+    headers = [{"name": "Authorization", "value": "x"}, {"name": "Accept", "value": "y"}]
+    assert redacted({"headers": headers}) == {
+        "headers": [{"name": "Authorization", "value": MASK}, {"name": "Accept", "value": "y"}]
+    }
+
+
+def test_values_that_are_no_text_stay_and_what_is_no_json_is_hidden():
+    given_ = {"n": 1, "x": 1.5, "no": None, "yes": True, "list": (1, "a")}
+    assert redacted(given_) == {"n": 1, "x": 1.5, "no": None, "yes": True, "list": [1, "a"]}
+    assert redacted({"odd": b"bytes", "s": {1, 2}}) == {"odd": MASK, "s": MASK}
+
+
+def test_the_arguments_themselves_are_not_changed():
+    arguments: dict[str, Any] = {"password": "x", "deep": {"token": ["y"]}}
+    redacted(arguments)
+    assert arguments == {"password": "x", "deep": {"token": ["y"]}}
+
+
+def test_a_copy_is_bounded_however_large_the_arguments_are():
+    deep: Any = "bottom"
+    for _ in range(2000):
+        deep = [deep]
+    copy = redacted({"text": "ab " * 1_000_000, "many": list(range(100_000)), "deep": deep})
+    assert 990 < len(copy["text"]) <= 1000
+    assert len(copy["many"]) <= 1000
+    assert len(json.dumps(copy)) < 10_000
+
+
+def test_a_key_that_is_cut_by_the_bound_is_hidden_all_the_same():
+    copy = redacted({"text": "x " * 495 + KEY + KEY})
+    assert "sk-" not in copy["text"]
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
+anything = st.recursive(
+    texts | st.integers() | st.none() | st.booleans() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(before=texts, after=texts, name=texts, value=anything)
+def test_a_key_is_hidden_whatever_stands_around_it(before: str, after: str, name: str, value: Any):
+    text = f"{before} {KEY} {after}"
+    assert KEY not in masked(text)
+    written = json.dumps(redacted({"a": value, name: [{"b": text}, value]}), ensure_ascii=False)
+    assert KEY not in written
+
+
+@given(name=st.sampled_from(NAMES), depth=st.integers(0, 9), beside=anything)
+def test_what_stands_under_a_secret_s_name_is_hidden_at_any_depth(name: str, depth: int, beside: Any):
+    arguments: Any = {name: "hunter2-hunter2", "beside": beside}
+    for level in range(depth):
+        arguments = {"in": arguments, "beside": beside} if level % 2 else [arguments]
+    written = json.dumps(redacted({"a": arguments}), ensure_ascii=False)
+    assert "hunter2" not in written
