@@ -1,0 +1,118 @@
+"""The language of docstrings, comments and messages: plain English, with the field's words (house style, rules 13 to 20)."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[1] / "src" / "toolbus"
+PENDING = {
+    "bus", "cli", "core", "dispatcher", "durability", "events", "messages", "providers", "runtime", "schemas",
+    "secrets", "session", "status", "stores", "testing", "tools", "toolsets", "",
+}  # fmt: skip
+"""Packages that are still written in the old words; "" is the modules beside them."""
+
+QUESTIONS = frozenset(
+    "how what whatever when where whether which who whoever whom whose why".split()  # noqa: SIM905 -- a line of words
+)
+
+PHRASES = [  # what is not said, and what is
+    (r"(is|are|was|were|be|been) told\b", "is published, reported or logged"),
+    (r"\btells? of\b", "reports"),
+    (r"\bunless told\b", "unless stated otherwise"),
+    (r"\b(is|are|was|were) none\b(?! of)", "is not a ..., or: does not exist"),
+    (
+        r"\b(that|it|this|which|he|she) (is|are) no (?!longer|more|limit|need|way|such|reason|other|worse|better)",
+        "is not a",
+    ),
+    (r"\bgo(es|ing)? on\b(?! the (bus|event))|\bwent on\b", "continue"),
+    (r"\bmend(s|ed|ing)?\b", "repair"),
+    (r"\bow(e|es|ed|ing)\b", "has still to write, or to report"),
+    (r"\bshel(f|ves)\b|\bhouse\b|\brooms?\b", "the thing itself"),
+    (r"\balone\b", "only"),
+    (
+        r"\bbehind (a|an|the|its|their|our|it|them|that|this) (\w+ )?(instructions|message|line|name|text|word|time-out|id)",
+        "after",
+    ),
+    (r"\bin the place of\b", "in place of, or instead of"),
+    (r"\b(for|to|by) who\b", "whoever, or a process that"),
+    (r",? say,|\(say ", "for example"),
+    (r"\bas (it )?may be\b", "plain words"),
+    (r"\b(the|its|their|a|which|each|of) places?\b(?! (in|of) (the )?(memory|line))", "position, slot or location"),
+    (r"\bgives? way\b", "yields"),
+]
+ALLOWED = [
+    r"stand[- ]alone",
+    r"\bplace(s|d)? (a|an|the|it|them) ",
+]
+
+
+def texts_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a module's comments, and its string literals."""
+    source = path.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING) or tokenize.tok_name[token.type] == "FSTRING_MIDDLE":
+            yield token.start[0], token.string
+
+
+def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if text := ast.get_docstring(node):
+                yield getattr(node, "lineno", 1), text
+
+
+def findings(path: Path) -> list[str]:
+    """What is wrong in a module: each phrase with its line, and what to write instead."""
+    where = path.relative_to(SOURCES.parent)
+    found = [
+        f"{where}:{line}: begins with a question word: {text.splitlines()[0][:60]!r}"
+        for line, text in docstrings_of(path)
+        if text.split()[0].strip("`,.:;").lower() in QUESTIONS
+    ]
+    for line, text in texts_of(path):
+        for allowed in ALLOWED:
+            text = re.sub(allowed, "", text)
+        found += [
+            f"{where}:{line + text[: match.start()].count(chr(10))}: {match[0]!r}; write: {instead}"
+            for phrase, instead in PHRASES
+            for match in re.finditer(phrase, text, re.IGNORECASE)
+        ]
+    return found
+
+
+def package_of(path: Path) -> str:
+    parts = path.relative_to(SOURCES).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+@pytest.mark.parametrize("package", sorted({package_of(path) for path in SOURCES.rglob("*.py")} - PENDING) or ["none"])
+def test_docstrings_comments_and_messages_are_in_plain_words(package: str):
+    found = [each for path in sorted(SOURCES.rglob("*.py")) if package_of(path) == package for each in findings(path)]
+    assert not found, "\n".join(found)
+
+
+def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("test_language.SOURCES", tmp_path / "toolbus")
+    path = tmp_path / "toolbus" / "x.py"
+    path.parent.mkdir()
+    path.write_text('"""What it is."""\n\nx = 1  # is told\ny = "it goes on"\n', encoding="utf-8")
+    assert [each.partition(": ")[0] for each in findings(path)] == [
+        "toolbus/x.py:1",
+        "toolbus/x.py:3",
+        "toolbus/x.py:4",
+    ]
+
+
+if __name__ == "__main__":  # of the packages that are named: python tests/test_language.py stores cli
+    import sys
+
+    for path in sorted(SOURCES.rglob("*.py")):
+        if package_of(path) in sys.argv[1:] or not sys.argv[1:]:
+            sys.stdout.writelines(f"{each}\n" for each in findings(path))
