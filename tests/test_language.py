@@ -63,9 +63,9 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
 
 def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            if text := ast.get_docstring(node):
-                yield getattr(node, "lineno", 1), text
+        documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if documented and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text
 
 
 def findings(path: Path) -> list[str]:
