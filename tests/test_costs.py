@@ -215,7 +215,7 @@ class Bench:
         self.model.rounds = 1
         await run()
         self.model.rounds = rounds
-        costs, position = Costs(), self.runtime.bus.position
+        costs, position = Costs(), self.runtime.bus.statistics().position
         with (
             counting_events(costs, self.monkeypatch),
             self.on_loop(costs, self.monkeypatch),
@@ -223,7 +223,7 @@ class Bench:
             counting_calls(costs),
         ):
             await run()
-        costs.published = self.runtime.bus.position - position
+        costs.published = self.runtime.bus.statistics().position - position
         return costs
 
 

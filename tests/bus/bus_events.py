@@ -50,6 +50,6 @@ def said(events: Sequence[Event]) -> list[str]:
 
 def opened(bus: EventBus, *call_ids: str, request_id: str = "r") -> Mailbox:
     """A request that waits for these calls. Needs an event loop."""
-    mailbox = bus.open_mailbox(request_id)
-    bus.open_calls(mailbox, call_ids)
+    mailbox = bus.arbitration.open_mailbox(request_id)
+    bus.arbitration.open_calls(mailbox, call_ids)
     return mailbox

@@ -36,9 +36,9 @@ async def test_the_first_terminal_event_of_a_call_wins():
     mailbox = opened(bus, "c")
     heard = hear(bus)
     first = completed("c", content="first")
-    assert bus.is_open("r", "c")
+    assert bus.arbitration.is_open("r", "c")
     assert bus.publish(first) is True
-    assert not bus.is_open("r", "c")
+    assert not bus.arbitration.is_open("r", "c")
     assert mailbox.drain() == [first]
     assert heard == [first]
 
@@ -77,8 +77,8 @@ async def test_a_later_terminal_event_goes_out_as_late_and_reaches_no_session():
 async def test_a_call_that_its_session_has_claimed_is_late_for_everybody_else():
     bus = EventBus()
     mailbox = opened(bus, "c")
-    assert bus.claim("r", "c") is True
-    assert bus.claim("r", "c") is False
+    assert bus.arbitration.claim("r", "c") is True
+    assert bus.arbitration.claim("r", "c") is False
     assert bus.publish(completed("c")) is False
     assert mailbox.drain() == []
     assert bus.statistics().late == 1
@@ -89,7 +89,7 @@ async def test_a_session_that_claims_a_call_after_its_result_finds_the_result_in
     bus = EventBus()
     mailbox = opened(bus, "c")
     bus.publish(completed("c"))
-    assert bus.claim("r", "c") is False
+    assert bus.arbitration.claim("r", "c") is False
     assert len(mailbox) == 1
 
 
@@ -105,7 +105,7 @@ def test_whoever_races_whom_each_open_call_gets_one_terminal_event_and_every_oth
         claimed: set[tuple[str, str]] = set()
         for request, call, kind in moves:
             if kind == "t":  # its session's time-out
-                if bus.claim(request, call):
+                if bus.arbitration.claim(request, call):
                     claimed.add((request, call))
             else:
                 bus.publish((completed if kind == "c" else failed)(call, request))
@@ -301,7 +301,7 @@ async def test_a_pause_goes_to_the_mailbox_of_an_open_call_and_to_everybody(
     assert bus.publish(event) is True
     assert mailbox.drain() == heard == [event]
     assert other.drain() == []
-    assert bus.is_open("r", "c")
+    assert bus.arbitration.is_open("r", "c")
 
 
 @pytest.mark.guarantee("G05")
@@ -323,12 +323,12 @@ async def test_a_pause_of_a_call_that_is_not_open_becomes_a_dead_letter(kind: ty
 
 async def test_a_request_has_one_mailbox_at_a_time():
     bus = EventBus()
-    mailbox = bus.open_mailbox("r")
+    mailbox = bus.arbitration.open_mailbox("r")
     with pytest.raises(BusError, match="'r' has a mailbox already"):
-        bus.open_mailbox("r")
-    bus.close_mailbox(mailbox)
-    again = bus.open_mailbox("r")
-    bus.close_mailbox(mailbox)  # the old one is closed already, and the new one is not its business
+        bus.arbitration.open_mailbox("r")
+    bus.arbitration.close_mailbox(mailbox)
+    again = bus.arbitration.open_mailbox("r")
+    bus.arbitration.close_mailbox(mailbox)  # the old one is closed already, and the new one is not its business
     assert bus.publish(CancelRequested(request_id="r")) is True
     assert len(again) == 1
 
@@ -338,7 +338,7 @@ async def test_a_result_for_a_request_that_has_ended_is_told_as_late_and_does_no
     bus = EventBus()
     mailbox, other = opened(bus, "1", "2"), opened(bus, "1", request_id="other")
     bus.publish(completed("1"))
-    bus.close_mailbox(mailbox)
+    bus.arbitration.close_mailbox(mailbox)
     heard = hear(bus)
     assert bus.publish(completed("2")) is False
     assert [event.type for event in heard] == ["tool_call_late"]
@@ -365,11 +365,11 @@ async def test_the_exception_behind_a_failure_reaches_the_session_and_no_listene
 async def test_handlers_see_of_a_request_what_its_session_shows_while_it_runs():
     bus = EventBus()
     view: object = object()
-    mailbox = bus.open_mailbox("r", view)  # pyright: ignore[reportArgumentType]
-    assert bus.view("r") is view
-    assert bus.view("other") is None
-    bus.close_mailbox(mailbox)
-    assert bus.view("r") is None
+    mailbox = bus.arbitration.open_mailbox("r", view)  # pyright: ignore[reportArgumentType]
+    assert bus.arbitration.view("r") is view
+    assert bus.arbitration.view("other") is None
+    bus.arbitration.close_mailbox(mailbox)
+    assert bus.arbitration.view("r") is None
 
 
 # --------------------------------------------------------------------------------------------- bounded memory, watches
@@ -393,7 +393,7 @@ async def test_ten_thousand_settled_calls_are_remembered_by_default():
     numbers = [str(number) for number in range(10_001)]
     opened(bus, *numbers)
     for call_id in numbers:
-        bus.claim("r", call_id)
+        bus.arbitration.claim("r", call_id)
     assert bus.statistics().settled_remembered == 10_000
     heard = hear(bus)
     bus.publish(completed("0"))
@@ -415,18 +415,18 @@ async def test_an_executor_is_told_once_when_somebody_settles_its_call_and_befor
     mailbox = opened(bus, "1", "2", "3")
     told: list[str] = []
     for call_id in ("1", "2", "3"):
-        bus.watch("r", call_id, lambda call_id=call_id: told.append(call_id))
+        bus.arbitration.watch("r", call_id, lambda call_id=call_id: told.append(call_id))
     bus.connect(ToolCallCompleted, lambda event: told.append(f"heard {event.call_id}"))
-    bus.unwatch("r", "3")
-    bus.unwatch("r", "3")
+    bus.arbitration.unwatch("r", "3")
+    bus.arbitration.unwatch("r", "3")
     bus.publish(completed("1"))
     bus.publish(completed("1"))
-    bus.claim("r", "2")
+    bus.arbitration.claim("r", "2")
     bus.publish(completed("3"))
     assert told == ["1", "heard 1", "2", "heard 3"]
-    bus.open_calls(mailbox, ["1", "2"])  # a watch is for one answer
+    bus.arbitration.open_calls(mailbox, ["1", "2"])  # a watch is for one answer
     bus.publish(completed("1"))
-    bus.claim("r", "2")
+    bus.arbitration.claim("r", "2")
     assert told[4:] == ["heard 1"]
 
 
@@ -434,11 +434,11 @@ async def test_an_executor_is_told_once_when_somebody_settles_its_call_and_befor
 async def test_no_executor_takes_a_call_on_that_is_not_open_whatever_the_bus_has_forgotten():
     bus = EventBus(max_settled=0)
     opened(bus, "1", "2")
-    bus.claim("r", "1")
-    assert bus.watch("r", "1", lambda: None) is False
-    assert bus.watch("r", "nobody's", lambda: None) is False
-    assert bus.watch("r", "2", lambda: None) is True
-    assert bus.watch("elsewhere", "1", lambda: None) is False
+    bus.arbitration.claim("r", "1")
+    assert bus.arbitration.watch("r", "1", lambda: None) is False
+    assert bus.arbitration.watch("r", "nobody's", lambda: None) is False
+    assert bus.arbitration.watch("r", "2", lambda: None) is True
+    assert bus.arbitration.watch("elsewhere", "1", lambda: None) is False
 
 
 @pytest.mark.guarantee("G03", "G04")
@@ -450,7 +450,7 @@ async def test_a_watch_that_raises_loses_no_result(caplog: pytest.LogCaptureFixt
     def broken() -> None:
         raise RuntimeError("an executor's fault")
 
-    bus.watch("r", "c", broken)
+    bus.arbitration.watch("r", "c", broken)
     assert bus.publish(completed("c")) is True
     assert mailbox.drain() == heard
     assert len(heard) == 1

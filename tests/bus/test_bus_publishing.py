@@ -65,9 +65,9 @@ async def test_each_of_two_publishers_is_heard_in_its_own_order_though_they_take
 @pytest.mark.guarantee("G01")
 async def test_positions_are_dense_from_one_also_over_events_that_nobody_hears():
     bus = EventBus()
-    assert bus.position == 0
+    assert bus.statistics().position == 0
     bus.publish(delta("nobody hears this"))
-    assert bus.position == 1
+    assert bus.statistics().position == 1
     seen: list[int] = []
     async with bus.subscribe(StatusChanged) as subscription:
         for number in range(10):
@@ -76,16 +76,16 @@ async def test_positions_are_dense_from_one_also_over_events_that_nobody_hears()
             assert subscription.receive_nowait() is not None
             seen.append(subscription.position)
     assert seen == list(range(2, 22, 2))
-    assert bus.position == 21
+    assert bus.statistics().position == 21
 
 
 @pytest.mark.guarantee("G01")
 def test_events_published_by_receivers_get_positions_of_their_own():
     bus = EventBus()
     seen: list[tuple[str, int]] = []
-    bus.connect(StatusChanged, lambda event: seen.append((event.text, bus.position)))
+    bus.connect(StatusChanged, lambda event: seen.append((event.text, bus.statistics().position)))
     bus.connect(StatusChanged, lambda event: bus.publish(delta("x")) if event.text == "a" else None)
-    bus.connect(TextDelta, lambda event: seen.append((event.text, bus.position)))
+    bus.connect(TextDelta, lambda event: seen.append((event.text, bus.statistics().position)))
     bus.publish(signal("a"))
     bus.publish(signal("b"))
     assert seen == [("a", 1), ("x", 2), ("b", 3)]
@@ -237,7 +237,7 @@ async def test_a_terminal_event_that_the_bound_refuses_has_settled_nothing():
     bus.connect(TextDelta, lambda _: bus.publish(completed("c")))
     bus.publish(signal())
     assert bus.statistics().receiver_failures == 1
-    assert bus.is_open("r", "c")
+    assert bus.arbitration.is_open("r", "c")
     assert bus.publish(completed("c")) is True
 
 
@@ -257,27 +257,27 @@ def test_a_memory_of_settled_calls_below_none_is_refused():
 
 async def test_the_bus_wants_what_a_receiver_or_a_subscriber_of_everybody_listens_to():
     bus = EventBus()
-    assert not bus.wants(TextDelta, "r")
+    assert not bus.arbitration.wants(TextDelta, "r")
     disconnect = bus.connect(TextDelta, lambda _: None)
-    assert bus.wants(TextDelta, "r")
-    assert bus.wants(TextDelta)
-    assert not bus.wants(ReasoningDelta, "r")
+    assert bus.arbitration.wants(TextDelta, "r")
+    assert bus.arbitration.wants(TextDelta)
+    assert not bus.arbitration.wants(ReasoningDelta, "r")
     disconnect()
-    assert not bus.wants(TextDelta, "r")
+    assert not bus.arbitration.wants(TextDelta, "r")
     async with bus.subscribe(ReasoningDelta):
-        assert bus.wants(ReasoningDelta, "r")
-        assert not bus.wants(TextDelta, "r")
-    assert not bus.wants(ReasoningDelta, "r")
+        assert bus.arbitration.wants(ReasoningDelta, "r")
+        assert not bus.arbitration.wants(TextDelta, "r")
+    assert not bus.arbitration.wants(ReasoningDelta, "r")
 
 
 async def test_the_bus_wants_what_a_subscriber_to_one_request_listens_to_for_that_request_alone():
     bus = EventBus()
     async with bus.subscribe(TextDelta, request_id="mine"):
-        assert bus.wants(TextDelta, "mine")
-        assert not bus.wants(TextDelta, "other")
-        assert not bus.wants(TextDelta)
-        assert not bus.wants(ReasoningDelta, "mine")
-    assert not bus.wants(TextDelta, "mine")
+        assert bus.arbitration.wants(TextDelta, "mine")
+        assert not bus.arbitration.wants(TextDelta, "other")
+        assert not bus.arbitration.wants(TextDelta)
+        assert not bus.arbitration.wants(ReasoningDelta, "mine")
+    assert not bus.arbitration.wants(TextDelta, "mine")
 
 
 # --------------------------------------------------------------------------------------------------- cost in counts
@@ -370,7 +370,7 @@ async def test_statistics_tell_depths_and_peaks_and_losses():
     assert before.position == before.mailboxes == before.open_calls == before.receivers == 0
     assert before.subscriptions == ()
     a, b = opened(bus, "1", "2", request_id="a"), opened(bus, "1", request_id="b")
-    bus.close_mailbox(b)
+    bus.arbitration.close_mailbox(b)
     bus.publish(completed("1", "a"))
     bus.publish(completed("1", "a"))
     bus.publish(completed("9", "z"))
@@ -392,7 +392,7 @@ async def test_statistics_tell_depths_and_peaks_and_losses():
     assert (of_slow.capacity, of_slow.buffered, of_slow.peak) == (2, 1, 2)
     assert (of_slow.matched, of_slow.delivered, of_slow.merged, of_slow.dropped) == (5, 1, 0, 3)
     disconnect()
-    bus.close_mailbox(a)
+    bus.arbitration.close_mailbox(a)
     after = bus.statistics()
     assert (after.mailboxes, after.open_calls, after.receivers, after.subscriptions) == (0, 0, 0, ())
     assert after.mailboxes_peak == 2
@@ -420,7 +420,7 @@ def test_the_peak_of_the_queue_is_kept():
 def test_announcing_broadcasts_without_asking_who_is_addressed():
     bus = EventBus()
     heard = hear(bus)
-    bus.announce(fact("told, not asked", request_id="unknown"))
+    bus.arbitration.announce(fact("told, not asked", request_id="unknown"))
     assert said(heard) == ["told, not asked"]
     assert isinstance(heard[0], CancelRequested)
     assert bus.statistics().dead_letters == 0

@@ -367,7 +367,7 @@ def test_event_means_every_type():
     bus = EventBus()
     bus.connect(Event, lambda _: None)
     assert bus.statistics().receivers == len(EVENT_TYPES)
-    assert all(bus.wants(kind) for kind in EVENT_TYPES)
+    assert all(bus.arbitration.wants(kind) for kind in EVENT_TYPES)
 
 
 def test_a_receiver_without_a_name_is_told_by_its_repr():

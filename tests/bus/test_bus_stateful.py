@@ -454,9 +454,9 @@ class AnyBus(RuleBasedStateMachine):
         parent = "" if request_id in above else parent
         if request_id in self.requests:
             with pytest.raises(BusError):
-                self._run(lambda: self._bus.open_mailbox(request_id))
+                self._run(lambda: self._bus.arbitration.open_mailbox(request_id))
             return
-        mailbox = self._run(lambda: self._bus.open_mailbox(request_id, parent_id=parent))
+        mailbox = self._run(lambda: self._bus.arbitration.open_mailbox(request_id, parent_id=parent))
         mailbox.late = late
         self._mailboxes[request_id] = mailbox
         self.requests[request_id] = []
@@ -474,7 +474,7 @@ class AnyBus(RuleBasedStateMachine):
         self.drain(request_id)
         mailbox = self._mailboxes.pop(request_id)
         for _ in range(2):
-            self._run(lambda: self._bus.close_mailbox(mailbox))
+            self._run(lambda: self._bus.arbitration.close_mailbox(mailbox))
         for key in [key for key, owner in self.open.items() if owner == request_id]:
             self.settle(key)
         del self.requests[request_id]
@@ -500,7 +500,7 @@ class AnyBus(RuleBasedStateMachine):
             return
         self.calls += 1
         call_id = f"call{self.calls}"
-        self._run(lambda: self._bus.open_calls(self._mailboxes[request_id], [call_id]))
+        self._run(lambda: self._bus.arbitration.open_calls(self._mailboxes[request_id], [call_id]))
         self.open[request_id, call_id] = request_id
         if tell:
             self._publish(requested((request_id, call_id)))
@@ -521,8 +521,8 @@ class AnyBus(RuleBasedStateMachine):
         is_open = key in self.open
         if is_open:
             self.settle(key)
-        assert self._run(lambda: self._bus.claim(*key)) is is_open
-        assert not self._bus.is_open(*key)
+        assert self._run(lambda: self._bus.arbitration.claim(*key)) is is_open
+        assert not self._bus.arbitration.is_open(*key)
 
     @rule(data=st.data(), raising=st.booleans())
     def watch(self, data: st.DataObject, raising: bool) -> None:
@@ -538,7 +538,7 @@ class AnyBus(RuleBasedStateMachine):
                 raise ValueError("of a watch")
 
         taken = key not in self.watched and key in self.open
-        assert self._run(lambda: self._bus.watch(*key, settled)) is taken
+        assert self._run(lambda: self._bus.arbitration.watch(*key, settled)) is taken
         if taken:
             self.watched[key] = expected
             self.watches.append((key, told, expected))
@@ -549,7 +549,7 @@ class AnyBus(RuleBasedStateMachine):
 
     def _unwatch(self, key: Key) -> None:
         self.watched.pop(key, None)
-        self._run(lambda: self._bus.unwatch(*key))
+        self._run(lambda: self._bus.arbitration.unwatch(*key))
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
@@ -560,7 +560,7 @@ class AnyBus(RuleBasedStateMachine):
         if key not in self.open:
             return
         question = ApprovalRequested(request_id=key[0], call_id=key[1], name="pay", arguments={}, deadline=1.0)
-        self._run(lambda: self._bus.open_approval(self._mailboxes[self.open[key]], question))
+        self._run(lambda: self._bus.arbitration.open_approval(self._mailboxes[self.open[key]], question))
         self.questions.add(key)
 
     @rule(data=st.data(), approved=st.booleans(), again=st.booleans())
@@ -762,7 +762,7 @@ class AnyBus(RuleBasedStateMachine):
     @invariant()
     def the_numbers_are_the_models(self) -> None:
         found = self._bus.statistics()
-        assert (found.position, self._bus.position) == (self.position, self.position)
+        assert (found.position, self._bus.statistics().position) == (self.position, self.position)
         assert (found.late, found.dead_letters, found.receiver_failures) == (self.late, self.dead, self.failures)
         assert (found.mailboxes, found.open_calls) == (len(self.requests), len(self.open))
         assert found.settled_remembered == len(self.settled) <= MAX_SETTLED
@@ -794,7 +794,7 @@ class AnyBus(RuleBasedStateMachine):
             sample = status("x", "b") if kind is StatusChanged else letter("b")
             wanted = any(each.connected and each.hears(sample) for each in self.receivers)
             wanted = wanted or any(isinstance(sample, each.kinds) for each in self.hearing(sample))
-            assert self._bus.wants(kind, "b") is wanted
+            assert self._bus.arbitration.wants(kind, "b") is wanted
 
     def teardown(self) -> None:
         """Everything is read to its end, and then nothing is left."""
@@ -807,12 +807,12 @@ class AnyBus(RuleBasedStateMachine):
                     break
         for request_id in [*self.requests]:
             self.drain(request_id)
-            self._bus.close_mailbox(self._mailboxes[request_id])
+            self._bus.arbitration.close_mailbox(self._mailboxes[request_id])
         for each in self.receivers:
             each.disconnect()
         found = self._bus.statistics()
         assert (found.mailboxes, found.open_calls, found.receivers, found.subscriptions) == (0, 0, 0, ())
-        assert not self._bus.wants(StatusChanged, "b")
+        assert not self._bus.arbitration.wants(StatusChanged, "b")
         self._loop.close()
 
 

@@ -47,7 +47,7 @@ async def test_without_a_filter_a_subscription_gets_everything():
     heard = hear(bus)
     async with bus.subscribe() as subscription:
         bus.publish(signal("a"))
-        bus.announce(fact("b", request_id=""))
+        bus.arbitration.announce(fact("b", request_id=""))
         bus.publish(delta("c", request_id="other"))
         assert drain(subscription) == heard
 
@@ -56,7 +56,7 @@ async def test_a_subscription_to_types_gets_these_types_of_all_requests():
     bus = EventBus()
     async with bus.subscribe(TextDelta, CancelRequested) as subscription:
         for event in (signal("a"), delta("b", request_id="x"), fact("c", request_id="y")):
-            bus.announce(event)
+            bus.arbitration.announce(event)
         assert said(drain(subscription)) == ["b", "c"]
 
 
@@ -98,11 +98,11 @@ async def test_until_of_a_request_is_asked_about_types_that_are_not_wanted_too()
     bus = EventBus()
     ending: Callable[[Event], bool] = lambda event: isinstance(event, CancelRequested)  # noqa: E731
     async with bus.subscribe(TextDelta, request_id="r", until=ending) as subscription:
-        bus.announce(delta("a"))
-        bus.announce(fact("of another", request_id="other"))
-        bus.announce(delta("b"))
-        bus.announce(fact("the end"))
-        bus.announce(delta("c"))
+        bus.arbitration.announce(delta("a"))
+        bus.arbitration.announce(fact("of another", request_id="other"))
+        bus.arbitration.announce(delta("b"))
+        bus.arbitration.announce(fact("the end"))
+        bus.arbitration.announce(delta("c"))
         assert said(await read_all(subscription)) == ["a", "b"]
 
 
@@ -187,9 +187,9 @@ async def test_full_of_facts_it_gives_what_is_inside_and_then_says_that_it_overf
     bus = EventBus()
     async with bus.subscribe(capacity=2, overflow=overflow) as subscription:
         for text in "abc":
-            bus.announce(fact(text))
+            bus.arbitration.announce(fact(text))
         assert bus.statistics().subscriptions == ()
-        bus.announce(fact("d"))
+        bus.arbitration.announce(fact("d"))
         read: list[Event] = []
         with (
             anyio.fail_after(5),
@@ -356,12 +356,12 @@ async def test_it_listens_from_opening_on_and_not_from_the_first_read():
     bus = EventBus()
     subscription = bus.subscribe(StatusChanged)
     bus.publish(signal("before"))
-    assert not bus.wants(StatusChanged)
+    assert not bus.arbitration.wants(StatusChanged)
     async with contextlib.aclosing(subscription.open()) as opened_one:
         assert opened_one.open() is subscription
         bus.publish(signal("after"))
         assert said(drain(subscription)) == ["after"]
-    assert not bus.wants(StatusChanged)
+    assert not bus.arbitration.wants(StatusChanged)
 
 
 async def test_what_has_ended_stays_ended_though_it_is_entered_after_that():

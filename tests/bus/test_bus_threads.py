@@ -70,7 +70,7 @@ async def test_events_of_one_thread_arrive_in_order_among_those_of_others():
 
 async def test_what_publish_raises_reaches_the_thread():
     bus = EventBus(max_causal_depth=1)
-    bus.bind()
+    bus.arbitration.bind()
     errors: list[object] = []
 
     def circling(event: StatusChanged) -> None:
@@ -87,7 +87,7 @@ async def test_what_publish_raises_reaches_the_thread():
 
 async def test_on_the_loops_own_thread_it_publishes_directly():
     bus = EventBus()
-    bus.bind()
+    bus.arbitration.bind()
     heard = hear(bus)
     assert bus.publish_threadsafe(signal("a")) is True
     assert said(heard) == ["a"]
@@ -99,7 +99,7 @@ def test_a_bare_callback_of_asyncio_publishes_directly():
     heard = hear(bus)
 
     async def main() -> None:
-        bus.bind()
+        bus.arbitration.bind()
         called = asyncio.Event()
 
         def callback() -> None:
@@ -118,7 +118,7 @@ def test_publish_in_another_thread_than_the_running_loop_is_refused_and_tells_no
     heard = hear(bus)
 
     async def main() -> object:
-        bus.bind()
+        bus.arbitration.bind()
         return await anyio.to_thread.run_sync(_in_thread, lambda: bus.publish(signal()))
 
     outcome = anyio.run(main)
@@ -135,12 +135,12 @@ def test_before_it_has_a_loop_it_says_what_to_start():
     with pytest.raises(BusError, match="no event loop yet: start a Runtime"):
         bus.publish_threadsafe(signal())
     assert isinstance(_in_thread(lambda: bus.publish_threadsafe(signal())), BusError)
-    assert bus.position == 0
+    assert bus.statistics().position == 0
 
 
 def _bind(bus: EventBus, backend: str) -> None:
     async def main() -> None:
-        bus.bind()
+        bus.arbitration.bind()
 
     anyio.run(main, backend=backend)
 
@@ -155,7 +155,7 @@ def test_after_the_loop_has_ended_it_says_so_to_every_thread_and_publishes_nothi
     outcome = _in_thread(lambda: bus.publish_threadsafe(event))
     assert isinstance(outcome, BusError)
     assert "has ended" in str(outcome)
-    assert bus.position == 0
+    assert bus.statistics().position == 0
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -164,10 +164,10 @@ def test_a_bus_that_outlives_its_loop_learns_the_next_one(backend: str):
     heard = hear(bus)
 
     async def main(name: str) -> None:
-        mailbox = bus.open_mailbox("r")
+        mailbox = bus.arbitration.open_mailbox("r")
         assert bus.clock() == pytest.approx(bus.clock(), abs=60)
         await anyio.to_thread.run_sync(bus.publish_threadsafe, signal(name))
-        bus.close_mailbox(mailbox)
+        bus.arbitration.close_mailbox(mailbox)
 
     for name in ("first", "second"):
         anyio.run(main, name, backend=backend)
@@ -181,13 +181,13 @@ async def test_the_clock_is_set_once_for_a_loop_however_often_somebody_starts_on
     import time
 
     bus = EventBus()
-    bus.bind()
+    bus.arbitration.bind()
     clock, now = bus.clock, bus.clock()
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + 3600)  # the wall clock jumps
     async with bus.subscribe(), bus.subscribe():
-        bus.open_mailbox("r")
-        bus.bind()
+        bus.arbitration.open_mailbox("r")
+        bus.arbitration.bind()
     assert bus.clock is clock
     assert 0 <= bus.clock() - now < 60
 

@@ -53,12 +53,12 @@ class Desk:
         self.events: list[Event] = []
         self._changed = anyio.Event()
         self._disconnect = self.bus.connect(Event, self._hear)
-        self.mailbox: Mailbox = self.bus.open_mailbox(request_id, view)  # type: ignore[arg-type]
+        self.mailbox: Mailbox = self.bus.arbitration.open_mailbox(request_id, view)  # type: ignore[arg-type]
 
     def leave(self) -> None:
         """End the request."""
         self._disconnect()
-        self.bus.close_mailbox(self.mailbox)
+        self.bus.arbitration.close_mailbox(self.mailbox)
 
     def _hear(self, event: Event) -> None:
         self.events.append(event)
@@ -67,7 +67,7 @@ class Desk:
 
     def ask(self, name: str, call_id: str = "c", *, seconds: float = 30.0, **arguments: Any) -> str:
         """Open a call and request it."""
-        self.bus.open_calls(self.mailbox, [call_id])
+        self.bus.arbitration.open_calls(self.mailbox, [call_id])
         self.bus.publish(self.request(name, call_id, seconds=seconds, **arguments))
         return call_id
 

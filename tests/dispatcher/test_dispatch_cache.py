@@ -511,8 +511,8 @@ async def test_a_call_that_another_executor_has_taken_is_left_to_it():
         source.let_go(0)
         desk.ask("fetch", "c0", word="a")
         await desk.completed("c0")
-        desk.bus.open_calls(desk.mailbox, ["c1"])
-        assert desk.bus.watch("r", "c1", lambda: None)
+        desk.bus.arbitration.open_calls(desk.mailbox, ["c1"])
+        assert desk.bus.arbitration.watch("r", "c1", lambda: None)
         desk.bus.publish(desk.request("fetch", "c1", word="a"))
         assert desk.endings("c1") == []
         assert desk.seen(ToolCallRequested)[-1].call_id == "c1"

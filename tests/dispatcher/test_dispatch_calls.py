@@ -118,10 +118,10 @@ async def test_handlers_get_copies_and_cannot_change_the_event():
 
 async def test_nobody_is_told_of_a_start_that_nobody_hears():
     bus = EventBus()
-    mailbox = bus.open_mailbox("r")
-    bus.open_calls(mailbox, ["c"])
+    mailbox = bus.arbitration.open_mailbox("r")
+    bus.arbitration.open_calls(mailbox, ["c"])
     async with ToolDispatcher(bus, ToolRegistry([echo])):
-        before = bus.position
+        before = bus.statistics().position
         bus.publish(
             ToolCallRequested(
                 request_id="r",
@@ -135,7 +135,7 @@ async def test_nobody_is_told_of_a_start_that_nobody_hears():
         )
         with anyio.fail_after(5):
             await mailbox.wait()
-    assert bus.position - before == 2
+    assert bus.statistics().position - before == 2
 
 
 # ------------------------------------------------------------------------------------------------- context

@@ -330,14 +330,14 @@ async def test_each_attempt_knows_its_number_and_has_its_own_arguments():
 async def test_nobody_is_told_of_an_attempt_that_nobody_hears():
     flaky = Flaky(ValueError(), retries=1)
     bus = EventBus()
-    mailbox: Mailbox = bus.open_mailbox("r")
-    bus.open_calls(mailbox, ["c"])
+    mailbox: Mailbox = bus.arbitration.open_mailbox("r")
+    bus.arbitration.open_calls(mailbox, ["c"])
     async with ToolDispatcher(bus, ToolRegistry([flaky.tool])):
-        before = bus.position
+        before = bus.statistics().position
         bus.publish(Desk(EventBus()).request("work"))
         await mailbox.wait()
     assert len(flaky.began) == 2
-    assert bus.position - before == 2, "the request and its ending"
+    assert bus.statistics().position - before == 2, "the request and its ending"
 
 
 @pytest.mark.parametrize(

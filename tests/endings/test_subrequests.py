@@ -641,7 +641,7 @@ async def test_a_result_keeps_no_sub_request_alive() -> None:
     desk = by_context(model(calls(LOOK_UP), text("Found.")), [look_up])
     async with Runtime(model(calls(ASK), text("Done.")), tools=[desk]) as runtime:
         runtime.bus.connect(
-            RequestStarted, lambda event: sessions.append(weakref.ref(runtime.bus.view(event.request_id)))
+            RequestStarted, lambda event: sessions.append(weakref.ref(runtime.bus.arbitration.view(event.request_id)))
         )
         result = await runtime.run("Go.")
         await settle()

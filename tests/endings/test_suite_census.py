@@ -44,7 +44,7 @@ async def background():
 async def leave(what):
     if what == "a request":
         bus = EventBus()
-        bus.open_calls(bus.open_mailbox("r"), ["c"])
+        bus.arbitration.open_calls(bus.arbitration.open_mailbox("r"), ["c"])
     elif what == "a subscription":
         EventBus().subscribe(name="audit").open()
     elif what == "a process":

@@ -182,7 +182,7 @@ async def test_what_is_no_question_is_refused_before_anything_is_started(path: s
         response = await server.client.post(path, content=body, headers=JSON)
         assert response.status_code == 422
         assert response.json()["detail"][0]["loc"][0] == "body"
-        assert runtime.bus.position == 0
+        assert runtime.bus.statistics().position == 0
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -199,7 +199,7 @@ async def test_a_body_over_the_bound_is_refused_before_anything_is_started(path:
     async with serving(create_app(runtime)) as server:
         response = await server.client.post(path, content=body, headers=JSON)
         assert response.status_code == 413
-        assert runtime.bus.position == 0
+        assert runtime.bus.statistics().position == 0
         assert (await server.client.post("/ask", json=QUESTION)).status_code == 200
 
 
@@ -320,7 +320,7 @@ async def test_a_stream_that_cannot_hold_the_facts_says_so_and_ends() -> None:
     bus = EventBus()
     subscription = bus.subscribe(capacity=1).open()
     for _ in range(2):
-        bus.announce(RequestStarted(request_id="r", deadline=1))
+        bus.arbitration.announce(RequestStarted(request_id="r", deadline=1))
     frames = [each.decode() async for each in event_frames(subscription)]
     assert [frame.splitlines()[1] for frame in frames] == ["event: request_started", "event: stream_overflow"]
 

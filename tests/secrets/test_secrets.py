@@ -290,15 +290,15 @@ async def test_a_result_without_a_request_in_this_process_has_a_mask() -> None:
     bus = EventBus()
     completed = heard(bus, ToolCallCompleted)
     async with ToolDispatcher(bus, ToolRegistry([login])):
-        mailbox = bus.open_mailbox("far")
-        bus.open_calls(mailbox, ["1"])
+        mailbox = bus.arbitration.open_mailbox("far")
+        bus.arbitration.open_calls(mailbox, ["1"])
         request = ToolCallRequested(
             request_id="far", call_id="1", name="login", arguments={}, round=0, deadline=5, idempotency_key="1"
         )
         bus.publish(request)
         with anyio.fail_after(5):
             await mailbox.wait()
-        bus.close_mailbox(mailbox)
+        bus.arbitration.close_mailbox(mailbox)
     assert completed[0].data == {"token": "•••"}
 
 

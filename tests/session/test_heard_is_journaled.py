@@ -72,7 +72,9 @@ async def test_what_others_publish_is_heard_after_the_journal_has_it_and_in_its_
             "a cancel": CancelRequested(request_id=stage.session.request_id, reason="enough"),
         }[how]
         assert stage.bus.publish(said) is True
-        assert stage.bus.is_open(requested.request_id, requested.call_id) is (how == "a cancel")  # arbitrated at once
+        assert stage.bus.arbitration.is_open(requested.request_id, requested.call_id) is (
+            how == "a cancel"
+        )  # arbitrated at once
         await anyio.sleep(0.9)
         assert stage.kinds(kind) == []
         await anyio.sleep(0.2)

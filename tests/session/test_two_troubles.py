@@ -312,7 +312,7 @@ async def test_a_request_is_cancelled_also_where_that_is_turned_into_an_error_be
 async def test_a_request_that_breaks_counts_what_its_sub_requests_have_spent_and_keeps_none_alive(end: str) -> None:
     bus = EventBus()
     sessions: list[weakref.ref[Any]] = []
-    bus.connect(RequestStarted, lambda event: sessions.append(weakref.ref(bus.view(event.request_id))))
+    bus.connect(RequestStarted, lambda event: sessions.append(weakref.ref(bus.arbitration.view(event.request_id))))
     journal = Journal("steering_added", 0, OSError("disk full"))
     model = ScriptedProvider([calls(("desk", {}), usage=USED)])
     async with ToolDispatcher(bus):

@@ -219,8 +219,10 @@ async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
     bus.connect(StatusChanged, lambda event: said.append(event.text))
     state = TurnState("r")
     teller = Teller(bus, state, dict)
-    mailbox = bus.open_mailbox("r", cast("Any", SimpleNamespace(status=teller, tools=SimpleNamespace(specs={}))))
-    bus.open_calls(mailbox, ["a", "b"])
+    mailbox = bus.arbitration.open_mailbox(
+        "r", cast("Any", SimpleNamespace(status=teller, tools=SimpleNamespace(specs={})))
+    )
+    bus.arbitration.open_calls(mailbox, ["a", "b"])
     model = ScriptedProvider(lambda request: text("Doing " + asked(request).partition("Tool: ")[2][:1]))
     events = [
         ToolCallRequested(**state.envelope(0), call_id=each, name=each, arguments={}, round=0, deadline=1, idempotency_key="")
@@ -228,7 +230,7 @@ async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
     ]  # fmt: skip
     async with Narrator(model).on(bus):
         for event in events:
-            bus.announce(event)
+            bus.arbitration.announce(event)
             told.append(event)
             teller.tell(event)
         await settle()
@@ -237,7 +239,7 @@ async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
         bus.publish(settled)
         teller.tell(settled)
         assert said[3:] == ["Doing A"]
-    bus.close_mailbox(mailbox)
+    bus.arbitration.close_mailbox(mailbox)
 
 
 # ------------------------------------------------------------------------------------- when it is not asked

@@ -56,7 +56,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.bus = EventBus()
-        self.bus.bind()
+        self.bus.arbitration.bind()
         self.asked = 0
         self.state = TurnState("r", conversation_id="c", parent_id="u", metadata={"tenant": "t"})
         self.told: list[Event] = []
@@ -69,7 +69,7 @@ class Desk:
 
     def tell(self, kind: type[Event], **fields: Any) -> None:
         event: Event = kind(**{**self.state.envelope(self.bus.clock()), **fields})
-        self.bus.announce(event)
+        self.bus.arbitration.announce(event)
         self.tell_all([event])
 
     def tell_all(self, events: Sequence[Event]) -> None:
@@ -130,15 +130,15 @@ async def test_each_change_goes_out_once_with_the_request_s_envelope():
 
 async def test_while_nobody_listens_nothing_is_built_and_nothing_is_heard():
     desk = Desk()
-    before = desk.bus.position
+    before = desk.bus.statistics().position
     desk.start()
     desk.request()
     desk.teller.hear(TextDelta, "r")
     desk.complete()
     desk.tell(RequestCompleted)
-    assert desk.bus.position - before == 4
+    assert desk.bus.statistics().position - before == 4
     assert desk.asked == 0
-    assert not desk.bus.wants(ToolCallProgress, "r")
+    assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
     assert not desk.bus.statistics().subscriptions
 
 
@@ -214,7 +214,7 @@ async def test_a_listener_of_this_request_alone_is_enough_and_one_of_another_is_
         assert isinstance(event, StatusChanged)
         assert event.text == "Analyzing request..."
     desk.request()
-    assert desk.bus.position == 3
+    assert desk.bus.statistics().position == 3
 
 
 async def test_what_was_said_to_nobody_who_still_listens_is_said_again():
@@ -248,7 +248,7 @@ async def test_what_tools_say_of_themselves_is_heard_until_the_request_ends():
     desk = Desk()
     said = desk.listen()
     desk.request()
-    assert desk.bus.wants(ToolCallProgress, "r")
+    assert desk.bus.arbitration.wants(ToolCallProgress, "r")
     desk.progress("half")
     desk.progress("of another request", "q")
     desk.bus.publish(
@@ -256,7 +256,7 @@ async def test_what_tools_say_of_themselves_is_heard_until_the_request_ends():
     )
     assert said[1:] == [("executing", "half"), ("executing", "Trying Weather again...")]
     desk.tell(RequestCompleted)
-    assert not desk.bus.wants(ToolCallProgress, "r")
+    assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
     assert not desk.bus.statistics().subscriptions
 
 
@@ -272,9 +272,9 @@ async def test_requests_of_one_bus_share_an_ear_and_the_last_one_lets_it_go():
     one.progress("of a call that the other does not have", "q")
     assert len(said) == before
     one.tell(RequestCompleted)
-    assert one.bus.wants(ToolCallProgress, "q")
+    assert one.bus.arbitration.wants(ToolCallProgress, "q")
     other.tell(RequestCompleted, request_id="q")
-    assert not one.bus.wants(ToolCallProgress, "q")
+    assert not one.bus.arbitration.wants(ToolCallProgress, "q")
 
 
 async def test_overheard_progress_keeps_nothing_and_breaks_nobody():

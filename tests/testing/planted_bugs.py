@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from toolbus.bus import EventBus, Mailbox
+from toolbus.bus import Arbitration, Mailbox
+from toolbus.bus._broadcast import Broadcast
 from toolbus.bus._buffer import EventBuffer
 from toolbus.clock import SessionClock
 from toolbus.core.approval import needs_approval
@@ -118,31 +119,28 @@ def a_model_is_not_given_up(patch: pytest.MonkeyPatch) -> None:
 @bug("G06", "G07")
 def a_second_result_counts(patch: pytest.MonkeyPatch) -> None:
     """What comes late goes out as a second terminal event."""
-    settle = EventBus._settle
 
-    def lenient(self: Any, event: Any, cause: BaseException | None) -> bool:
-        if (event.request_id, event.call_id) in self._settled:
-            self.announce(event)
-            return True
-        return settle(self, event, cause)
+    def lenient(self: Any, event: Any, key: Any) -> bool:
+        self.announce(event)
+        return True
 
-    patch.setattr(EventBus, "_settle", lenient)
+    patch.setattr(Arbitration, "_refuse_terminal", lenient)
 
 
 @bug("G07", "G09")
 def a_late_result_is_appended(patch: pytest.MonkeyPatch) -> None:
     """A result that lost the race takes the place of the one that won it."""
-    settle = EventBus._settle
+    refuse = Arbitration._refuse_terminal
 
-    def overwriting(self: Any, event: Any, cause: BaseException | None) -> bool:
-        mailbox = self._mailboxes.get(event.request_id)
+    def overwriting(self: Any, event: Any, key: Any) -> bool:
+        mailbox = self.mailboxes.get(event.request_id)
         if mailbox is not None and (event.request_id, event.call_id) in self._settled:
             for each in mailbox.view._state.calls:
                 if each.call.call_id == event.call_id and each.outcome is not None:
                     each.outcome = event
-        return settle(self, event, cause)
+        return refuse(self, event, key)
 
-    patch.setattr(EventBus, "_settle", overwriting)
+    patch.setattr(Arbitration, "_refuse_terminal", overwriting)
 
 
 @bug("G04", "G06", "G09", "G10", "G12")
@@ -183,7 +181,7 @@ def results_join_out_of_order(patch: pytest.MonkeyPatch) -> None:
 @bug("G05")
 def a_dead_letter_vanishes(patch: pytest.MonkeyPatch) -> None:
     """An event that is addressed to nobody is dropped."""
-    patch.setattr(EventBus, "dead_letter", lambda self, event, reason: False)
+    patch.setattr(Arbitration, "dead_letter", lambda self, event, reason: False)
 
 
 # ------------------------------------------------------------------------------------------------ leaks and bounds
@@ -192,13 +190,13 @@ def a_dead_letter_vanishes(patch: pytest.MonkeyPatch) -> None:
 @bug("G10", "G06")
 def a_mailbox_leaks(patch: pytest.MonkeyPatch) -> None:
     """A request that fails keeps its mailbox."""
-    close = EventBus.close_mailbox
+    close = Arbitration.close_mailbox
 
-    def leaking(self: EventBus, mailbox: Mailbox) -> None:
+    def leaking(self: Arbitration, mailbox: Mailbox) -> None:
         if not mailbox._causes:
             close(self, mailbox)
 
-    patch.setattr(EventBus, "close_mailbox", leaking)
+    patch.setattr(Arbitration, "close_mailbox", leaking)
 
 
 @bug("G02")
@@ -263,13 +261,13 @@ def an_approval_is_left_out(patch: pytest.MonkeyPatch) -> None:
 @bug("G03", "G01", "G06")
 def events_overtake_each_other(patch: pytest.MonkeyPatch) -> None:
     """What a receiver publishes is delivered at once, in the middle of the event that it was told of."""
-    deliver = EventBus._deliver
+    deliver = Broadcast._deliver
 
     def eager(self: Any, event: Event) -> None:
-        self._delivering = False
+        self.is_delivering = False
         deliver(self, event)
 
-    patch.setattr(EventBus, "_deliver", eager)
+    patch.setattr(Broadcast, "_deliver", eager)
 
 
 @bug("G11", "G31")
@@ -330,7 +328,7 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     def talkative(self: RequestSession, facts: Sequence[Event], own: Sequence[Event]) -> None:
         publish(self, facts, own)
         if self._state.ending is None and isinstance(facts[0], RequestResumed):
-            self._bus.announce_all(committed[self.request_id])
+            self._bus.arbitration.announce_all(committed[self.request_id])
 
     patch.setattr(RequestSession, "go_on_from", remembering)
     patch.setattr(RequestSession, "_publish", talkative)

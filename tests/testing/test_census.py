@@ -60,12 +60,12 @@ async def test_a_census_in_a_child_task_does_not_count_those_above_it():
 
 async def test_a_request_and_an_open_call_are_found():
     bus = EventBus()
-    mailbox = bus.open_mailbox("r")
-    bus.open_calls(mailbox, ["c"])
+    mailbox = bus.arbitration.open_mailbox("r")
+    bus.arbitration.open_calls(mailbox, ["c"])
     with pytest.raises(AssertionError, match=r"1 request\(s\) that did not end; 1 open call\(s\)"):
         await assert_idle(bus)
-    bus.claim("r", "c")
-    bus.close_mailbox(mailbox)
+    bus.arbitration.claim("r", "c")
+    bus.arbitration.close_mailbox(mailbox)
 
 
 async def test_a_subscription_is_found_by_name():

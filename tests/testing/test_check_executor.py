@@ -86,7 +86,7 @@ class Relay:
     def request(self, requested: ToolCallRequested) -> None:
         tools = {tool.name for tool in CONTRACT_TOOLS if not tool.spec.external}
         ids = (requested.request_id, requested.call_id)
-        if requested.name in tools and self.bus.watch(*ids, lambda: self.stop(requested)):
+        if requested.name in tools and self.bus.arbitration.watch(*ids, lambda: self.stop(requested)):
             self.running[requested.call_id] = requested
             self.send.send_nowait(encode(requested))
 
@@ -99,7 +99,7 @@ class Relay:
         if arrived.call_id in self.running:
             if not isinstance(arrived, ToolCallProgress):
                 del self.running[arrived.call_id]
-                self.bus.unwatch(arrived.request_id, arrived.call_id)
+                self.bus.arbitration.unwatch(arrived.request_id, arrived.call_id)
             self.bus.publish(arrived)
 
     async def carry(self, lines: Any) -> None:
@@ -108,8 +108,8 @@ class Relay:
             if isinstance(event, ToolCallRequested):
                 mailbox = self.mailboxes.get(event.request_id)
                 if mailbox is None:
-                    mailbox = self.mailboxes[event.request_id] = self.far.open_mailbox(event.request_id)
-                self.far.open_calls(mailbox, [event.call_id])
+                    mailbox = self.mailboxes[event.request_id] = self.far.arbitration.open_mailbox(event.request_id)
+                self.far.arbitration.open_calls(mailbox, [event.call_id])
             self.far.publish(event)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Relay:
                     group.cancel_scope.cancel()
         finally:
             for mailbox in self.mailboxes.values():
-                self.far.close_mailbox(mailbox)
+                self.far.arbitration.close_mailbox(mailbox)
         if raised is not None:
             raise raised
 

@@ -58,7 +58,7 @@ class Desk:
 
     def tell(self, *events: Event) -> None:
         for event in events:
-            self.bus.announce(event)
+            self.bus.arbitration.announce(event)
 
 
 async def test_a_handler_that_runs_on_after_its_call_was_settled_breaks_g17() -> None:

@@ -56,7 +56,7 @@ class Right:
 
     def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
         scope = anyio.CancelScope()
-        if self.bus.watch(requested.request_id, requested.call_id, scope.cancel):
+        if self.bus.arbitration.watch(requested.request_id, requested.call_id, scope.cancel):
             self.group.start_soon(self.run, tool, requested, scope)
 
     async def run(self, tool: Tool[..., Any], requested: ToolCallRequested, scope: anyio.CancelScope) -> None:
@@ -70,7 +70,7 @@ class Right:
 
     def end(self, requested: ToolCallRequested, answer: Terminal, *, settled: bool) -> None:
         if not settled:
-            self.bus.unwatch(requested.request_id, requested.call_id)
+            self.bus.arbitration.unwatch(requested.request_id, requested.call_id)
             self.tell(answer)
 
     def tell(self, answer: Terminal) -> None:
@@ -271,7 +271,7 @@ class AnnouncesTwice(Right):
     def tell(self, answer: Terminal) -> None:
         super().tell(answer)
         if answer.name == "contract_unwritable":
-            self.bus.announce(answer)
+            self.bus.arbitration.announce(answer)
 
 
 class RefusesUnknownTools(Right):
@@ -303,7 +303,7 @@ class DoesNotAskWhoWasFirst(Right):
     """Takes on what is answered already."""
 
     def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
-        if self.bus.is_open(requested.request_id, requested.call_id):
+        if self.bus.arbitration.is_open(requested.request_id, requested.call_id):
             super().take_on(tool, requested)
         elif requested.call_id not in {*self.open, "of nobody"}:
             self.group.start_soon(self.run, tool, requested, anyio.CancelScope())
@@ -336,11 +336,11 @@ class IgnoresItsNeighbours(Right):
 
     def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
         before = requested.call_id in self.open
-        is_open = self.bus.is_open(requested.request_id, requested.call_id)
+        is_open = self.bus.arbitration.is_open(requested.request_id, requested.call_id)
         self.open[requested.call_id] = requested
         scope = anyio.CancelScope()
         if not before and is_open:
-            self.bus.watch(requested.request_id, requested.call_id, scope.cancel)
+            self.bus.arbitration.watch(requested.request_id, requested.call_id, scope.cancel)
             self.group.start_soon(self.run, tool, requested, scope)
 
 
@@ -448,7 +448,7 @@ class NeverStops(Right):
 
     def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
         settled = anyio.Event()
-        if self.bus.watch(requested.request_id, requested.call_id, settled.set):
+        if self.bus.arbitration.watch(requested.request_id, requested.call_id, settled.set):
             self.group.start_soon(self.run_on, tool, requested, settled)
 
     async def run_on(self, tool: Tool[..., Any], requested: ToolCallRequested, settled: anyio.Event) -> None:
@@ -471,15 +471,19 @@ class AnnouncesLateResults(Right):
 
     def completed(self, requested: ToolCallRequested, value: Any) -> Terminal:
         answer = super().completed(requested, value)
-        if requested.arguments.get("deaf") and not self.bus.is_open(requested.request_id, requested.call_id):
-            self.bus.announce(answer)
+        if requested.arguments.get("deaf") and not self.bus.arbitration.is_open(
+            requested.request_id, requested.call_id
+        ):
+            self.bus.arbitration.announce(answer)
         return answer
 
 
 class TellsLateResultsTwice(Right):
     def completed(self, requested: ToolCallRequested, value: Any) -> Terminal:
         answer = super().completed(requested, value)
-        if requested.arguments.get("deaf") and not self.bus.is_open(requested.request_id, requested.call_id):
+        if requested.arguments.get("deaf") and not self.bus.arbitration.is_open(
+            requested.request_id, requested.call_id
+        ):
             self.bus.publish(answer)
             self.bus.publish(answer)
         return answer

@@ -10,10 +10,11 @@ first terminal event settles it, a later one becomes `ToolCallLate`, and one tha
 
 from __future__ import annotations
 
+from ._arbitration import Arbitration
 from ._buffer import Overflow
 from ._bus import EventBus
 from ._mailbox import Mailbox
 from ._subscriptions import BusStatistics, EventT, Subscription
 from ._text_stream import TextStream
 
-__all__ = ["BusStatistics", "EventBus", "EventT", "Mailbox", "Overflow", "Subscription", "TextStream"]
+__all__ = ["Arbitration", "BusStatistics", "EventBus", "EventT", "Mailbox", "Overflow", "Subscription", "TextStream"]

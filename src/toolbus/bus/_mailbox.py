@@ -22,7 +22,7 @@ class Mailbox:
     Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
     each event that comes in, at once and in the publisher's stack: it must only wake its session. `on_trouble` is
     called in the same way with each failure of a call and each cancel. `open_calls` is how many calls wait for their
-    terminal event; the bus counts them. `late` says what becomes of second results. `told` gives an event that is
+    terminal event; the bus counts them. `late` says what becomes of second results. `masked` gives an event that is
     published for the request without its secrets; None for a request that has none.
 
     `publishes_facts` says that the owner is a session, which alone publishes the facts of its request. With
@@ -36,13 +36,13 @@ class Mailbox:
         "_late_results",
         "_woken",
         "late",
+        "masked",
         "on_put",
         "on_trouble",
         "open_calls",
         "publishes_facts",
         "publishes_inputs",
         "request_id",
-        "told",
         "unpublished",
         "view",
     )
@@ -54,7 +54,7 @@ class Mailbox:
         self.late: LateResults = "event"
         self.on_put: Callable[[Event], object] | None = None
         self.on_trouble: Callable[[ToolCallFailed | CancelRequested], object] | None = None
-        self.told: Callable[[Event], Event] | None = None
+        self.masked: Callable[[Event], Event] | None = None
         self.publishes_facts = False
         self.publishes_inputs = False
         self.unpublished: set[str] = set()

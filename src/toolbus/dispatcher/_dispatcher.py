@@ -151,7 +151,7 @@ class ToolDispatcher:
     async def __aenter__(self) -> ToolDispatcher:
         if self._group is not None:
             raise NotRunning("the dispatcher runs already")
-        self._bus.bind()
+        self._bus.arbitration.bind()
         self._token = anyio.lowlevel.current_token()
         self._context = contextvars.copy_context()
         self._group = await self._stranded.open()
@@ -181,7 +181,7 @@ class ToolDispatcher:
     # ------------------------------------------------------------------------------------------------- receivers
 
     def _on_requested(self, request: ToolCallRequested) -> None:
-        view = self._bus.view(request.request_id)
+        view = self._bus.arbitration.view(request.request_id)
         tool, is_ours = self._find(request, view)
         if tool is None:
             if is_ours:
@@ -191,7 +191,7 @@ class ToolDispatcher:
         if call is not None and call.requested_at is None:
             return  # Its request has not requested it: it waits for a person, or for its turn.
         job = Job(request, tool, self._schedule.gates_of(tool), view, None if call is None else call.arguments)
-        if not self._bus.watch(*job.key, functools.partial(self._on_settled, job)):
+        if not self._bus.arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
             return  # somebody else runs it, or has answered already
         if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
             return

@@ -48,7 +48,7 @@ class Reports:
     def started(self, job: Job) -> None:
         """The handler begins, or begins again."""
         request = job.request
-        if self._bus.wants(ToolCallStarted, request.request_id):
+        if self._bus.arbitration.wants(ToolCallStarted, request.request_id):
             self._bus.publish(ToolCallStarted(**_envelope(request, self._bus.clock()), attempt=job.attempt))
 
     def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
@@ -57,7 +57,7 @@ class Reports:
         words = job.tool.name, job.attempt, delay_seconds
         log_exception(logger, logging.WARNING, message, *words, cause=cause, ids=ids_of(job.request))
         request = job.request
-        if self._bus.wants(ToolCallRetrying, request.request_id):
+        if self._bus.arbitration.wants(ToolCallRetrying, request.request_id):
             self._bus.publish(
                 ToolCallRetrying(
                     **_envelope(request, self._bus.clock()),
@@ -70,7 +70,7 @@ class Reports:
     def progress(self, job: Job, message: str, done: float | None, total: float | None) -> None:
         """The handler says how far it is. Not told once the call is settled."""
         request = job.request
-        if not job.settled and self._bus.wants(ToolCallProgress, request.request_id):
+        if not job.settled and self._bus.arbitration.wants(ToolCallProgress, request.request_id):
             self._bus.publish(
                 ToolCallProgress(
                     **_envelope(request, self._bus.clock()),
@@ -147,7 +147,7 @@ class Reports:
     def _leave(self, job: Job) -> float:
         """Forget a call that is about to be answered; give the present moment."""
         job.settled = True
-        self._bus.unwatch(*job.key)
+        self._bus.arbitration.unwatch(*job.key)
         return self._bus.clock()
 
 

@@ -36,7 +36,7 @@ def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now:
             _end(state, state.open_calls.pop(event.call_id), event)
     while state.open_calls:
         each = state.open_calls.pop(next(iter(state.open_calls)))
-        if bus.claim(state.request_id, each.call.call_id):
+        if bus.arbitration.claim(state.request_id, each.call.call_id):
             outcome = ToolCallFailed(
                 **state.envelope(now),
                 call_id=each.call.call_id,
@@ -48,7 +48,7 @@ def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now:
             )
             _end(state, each, outcome)
             if tells:
-                bus.announce(outcome)
+                bus.arbitration.announce(outcome)
     state.phase, state.waiting = Phase.ENDED, 0
     known = [each for each in state.calls[state.appended :] if each.outcome is not None]
     state.messages[:] = repair([*state.messages, *map(result_message, known)])

@@ -116,7 +116,7 @@ class SessionHandle:
             above = self._above
             self.secrecy = Secrecy(self._state, None if above is None else above.keep_secrets().vault)
             if self._mailbox is not None:
-                self._mailbox.told = self.secrecy.told
+                self._mailbox.masked = self.secrecy.told
         return self.secrecy
 
     def share_vault(self, vault: Vault | None) -> None:
@@ -346,11 +346,11 @@ class SessionHandle:
     def _open_mailbox(self) -> Mailbox:
         if self._mailbox is None:
             view = cast("RequestView", self)  # every handle is an actor's
-            self._mailbox = self._bus.open_mailbox(self.request_id, view, parent_id=self._parent_id)
+            self._mailbox = self._bus.arbitration.open_mailbox(self.request_id, view, parent_id=self._parent_id)
             self._mailbox.late = self._late
             self._mailbox.publishes_facts = True
             self._mailbox.publishes_inputs = self._journal is not None
-            self._mailbox.told = None if self.secrecy is None else self.secrecy.told
+            self._mailbox.masked = None if self.secrecy is None else self.secrecy.told
             self._mailbox.on_trouble = self._on_trouble
         return self._mailbox
 

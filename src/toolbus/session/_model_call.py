@@ -95,14 +95,16 @@ class ModelCall:
         if kind not in self.heard:
             self.hear(kind)  # before the piece itself, so that "Formulating..." stands above the text
         state = self._state
-        if not self._bus.wants(kind, state.request_id):
+        if not self._bus.arbitration.wants(kind, state.request_id):
             return
         command = self.command
         made: Any = {**state.envelope(self._clock()), "message_id": command.message_id, "round": command.round}
         if isinstance(delta, ArgumentsPiece):
-            self._bus.announce(ToolArgumentsDelta(**made, index=delta.index, name=delta.name, text=delta.text))
+            self._bus.arbitration.announce(
+                ToolArgumentsDelta(**made, index=delta.index, name=delta.name, text=delta.text)
+            )
         else:
-            self._bus.announce(kind(**made, text=delta.text))
+            self._bus.arbitration.announce(kind(**made, text=delta.text))
 
     def feed(self, delta: Delta) -> None:
         """Move the timer only: of a reply that may still change, nobody hears pieces.

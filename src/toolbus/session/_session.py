@@ -167,7 +167,7 @@ class RequestSession(SessionHandle):
         return self._status
 
     def _status_if_wanted(self) -> StatusTeller | None:
-        return self._status or (self.status if self._bus.wants(StatusChanged, self.request_id) else None)
+        return self._status or (self.status if self._bus.arbitration.wants(StatusChanged, self.request_id) else None)
 
     def new_messages(self) -> list[Message]:
         """What the request adds to its conversation: all messages but those that `prepare` gave; if it began."""
@@ -258,7 +258,9 @@ class RequestSession(SessionHandle):
     async def _begin(self, mailbox: Mailbox) -> None:
         await self.beginning.make_ready(self._state, mailbox)
         first = await self.beginning.first_input(self._state, self, self._asker, self._clock, mailbox)
-        self._bus.open_calls(mailbox, self._state.open_calls)  # of another process, and answered by nobody before
+        self._bus.arbitration.open_calls(
+            mailbox, self._state.open_calls
+        )  # of another process, and answered by nobody before
         await self._step([first, *mailbox.drain()], self._clock())
         self._accept()
 
@@ -345,18 +347,18 @@ class RequestSession(SessionHandle):
     def _refuse(self, inputs: Sequence[Event]) -> None:
         """Say of inputs that the request does not take that it does not."""
         for each in inputs:
-            self._bus.dead_letter(each, "the request had no use for it any more")
+            self._bus.arbitration.dead_letter(each, "the request had no use for it any more")
 
     def _arbitrate(self, fact: Event) -> None:
         """Open a reply's calls on the bus, or a question; or claim a call that the machine has settled itself."""
         mailbox = self._mailbox
         if isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
-            self._bus.claim(fact.request_id, fact.call_id)
+            self._bus.arbitration.claim(fact.request_id, fact.call_id)
         elif mailbox is not None and isinstance(fact, ModelResponded):
             calls = cast("AssistantMessage", fact.message).tool_calls
-            self._bus.open_calls(mailbox, [call.call_id for call in calls])
+            self._bus.arbitration.open_calls(mailbox, [call.call_id for call in calls])
         elif mailbox is not None and isinstance(fact, ApprovalRequested):
-            self._bus.open_approval(mailbox, fact)
+            self._bus.arbitration.open_approval(mailbox, fact)
 
     def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
         """Tell our own facts, and of all of them the log and who hears the status."""
@@ -368,20 +370,22 @@ class RequestSession(SessionHandle):
         ending = self._state.ending  # it is the last that is heard of the request
         is_last = self._is_told = ending is not None and bool(own) and own[-1] is ending
         try:
-            self._bus.announce_all(own[:-1] if is_last else own)
-            if self._status is not None or self._bus.wants(StatusChanged, self.request_id):
+            self._bus.arbitration.announce_all(own[:-1] if is_last else own)
+            if self._status is not None or self._bus.arbitration.wants(StatusChanged, self.request_id):
                 self.status.tell_all(facts)
         finally:  # whatever a listener raises that is the host's
             if is_last:
-                self._bus.announce(own[-1])
+                self._bus.arbitration.announce(own[-1])
             if self._mailbox is not None and self._mailbox.unpublished:
-                self._bus.announce_all(self._mailbox.published(facts))
+                self._bus.arbitration.announce_all(self._mailbox.published(facts))
         if self.beginning.asked and isinstance(facts[0], RequestResumed):
             # By another process, and nobody has answered; also not while this was written.
-            asked = [each for each in self.beginning.asked if self._bus.is_open(self.request_id, each.call_id)]
+            asked = [
+                each for each in self.beginning.asked if self._bus.arbitration.is_open(self.request_id, each.call_id)
+            ]
             for question in asked:
                 self._arbitrate(question)
-            self._bus.announce_all(asked)
+            self._bus.arbitration.announce_all(asked)
         if self._tell_above is not None:
             self._tell_whether_waiting(self._tell_above)
 
@@ -496,7 +500,7 @@ class RequestSession(SessionHandle):
         ending = self._state.ending
         if ending is not None and self._mailbox is not None:  # else another request has its id, and its listeners
             self.status.tell(ending)
-            self._bus.announce(ending)
+            self._bus.arbitration.announce(ending)
 
     def _settle_broken(self) -> None:
         """Settle what is open, and have what listeners heard of it agree with the journal, if there is one."""
@@ -519,17 +523,17 @@ class RequestSession(SessionHandle):
             self._end_unwritten()
 
     def _finish(self, mailbox: Mailbox) -> None:
-        self._bus.close_mailbox(mailbox)
+        self._bus.arbitration.close_mailbox(mailbox)
         if self._journal is not None:  # else all of it was broadcast when it came
             self._refuse(mailbox.drain())
-            self._bus.announce_all(mailbox.close())
-        mailbox.view = mailbox.told = mailbox.on_trouble = None  # else the result would keep the session alive
+            self._bus.arbitration.announce_all(mailbox.close())
+        mailbox.view = mailbox.masked = mailbox.on_trouble = None  # else the result would keep the session alive
         error = self._error or self.beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error)
         # An ending whose write was cut short is in the journal, or is yet to be written there.
         self._result.resumable = bool(self.leaves or (self._unheard and self._error is None))
         if self.leaves:
-            self._bus.close_subscriptions(self.request_id)  # no ending will
+            self._bus.arbitration.close_subscriptions(self.request_id)  # no ending will
             if self._status is not None:
                 self._status.close()
         self._wake()

@@ -165,7 +165,7 @@ class NarratorOnBus:
             return
         if not self._is_wanted(event):
             return
-        view = self._bus.view(event.request_id)
+        view = self._bus.arbitration.view(event.request_id)
         spec = None if view is None else view.tools.specs.get(event.name)
         if spec is not None and spec.status:
             return
@@ -184,7 +184,9 @@ class NarratorOnBus:
 
     def _is_wanted(self, event: ToolCallRequested) -> bool:
         bus = self._bus
-        return bus.wants(StatusChanged, event.request_id) and bus.is_open(event.request_id, event.call_id)
+        return bus.arbitration.wants(StatusChanged, event.request_id) and bus.arbitration.is_open(
+            event.request_id, event.call_id
+        )
 
     async def _narrate(self, event: ToolCallRequested, scope: anyio.CancelScope) -> None:
         extra = {"request_id": event.request_id, "call_id": event.call_id}
@@ -210,11 +212,11 @@ class NarratorOnBus:
 
     def _tell(self, event: ToolCallRequested, text: str) -> None:
         """Through the session's teller where there is one, which knows what else runs; else straight to the bus."""
-        teller = getattr(self._bus.view(event.request_id), "status", None)
+        teller = getattr(self._bus.arbitration.view(event.request_id), "status", None)
         if isinstance(teller, StatusTeller):
             teller.narrate(event.request_id, event.call_id, text)
             return
-        self._bus.announce(
+        self._bus.arbitration.announce(
             StatusChanged(
                 request_id=event.request_id,
                 conversation_id=event.conversation_id,

@@ -67,7 +67,7 @@ class StatusTeller:
         narration = self._narration
         newest = facts[-1]
         if narration is None:
-            if not self._bus.wants(StatusChanged, newest.request_id):
+            if not self._bus.arbitration.wants(StatusChanged, newest.request_id):
                 return
             narration, changed = self._begin(), True  # the facts are in the state already
         else:
@@ -96,7 +96,7 @@ class StatusTeller:
             if kind in self._heard:
                 return
             self._heard += (kind,)
-            if not self._bus.wants(StatusChanged, request_id):
+            if not self._bus.arbitration.wants(StatusChanged, request_id):
                 return
             narration = self._begin()
             self._announce(narration, request_id, self._bus.clock())
@@ -129,7 +129,7 @@ class StatusTeller:
         return self._narration
 
     def _announce(self, narration: Narration, request_id: str, at: float) -> None:
-        if not self._bus.wants(StatusChanged, request_id):
+        if not self._bus.arbitration.wants(StatusChanged, request_id):
             self._said = False
             narration.forget()  # whoever listens later was not told of what was said before
             return
@@ -137,7 +137,7 @@ class StatusTeller:
         status = narration.say(self._specs())
         if status is not None:
             stage, text = status
-            self._bus.announce(StatusChanged(**self._state.envelope(at), stage=stage, text=text))
+            self._bus.arbitration.announce(StatusChanged(**self._state.envelope(at), stage=stage, text=text))
 
     def close(self) -> None:
         """Hear no more of what tools say of themselves: the request has ended here. Idempotent."""

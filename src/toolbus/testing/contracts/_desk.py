@@ -40,11 +40,11 @@ class Desk:
         self.events: list[Event] = []
         self._changed = anyio.Event()
         self.bus.connect((*_TERMINAL, ToolCallLate, ToolCallProgress, DeadLetter), self._hear)
-        self.mailbox = self.bus.open_mailbox(self.request_id, view)
+        self.mailbox = self.bus.arbitration.open_mailbox(self.request_id, view)
 
     def leave(self) -> None:
         """End the request."""
-        self.bus.close_mailbox(self.mailbox)
+        self.bus.arbitration.close_mailbox(self.mailbox)
 
     def _hear(self, event: Event) -> None:
         self.events.append(event)
@@ -58,7 +58,7 @@ class Desk:
     ) -> ToolCallRequested:
         """Open a call, and tell nobody. `key` is its idempotency key; without it, one of its own."""
         call_id = f"{self.request_id}_{next(numbers)}"
-        self.bus.open_calls(self.mailbox, [call_id])
+        self.bus.arbitration.open_calls(self.mailbox, [call_id])
         return ToolCallRequested(
             request_id=self.request_id,
             conversation_id=f"conversation of {self.request_id}",

@@ -123,7 +123,7 @@ class Recorder:
     def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         if self._file is None or (seq > 0 and request_id not in self._written):
             return  # of one that was begun before the recording, or elsewhere, the beginning is not known
-        session = self._bus.view(request_id)
+        session = self._bus.arbitration.view(request_id)
         if isinstance(session, RequestSession):
             self._write_agreement(session, seq, facts)
         for fact in facts:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 
 import anyio
 
-from ...bus import EventBus, Mailbox
+from ...bus import EventBus
 from ...clock import SessionClock
 from ...core.history import Shape
 from ...core.message_list import Messages
@@ -40,7 +40,7 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import AssistantMessage, SystemMessage, Usage
-from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, RequestView, ToolSpec
+from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, ToolSpec
 from ...session import Sending
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
@@ -172,7 +172,7 @@ class Stage:
                 place += 1
                 fact = self.fact(place)
             return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
-        if state.phase is not Phase.TOOLS or self.bus.is_heard:
+        if state.phase is not Phase.TOOLS or self.bus.has_mail:
             return False  # what has been published comes first
         if place > self.place:
             self.differs(f"{self.request.facts[self.place].type} means nothing here")
@@ -347,17 +347,11 @@ class ReplayBus(EventBus):
     def __init__(self, stage: Stage) -> None:
         super().__init__()
         self._stage = stage
-        self._mailbox: Mailbox | None = None
-
-    def open_mailbox(self, request_id: str, view: RequestView | None = None, *, parent_id: str = "") -> Mailbox:
-        """See `EventBus`."""
-        self._mailbox = super().open_mailbox(request_id, view, parent_id=parent_id)
-        return self._mailbox
 
     @property
-    def is_heard(self) -> bool:
-        """Whether the session has still to take what was published for it."""
-        return bool(self._mailbox)
+    def has_mail(self) -> bool:
+        """Return whether the session has still to take what was published for it."""
+        return any(map(len, self.arbitration.mailboxes.values()))
 
     @property
     def clock(self) -> SessionClock:

@@ -61,7 +61,7 @@ class Actors:
     def _on_begun(self, event: RequestStarted | RequestResumed) -> None:
         """People have plans for each request that begins, or goes on."""
         chance = self._chance(f"people {event.request_id}")
-        view = self._bus.view(event.request_id)
+        view = self._bus.arbitration.view(event.request_id)
         if view is None:
             return
         if view.options.get("late_results") == "drop":

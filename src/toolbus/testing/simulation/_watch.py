@@ -83,7 +83,7 @@ class Watch:
         self._retries = retries or {}
         self._idempotent = idempotent
         self.journal = journal
-        self._position = bus.position
+        self._position = bus.statistics().position
         self._ids: set[str] = set()
         self._remembered: set[str] = set() if journal is None else journal.remembered
         self._allowed: set[str] = set()  # conversations in which a person's word was taken to be remembered
@@ -118,7 +118,7 @@ class Watch:
         self.heard.append((self._now() - self._epoch, event))
         try:
             self._position += 1
-            self.check("G01", self._bus.position == self._position, "the bus's position is not dense")
+            self.check("G01", self._bus.statistics().position == self._position, "the bus's position is not dense")
             is_new = event.event_id not in self._ids or self._is_asked_again(event)
             self.check("G01", is_new, f"two events have the id {event.event_id!r}")
             self._ids.add(event.event_id)
@@ -198,7 +198,7 @@ class Watch:
 
     def _new_request(self, event: Event) -> Request:
         """One that begins or is resumed here; of what was done of it before, the journal tells."""
-        view = self._bus.view(event.request_id)
+        view = self._bus.arbitration.view(event.request_id)
         options: Mapping[str, Any] = {} if view is None else view.options
         limits = options.get("limits") or _DEFAULT_LIMITS
         request = self.requests[event.request_id] = Request(event.request_id, limits)

@@ -1,0 +1,272 @@
+"""Arbitration: the one object that decides which event answers a call.
+
+A call is opened before anybody can answer it. Its first terminal event settles it, a later one becomes `ToolCallLate`,
+and one for a call that nobody opened becomes a `DeadLetter`. So ids stay correct in every race.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from ..errors import BusError
+from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CancelRequested,
+    DeadLetter,
+    Event,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallLate,
+    ToolCallPaused,
+    ToolCallResumed,
+)
+from ._broadcast import Broadcast
+from ._mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from ..protocols import LateResults, RequestView
+
+__all__ = ["ARBITRATED", "Arbitration"]
+
+_Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
+_Key: TypeAlias = tuple[str, str]
+
+_TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
+_ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed})
+ARBITRATED = _TERMINAL | _ADDRESSED
+"""The types of events that somebody has to have asked for."""
+_PAUSES = (ToolCallPaused, ToolCallResumed)
+_logger = logging.getLogger("toolbus.bus")
+
+
+def _ids(request_id: str, call_id: str) -> dict[str, str]:
+    """Return the extra fields of a log record about a call."""
+    return {"request_id": request_id, "call_id": call_id}
+
+
+class Arbitration:
+    """The bus as sessions and executors use it: `EventBus.arbitration`. Everybody else publishes and listens.
+
+    A session opens a mailbox for its request and then the calls of each reply, claims the calls that it settles itself,
+    and announces its facts. An executor watches the calls that it runs. `mailboxes` are the mailboxes of the requests
+    that run here, by request id. `max_settled` is how many settled calls are remembered.
+    """
+
+    def __init__(self, broadcast: Broadcast, *, max_settled: int) -> None:
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.mailboxes_peak = 0
+        self.open_calls_peak = 0
+        self.late = 0
+        self.dead_letters = 0
+        self.announce: Callable[[Event], None] = broadcast.announce
+        """Broadcast an event without arbitration: for sessions, which have claimed what they announce."""
+        self.announce_all = broadcast.announce_all
+        """Broadcast events without arbitration, in order, and all of them whatever a listener raises."""
+        self.wants = broadcast.wants
+        """Return whether anybody would hear an event of a type of a request; if not, it need not be built."""
+        self.bind = broadcast.bind
+        """Learn the event loop that runs now. Whatever starts on the bus calls this."""
+        self.close_subscriptions = broadcast.close_subscriptions
+        """End the subscriptions to one request that continues in another process."""
+        self._broadcast = broadcast
+        self._max_settled = max_settled
+        self._open: dict[_Key, Mailbox] = {}
+        self._questions: set[_Key] = set()  # calls that wait for a person
+        self._watched: dict[_Key, Callable[[], None]] = {}
+        self._settled: dict[_Key, LateResults] = {}
+        self._settled_order: deque[_Key] = deque()
+
+    # ------------------------------------------------------------------------------------------------ requests
+
+    def open_mailbox(self, request_id: str, view: RequestView | None = None, *, parent_id: str = "") -> Mailbox:
+        """Open the mailbox of a request that begins. `view` is what handlers may see of the request.
+
+        `parent_id` is the request for one of whose calls it works: whoever listens to that request's sub-requests hears
+        it. Raises `BusError` where the request has a mailbox already.
+        """
+        if request_id in self.mailboxes:
+            raise BusError(f"request {request_id!r} has a mailbox already")
+        if not self.mailboxes:  # A bus moves to another event loop only while it is idle.
+            self.bind()
+        mailbox = self.mailboxes[request_id] = Mailbox(request_id, view)
+        if parent_id:
+            self._broadcast.nest(request_id, parent_id)
+        self.mailboxes_peak = max(self.mailboxes_peak, len(self.mailboxes))
+        return mailbox
+
+    def close_mailbox(self, mailbox: Mailbox) -> None:
+        """Forget a request that has ended. The calls that it leaves open count as settled: a result comes too late."""
+        if self.mailboxes.get(mailbox.request_id) is mailbox:
+            del self.mailboxes[mailbox.request_id]
+            self._broadcast.unnest(mailbox.request_id)
+        if mailbox.open_calls:
+            for key in [key for key, owner in self._open.items() if owner is mailbox]:
+                self.claim(*key)
+
+    def view(self, request_id: str) -> RequestView | None:
+        """Return what handlers may see of a request; None for one that does not run in this process."""
+        mailbox = self.mailboxes.get(request_id)
+        return None if mailbox is None else mailbox.view
+
+    # --------------------------------------------------------------------------------------------------- calls
+
+    def open_calls(self, mailbox: Mailbox, call_ids: Iterable[str]) -> None:
+        """Expect one terminal event for each call. All calls of a round are opened before the first is announced."""
+        opened = self._open
+        request_id = mailbox.request_id
+        for call_id in call_ids:
+            opened[request_id, call_id] = mailbox
+            mailbox.open_calls += 1
+        self.open_calls_peak = max(self.open_calls_peak, len(opened))
+
+    def open_approval(self, mailbox: Mailbox, question: ApprovalRequested) -> None:
+        """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes a `DeadLetter`."""
+        self._questions.add((mailbox.request_id, question.call_id))
+        if not self.wants(ApprovalRequested, mailbox.request_id):
+            ids = _ids(mailbox.request_id, question.call_id)
+            _logger.warning("%s waits for approval, and nobody listens for ApprovalRequested", question.name, extra=ids)
+
+    def claim(self, request_id: str, call_id: str) -> bool:
+        """Settle a call on behalf of its session.
+
+        False when a terminal event was published first; then that event is in the mailbox.
+        """
+        key = (request_id, call_id)
+        mailbox = self._open.pop(key, None)
+        if mailbox is None:
+            return False
+        mailbox.open_calls -= 1
+        self._remember(key, mailbox)
+        return True
+
+    def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
+        """Take a call on, as its executor. `settled` is called when somebody else settles it, so that you can stop.
+
+        False when the call is not to be run here: another executor has taken it on, it is settled already, or no
+        session of this bus has opened it, so that its request was forged or came from elsewhere (which is logged).
+        `settled` is called once, inline, before the terminal event is broadcast; it must be quick and must not publish.
+        An exception from it is logged.
+        """
+        key = (request_id, call_id)
+        if key in self._watched or key not in self._open:
+            if key not in self._watched and key not in self._settled:
+                _logger.warning("call %s was not run: no session here has opened it", call_id, extra=_ids(*key))
+            return False
+        self._watched[key] = settled
+        return True
+
+    def unwatch(self, request_id: str, call_id: str) -> None:
+        """Stop watching a call. Idempotent."""
+        self._watched.pop((request_id, call_id), None)
+
+    def is_open(self, request_id: str, call_id: str) -> bool:
+        """Return whether the call still waits for its terminal event."""
+        return (request_id, call_id) in self._open
+
+    def count_open_calls(self) -> int:
+        """Return how many calls wait for their terminal event."""
+        return len(self._open)
+
+    def count_settled(self) -> int:
+        """Return how many settled calls are remembered."""
+        return len(self._settled)
+
+    # ------------------------------------------------------------------------------------------- what publish does
+
+    def accept(self, event: Event, cause: BaseException | None) -> bool:
+        """Decide what becomes of a published event, and broadcast it unless its session does: see `EventBus.publish`.
+
+        Secrets of its request are masked first.
+        """
+        kind = type(event)
+        mailbox = self.mailboxes.get(event.request_id)
+        if mailbox is not None and mailbox.masked is not None:
+            event = mailbox.masked(event)
+        if kind in _TERMINAL:
+            key = (event.request_id, cast("_Terminal", event).call_id)
+            owner = self._open.pop(key, None)
+            if owner is None:
+                return self._refuse_terminal(cast("_Terminal", event), key)
+            owner.open_calls -= 1
+            owner.put(event, cause)
+            self._remember(key, owner)
+        elif kind in _ADDRESSED:
+            if mailbox is None:
+                return self.dead_letter(event, "no such request runs here")
+            if isinstance(event, ApprovalDecided):
+                if (key := (event.request_id, event.call_id)) not in self._questions:
+                    # Nobody has asked, or somebody has answered.
+                    return self.dead_letter(event, "no approval is open")
+                self._questions.remove(key)
+            elif isinstance(event, _PAUSES) and not self.is_open(event.request_id, event.call_id):
+                return self.dead_letter(event, "no such call is open")
+            mailbox.put(event)
+        elif mailbox is not None and mailbox.publishes_facts and event.is_fact:
+            return self.dead_letter(event, "only the session of a running request publishes its facts")
+        else:
+            self.announce(event)
+            return True
+        if mailbox is None or not mailbox.publishes_inputs:
+            self.announce(event)
+        return True
+
+    def _refuse_terminal(self, event: _Terminal, key: _Key) -> Literal[False]:
+        """Announce a terminal event for a call that is not open: as late, or as a dead letter."""
+        how = self._settled.get(key)
+        if how is None:
+            return self.dead_letter(event, "no such call is open")
+        self.late += 1
+        if how == "drop":
+            return False
+        completed = isinstance(event, ToolCallCompleted)
+        late = ToolCallLate(
+            **self._broadcast.envelope_of(event),
+            call_id=event.call_id,
+            name=event.name,
+            late=event.type,
+            content=event.content if completed else "",
+            parts=event.parts if completed else (),
+            error="" if completed else event.error,
+            for_next_turn=how == "next_turn",
+        )
+        mailbox = self.mailboxes.get(event.request_id)
+        if mailbox is None or not mailbox.holds(late):
+            self.announce(late)
+        return False
+
+    def _remember(self, key: _Key, mailbox: Mailbox) -> None:
+        if self._questions:
+            self._questions.discard(key)
+        if mailbox.publishes_inputs:
+            mailbox.unpublished.add(key[1])
+        self._settled[key] = mailbox.late
+        self._settled_order.append(key)
+        if len(self._settled_order) > self._max_settled:
+            self._settled.pop(self._settled_order.popleft(), None)
+        if (settled := self._watched.pop(key, None)) is not None:
+            try:
+                settled()
+            except Exception:  # A fault of the executor must not lose the result that its call was settled with.
+                _logger.exception("the watch on call %s failed", key[1], extra=_ids(*key))
+
+    def dead_letter(self, event: Event, reason: str) -> Literal[False]:
+        """Announce that `event` was not accepted, and log it. Sessions use it for inputs that came too late."""
+        self.dead_letters += 1
+        call_id: str = getattr(event, "call_id", "")
+        extra = {**_ids(event.request_id, call_id), "event_id": event.event_id}
+        _logger.warning("%s was not accepted: %s", event.type, reason, extra=extra)
+        self.announce(
+            DeadLetter(
+                **self._broadcast.envelope_of(event),
+                letter_type=event.type,
+                letter_id=event.event_id,
+                call_id=call_id,
+                reason=reason,
+            )
+        )
+        return False

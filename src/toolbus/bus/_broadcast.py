@@ -1,0 +1,254 @@
+"""The broadcast: every published event, delivered to the receivers and subscriptions that want it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from ..clock import SessionClock, refuse_elsewhere
+from ..errors import BusError
+from ..events import Event, ReceiverFailed
+from ._buffer import EventBuffer, Overflow
+from ._subscriptions import EventT, Receivers, Subscription, expand_kinds, is_stray_cancellation, words_of
+
+__all__ = ["Broadcast"]
+
+_logger = logging.getLogger("toolbus.bus")
+
+
+class Broadcast:
+    """Delivers events in the order of publishing, and knows the event loop and the clock.
+
+    The bus checks each publisher with `check_publisher`; what receivers publish while an event is delivered waits in a
+    queue until that event has reached every listener.
+    """
+
+    def __init__(self, *, max_causal_depth: int, max_queued: int) -> None:
+        self.position = 0
+        self.queued_peak = 0
+        self.receiver_failures = 0
+        self.is_delivering = False
+        self.token: anyio.lowlevel.EventLoopToken | None = None
+        self.thread = 0
+        self.clock: SessionClock | None = None  # until the bus meets an event loop
+        self._max_depth = max_causal_depth
+        self._max_queued = max_queued
+        self._connections = Receivers(self._listener_failed)
+        self._receivers = self._connections.by_type
+        self._by_type: dict[type[Event], list[Subscription[Any]]] = {}
+        self._by_request: dict[str, list[Subscription[Any]]] = {}
+        # The subscriptions that also hear sub-requests, by the id of the topmost request.
+        self._by_family: dict[str, list[Subscription[Any]]] = {}
+        # The requests above each running sub-request, nearest first.
+        self._above: dict[str, tuple[str, ...]] = {}
+        self._queue: deque[tuple[Event, int]] = deque()
+        self._depth = 0
+        self._fatal: BaseException | None = None
+
+    # ------------------------------------------------------------------------------------------- loop and clock
+
+    def bind(self) -> None:
+        """Learn the event loop that runs now, for `publish_threadsafe`. Whatever starts on the bus calls this."""
+        token = anyio.lowlevel.current_token()
+        # Tokens of one loop are equal and not identical, since anyio makes a new object each time.
+        if token != self.token:
+            self.token = token
+            self.thread = threading.get_ident()
+            self.clock = SessionClock()
+
+    def check_publisher(self, event: Event) -> None:
+        """Raise `BusError` for a publisher in another thread, and for receivers that publish in circles."""
+        if threading.get_ident() != self.thread and self.token is not None:
+            refuse_elsewhere(self.token, event.type)
+        if self.is_delivering and (self._depth >= self._max_depth or len(self._queue) >= self._max_queued):
+            raise BusError(
+                f"{event.type} was not published: receivers answer events with events, {self._depth} deep with "
+                f"{len(self._queue)} waiting; one of them goes round in a circle"
+            )
+
+    def envelope_of(self, event: Event) -> dict[str, Any]:
+        """Return what an event about `event` takes over: its ids and metadata, and the present moment.
+
+        Without an event loop, the moment is that of `event`.
+        """
+        try:
+            now = event.at if self.clock is None else self.clock()
+        except RuntimeError:  # anyio's NoEventLoopError, or what trio's own clock raises
+            now = event.at
+        return {
+            "request_id": event.request_id,
+            "conversation_id": event.conversation_id,
+            "parent_id": event.parent_id,
+            "at": now,
+            "metadata": event.metadata,
+        }
+
+    # ------------------------------------------------------------------------------------------------ delivery
+
+    def announce_all(self, events: Sequence[Event]) -> None:
+        """Call `announce` for each event. All of them are delivered, whatever one of the calls raises."""
+        if not (self._by_request or self.is_delivering):
+            kinds = {*map(type, events)}
+            if kinds.isdisjoint(self._receivers) and kinds.isdisjoint(self._by_type):
+                self.position += len(events)  # Nobody listens.
+                return
+        begun = 0
+        try:
+            for event in events:
+                begun += 1
+                self.announce(event)
+        except BaseException:  # It is the host's, and nobody else would deliver the other events.
+            self.announce_all(events[begun:])
+            raise
+
+    def announce(self, event: Event) -> None:
+        """Deliver an event to every listener, without arbitration. Raises what a receiver raised that is the host's."""
+        if self.is_delivering:
+            self._queue.append((event, self._depth + 1))
+            self.queued_peak = max(self.queued_peak, len(self._queue))
+            return
+        kind = type(event)
+        if kind not in self._receivers and kind not in self._by_type and not self._by_request:
+            self.position += 1  # Nobody listens.
+            return
+        self.is_delivering = True
+        try:
+            self._deliver(event)
+            while self._queue:
+                event, self._depth = self._queue.popleft()
+                self._deliver(event)
+        finally:
+            self.is_delivering = False
+            self._depth = 0
+        if self._fatal is not None:
+            fatal, self._fatal = self._fatal, None
+            raise fatal
+
+    def _deliver(self, event: Event) -> None:
+        self.position = position = self.position + 1
+        kind = type(event)
+        for receiver in self._receivers.get(kind, ()):
+            receiver(event)
+        subscriptions = self._by_type.get(kind)
+        if subscriptions:
+            for each in tuple(subscriptions):
+                each.offer(position, event)
+        if self._by_request:
+            subscriptions = self._by_request.get(event.request_id)
+            if subscriptions:
+                for each in tuple(subscriptions):
+                    each.offer(position, event)
+            if self._by_family and self._above:
+                for each in self._listening_above(event.request_id):
+                    each.offer(position, event)
+
+    def _listening_above(self, request_id: str) -> list[Subscription[Any]]:
+        """Return the subscriptions to requests above this one that also hear sub-requests."""
+        return [each for above in self._above.get(request_id, ()) for each in self._by_family.get(above, ())]
+
+    def wants(self, kind: type[Event], request_id: str = "") -> bool:
+        """Return whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
+        if kind in self._receivers or kind in self._by_type:
+            return True
+        if self._by_request and any(each.wants(kind) for each in self._by_request.get(request_id, ())):
+            return True
+        return bool(self._by_family) and any(each.wants(kind) for each in self._listening_above(request_id))
+
+    # ----------------------------------------------------------------------------------------------- listeners
+
+    def nest(self, request_id: str, parent_id: str) -> None:
+        """Let whoever listens to the sub-requests of `parent_id` hear this request as well."""
+        self._above[request_id] = (parent_id, *self._above.get(parent_id, ()))
+
+    def unnest(self, request_id: str) -> None:
+        """Forget the requests above this one, which has ended."""
+        self._above.pop(request_id, None)
+
+    def connect(
+        self, kinds: type[EventT] | tuple[type[EventT], ...], receiver: Callable[[EventT], object]
+    ) -> Callable[[], None]:
+        """See `EventBus.connect`."""
+        return self._connections.connect(expand_kinds(kinds if isinstance(kinds, tuple) else (kinds,)), receiver)
+
+    def subscribe(
+        self,
+        *kinds: type[EventT],
+        request_id: str | None,
+        sub_requests: bool,
+        where: Callable[[Event], bool] | None,
+        until: Callable[[Event], bool] | None,
+        capacity: int,
+        overflow: Overflow,
+        name: str,
+    ) -> Subscription[EventT]:
+        """See `EventBus.subscribe`."""
+        wanted = expand_kinds(kinds or (Event,))
+
+        def lists() -> Iterator[tuple[dict[Any, list[Subscription[Any]]], Any]]:
+            if request_id is not None:
+                yield self._by_request, request_id
+                if sub_requests:
+                    yield self._by_family, request_id
+            else:
+                for kind in wanted:
+                    yield self._by_type, kind
+
+        def on_open(subscription: Subscription[Any]) -> None:
+            self.bind()
+            for table, key in lists():
+                table.setdefault(key, []).append(subscription)
+
+        def on_close(subscription: Subscription[Any]) -> None:
+            for table, key in lists():
+                table[key].remove(subscription)
+                if not table[key]:
+                    del table[key]
+
+        return Subscription(
+            EventBuffer(capacity, overflow),
+            types=frozenset(wanted),
+            where=where,
+            until=until,
+            on_open=on_open,
+            on_close=on_close,
+            on_error=lambda subscription, event, exc: self._listener_failed(repr(subscription), event, exc),
+            name=name,
+        )
+
+    def close_subscriptions(self, request_id: str) -> None:
+        """End the subscriptions to one request that continues elsewhere: nothing more of it is to be heard here."""
+        for each in tuple(self._by_request.get(request_id, ())):
+            each.close()
+
+    def count_receivers(self) -> int:
+        """Return how many receivers are connected; one counts once for each event type."""
+        return sum(map(len, self._receivers.values()))
+
+    def subscriptions(self) -> list[Subscription[Any]]:
+        """Return all open subscriptions, each once."""
+        tables = (*self._by_type.values(), *self._by_request.values())
+        return list({id(each): each for table in tables for each in table}.values())
+
+    def _listener_failed(self, name: str, event: Event, exc: BaseException) -> None:
+        self.receiver_failures += 1
+        if self._fatal is None and not isinstance(exc, Exception) and not is_stray_cancellation(exc):
+            self._fatal = exc
+        extra = {"request_id": event.request_id, "event_id": event.event_id}
+        _logger.error("receiver %s failed on %s", name, event.type, exc_info=exc, extra=extra)
+        # A listener to failures that fails itself would never come to an end.
+        if not isinstance(event, ReceiverFailed):
+            self.announce(
+                ReceiverFailed(
+                    **self.envelope_of(event),
+                    receiver=name,
+                    event_type=event.type,
+                    failed_event_id=event.event_id,
+                    error=words_of(exc),
+                )
+            )
