@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
 from .storage import Journal, JournalStore, Store
+from .tool_results import Rendered
 
 __all__ = [
     "MAX_REPLY_CALLS",
@@ -26,6 +27,7 @@ __all__ = [
     "HistorySummarizer",
     "Journal",
     "JournalStore",
+    "KnowsMarks",
     "LateResults",
     "ModelReply",
     "ModelRequest",
@@ -37,6 +39,7 @@ __all__ = [
     "Provider",
     "ReasoningPiece",
     "RequestView",
+    "SecretHandling",
     "SignOfLife",
     "Store",
     "Summary",
@@ -128,11 +131,41 @@ class CallView(Protocol):
     def requested_at(self) -> float | None: ...
 
 
+class SecretHandling(Protocol):
+    """The secrets of one request, as executors handle them. Models, journals and listeners see only references."""
+
+    def deliver(self, arguments: Mapping[str, Any], marks: Any) -> dict[str, Any]:
+        """Return arguments with the values of marked fields, for a handler. Raises `InvalidArguments`."""
+        ...
+
+    def hide(self, rendered: Rendered) -> Rendered:
+        """Return a result with references instead of the secrets in it."""
+        ...
+
+    def digest(self, arguments: bytes) -> bytes:
+        """Return a key for these arguments in which a reference counts only within its own conversation."""
+        ...
+
+    def mask(self, event: Event) -> Event:
+        """Return an event without secrets, as everybody may hear it."""
+        ...
+
+
+@runtime_checkable
+class KnowsMarks(Protocol):
+    """A `ToolSource` that knows which fields of its tools are secret, as a `ToolRegistry` does: by tool name."""
+
+    @property
+    def marked(self) -> Mapping[str, Any]: ...
+
+
 class RequestView(Protocol):
     """What a handler may see of the request that it works for. Read-only; valid while the request runs.
 
     `stops` is whether the request is about to give up the calls that are open, because it is cancelled or one of them
-    failed. No handler of it may begin from then on, even if its session has not had its turn yet.
+    failed. No handler of it may begin from then on, even if its session has not had its turn yet. `is_left` is whether
+    the request stops here so that another process continues it: then calls that are given up stay unanswered. `secrets`
+    take secrets out of results and put them into arguments. `narrate` words the status line of a call that runs.
     """
 
     @property
@@ -155,6 +188,11 @@ class RequestView(Protocol):
     def calls(self) -> Mapping[str, CallView]: ...
     @property
     def stops(self) -> bool: ...
+    @property
+    def is_left(self) -> bool: ...
+    @property
+    def secrets(self) -> SecretHandling: ...
+    def narrate(self, call_id: str, text: str) -> None: ...
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any: ...
 
 

@@ -12,6 +12,7 @@ from toolbus.bus import Mailbox
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.messages import Message
 from toolbus.protocols import CallView
+from toolbus.secrets import NO_SECRETS
 from toolbus.tools import Toolish
 
 E = TypeVar("E", bound=Event)
@@ -39,6 +40,10 @@ class View:
         self.interceptors: Sequence[Any] = ()
         self.options: Mapping[str, Any] = {}
         self.calls: Mapping[str, CallView] = {}
+        self.is_left = False
+        self.secrets = NO_SECRETS
+
+    def narrate(self, call_id: str, text: str) -> None: ...
 
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any:
         raise AssertionError((call_id, prompt, options))

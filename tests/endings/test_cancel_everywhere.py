@@ -197,12 +197,13 @@ def stepping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps the sessions of requests with the metadata `stepped`."""
     run = RequestSession.run
 
-    def stepped_run(session: RequestSession) -> Any:
+    def stepped_run(session: RequestSession, **options: Any) -> Any:
+        running = run(session, **options)
         if not (session.metadata or {}).get("stepped"):
-            return run(session)
+            return running
         stage = STAGES[-1]
         stage.session = session
-        return run(session) if stage.of_handlers else stepped(run(session), stage.place)
+        return running if stage.of_handlers else stepped(running, stage.place)
 
     monkeypatch.setattr(RequestSession, "run", stepped_run)
 

@@ -45,6 +45,7 @@ from toolbus.events import (
 )
 from toolbus.messages import Usage
 from toolbus.providers.scripted import Step
+from toolbus.session._view import SessionView
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -338,8 +339,9 @@ async def cancel_at(at: int, moment: Moment, monkeypatch: pytest.MonkeyPatch) ->
     place = Place(at, moment)
     run = RequestSession.run
 
-    def stepped_run(session: RequestSession) -> Any:
-        return run(session) if session.beginning.parent is None else stepped(run(session), place)
+    def stepped_run(session: RequestSession, **options: Any) -> Any:
+        running = run(session, **options)
+        return stepped(running, place) if cast("Any", session)._parent_id else running
 
     with monkeypatch.context() as patch:
         patch.setattr(RequestSession, "run", stepped_run)
@@ -394,16 +396,16 @@ def limits_of_children(limits: Limits, given: Limits | None = None) -> Callable[
         return result.text
 
     async def run() -> list[Limits]:
-        child = RequestSession.child
+        child = SessionView.child
 
-        def noted(session: RequestSession, *args: Any, **options: Any) -> RequestSession:
-            made = child(session, *args, **options)
-            seen.append(cast("Any", made)._state.limits)
+        def noted(view: SessionView, *args: Any, **options: Any) -> RequestSession:
+            made = child(view, *args, **options)
+            seen.append(made._state.limits)
             return made
 
         script = model(calls(LOOK_UP, usage=USED), calls(ASK, usage=USED), text("Done."))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RequestSession, "child", noted)
+            patch.setattr(SessionView, "child", noted)
             async with Runtime(script, tools=[desk, look_up], limits=limits, prices=PRICES) as runtime:
                 assert (await runtime.run("Go.")).outcome == "completed"
         return seen

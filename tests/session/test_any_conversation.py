@@ -166,7 +166,7 @@ class Conversation:
         system = [each for each in messages if each.message_id.endswith("_i")]
         assert sent <= sum(estimate_message(each, count) for each in [*system, *whole])
         if self.window is not None:
-            learned = session.sending.calibration
+            learned = session.snapshot().view.window.calibration
             assert learned is not None
             about = sent + estimate_tools(request.tools, count)
             calibrated = learned.overhead(vendor) + learned.factor(vendor) * about

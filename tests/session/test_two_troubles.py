@@ -29,6 +29,7 @@ from toolbus.events import (
     ToolCallResumed,
 )
 from toolbus.messages import Usage, UserMessage
+from toolbus.session import Earlier, Resumed, SessionStart
 from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -96,8 +97,7 @@ async def test_a_request_that_is_left_has_a_result_though_asyncio_cancels_while_
     requested: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requested.append)
     session = waiting(bus, Journal("tool_call_completed", 2))
-    session.when_cancelled = "for later"
-    task = asyncio.create_task(session.run())
+    task = asyncio.create_task(session.run(leave_when_cancelled="for later"))
     await anyio.sleep(1)
     task.cancel()
     bus.publish(requested[0].completed("done"))  # what has come is kept, and written
@@ -238,9 +238,9 @@ async def test_a_request_whose_answer_cannot_be_loaded_any_more_has_a_result_tha
         first.leave("for later")
     over.append(True)
     session = RequestSession(
-        EventBus(), model, "hi", tools=[external()], journal=journal, output=Answer, request_id=first.request_id
-    )
-    session.go_on_from(journal.facts, [], 0)
+        EventBus(), model, "hi", tools=[external()], journal=journal, output=Answer, request_id=first.request_id,
+        start=SessionStart(resumed=Resumed(facts=journal.facts, history=[])),
+    )  # fmt: skip
     with anyio.fail_after(5):
         result = await session.run()
     assert (result.outcome, result.output) == ("completed", None)
@@ -257,15 +257,20 @@ async def test_a_prompt_that_no_guardrail_has_let_pass_is_not_kept_when_the_host
             await anyio.sleep(5)
             return prompt
 
-    async def prepare() -> Sequence[UserMessage]:
+    async def prepare() -> Earlier:
         if not guarded:
             await anyio.sleep(5)
-        return ()
+        return Earlier()
 
     journal = Journal()
     interceptors = [Slow()] if guarded else [Interceptor()]
     session = RequestSession(
-        EventBus(), ScriptedProvider([]), "my secret", interceptors=interceptors, journal=journal, prepare=prepare
+        EventBus(),
+        ScriptedProvider([]),
+        "my secret",
+        interceptors=interceptors,
+        journal=journal,
+        start=SessionStart(prepare=prepare),
     )
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
@@ -291,12 +296,14 @@ async def test_a_request_is_cancelled_also_where_that_is_turned_into_an_error_be
             await give_up()
             return prompt
 
-    async def prepare() -> Sequence[UserMessage]:
+    async def prepare() -> Earlier:
         if what == "prepare":
             await give_up()
-        return ()
+        return Earlier()
 
-    session = RequestSession(EventBus(), ScriptedProvider([]), "hi", interceptors=[Guard()], prepare=prepare)
+    session = RequestSession(
+        EventBus(), ScriptedProvider([]), "hi", interceptors=[Guard()], start=SessionStart(prepare=prepare)
+    )
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(1)
@@ -402,9 +409,8 @@ async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not
     bus.connect(ApprovalRequested, asked.append)
     session = RequestSession(
         bus, ScriptedProvider([text("Done.")]), "hi", tools=[external(approval=True)], journal=journal,
-        request_id=first.request_id,
+        request_id=first.request_id, start=SessionStart(resumed=Resumed(facts=journal.facts, history=[])),
     )  # fmt: skip
-    session.go_on_from(journal.facts, [], 0)
     question = next(fact for fact in journal.facts if isinstance(fact, ApprovalRequested))
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)

@@ -37,6 +37,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolMessage, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
+from toolbus.session import SessionStart
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
@@ -409,8 +410,8 @@ async def test_nothing_is_learned_from_what_an_interceptor_has_put_there() -> No
         "go",
         compression=Compression(max_context_tokens=10_000),
         interceptors=[Adding()],
+        start=SessionStart(calibration=calibration),
     )
-    session.sending.calibration = calibration
     assert (await session.run()).ok
     assert (calibration.factor("scripted:"), calibration.overhead("scripted:")) == (1.0, 0.0)
 
@@ -511,8 +512,8 @@ async def test_sub_requests_learn_with_the_request_above() -> None:
         result = await runtime.run("go", provider=asking, tools=[helper])
         assert result.ok, result.timeline()
         session = runtime.start("more", conversation_id="d")
-        assert session.sending.calibration is not None
-        learned = session.sending.calibration
+        learned = session.snapshot().view.window.calibration
+        assert learned is not None
         assert learned.overhead("scripted:") + learned.factor("scripted:") * 300 > 450
         await session.result()
 

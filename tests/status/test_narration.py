@@ -126,7 +126,7 @@ def test_a_tools_name_is_shown_in_title_case(name: str, shown: str):
         ("{a}{a}{a}{a}", {"a": "x" * 60}, "x" * 199 + "…"),
         ("Login {user} {password}", {"user": "me", "password": "hunter2"}, f"Login me {MASK}"),
         ("Asking {url}", {"url": "https://a:b@c/?token=d"}, f"Asking https://a:{MASK}@c/?token={MASK}"),
-        ("Sending {body}", {"body": {"pin": 1234}}, f'Sending {{"pin":"{MASK}"}}'),
+        ("ContextWindow {body}", {"body": {"pin": 1234}}, f'ContextWindow {{"pin":"{MASK}"}}'),
     ],
 )
 def test_a_tools_template_is_filled_with_the_arguments(template: str, arguments: Any, shown: str):

@@ -135,7 +135,7 @@ def a_late_result_is_appended(patch: pytest.MonkeyPatch) -> None:
     def overwriting(self: Any, event: Any, key: Any) -> bool:
         mailbox = self.mailboxes.get(event.request_id)
         if mailbox is not None and (event.request_id, event.call_id) in self._settled:
-            for each in mailbox.view._state.calls:
+            for each in mailbox.view.state.calls:
                 if each.call.call_id == event.call_id and each.outcome is not None:
                     each.outcome = event
         return refuse(self, event, key)
@@ -150,7 +150,7 @@ def a_sibling_s_result_is_lost(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: Mailbox) -> list[Any]:
         events = drain(self)
-        results = [each for each in events if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+        results: list[Event] = [each for each in events if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
         return [each for each in events if each not in results[1:]]
 
     patch.setattr(Mailbox, "drain", hasty)
@@ -318,32 +318,33 @@ def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
 @bug("G19")
 def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on tells all its results from the beginning."""
-    go_on_from, publish = RequestSession.go_on_from, RequestSession._publish
+    continue_from, publish = Beginning.continue_from, RequestSession._publish
     committed: dict[str, list[Event]] = {}
 
-    def remembering(self: RequestSession, facts: Sequence[Event], *others: Any) -> None:
-        go_on_from(self, facts, *others)
-        committed[self.request_id] = [each for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+    def remembering(self: Beginning, resumed: Any, state: Any, tools: Any) -> None:
+        continue_from(self, resumed, state, tools)
+        results: list[Event] = [each for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+        committed[state.request_id] = results
 
     def talkative(self: RequestSession, facts: Sequence[Event], own: Sequence[Event]) -> None:
         publish(self, facts, own)
         if self._state.ending is None and isinstance(facts[0], RequestResumed):
             self._bus.arbitration.announce_all(committed[self.request_id])
 
-    patch.setattr(RequestSession, "go_on_from", remembering)
+    patch.setattr(Beginning, "continue_from", remembering)
     patch.setattr(RequestSession, "_publish", talkative)
 
 
 @bug("G26")
 def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on waits for an answer to what nobody is asked."""
-    go_on_from = Beginning.go_on_from
+    continue_from = Beginning.continue_from
 
     def silent(self: Beginning, *everything: Any) -> None:
-        go_on_from(self, *everything)
+        continue_from(self, *everything)
         self.asked = ()
 
-    patch.setattr(Beginning, "go_on_from", silent)
+    patch.setattr(Beginning, "continue_from", silent)
 
 
 @bug("G18", "G19")
@@ -370,7 +371,7 @@ def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
 
     async def hasty(self: Any, inputs: Sequence[Any]) -> None:
         facts, own = self._advance(inputs, self._clock())
-        if facts and not self.leaves:
+        if facts and not self._leaves:
             self._publish(facts, own)
 
     patch.setattr(RequestSession, "_last_step", hasty)
@@ -396,7 +397,7 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
 
     async def forgetful(self: Keeper, session: RequestSession, *others: Any) -> bool:
         has_turn = await let_go(self, session, *others)
-        return has_turn and (session.leaves != "" or self._on_failure == "warn")
+        return has_turn and (session.snapshot().left != "" or self._on_failure == "warn")
 
     patch.setattr(Keeper, "let_go", forgetful)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolbus import _network as network
+from toolbus import network
 from toolbus.errors import ConfigurationError, ProviderError
 from toolbus.messages import UserMessage
 from toolbus.network import check_allowed, forbid

@@ -20,7 +20,8 @@ def test_a_simulated_world_goes_as_it_went(seed: int, tmp_path: Path, monkeypatc
     make = RequestSession.__init__
 
     def recording(self: RequestSession, bus: EventBus, *arguments: Any, **options: Any) -> None:
-        if options.get("parent") is None and not options.get("request_id"):  # what goes on did not begin there
+        start = options.get("start")
+        if start is None or (start.parent is None and start.resumed is None):  # what is resumed did not begin there
             number = len(recorders)
             if id(bus) not in recorders:
                 recorders[id(bus)] = Recorder(tmp_path / f"{number}.jsonl", bus, journal=options.get("journal"))

@@ -103,7 +103,7 @@ class Arbitration:
         """Forget a request that has ended. The calls that it leaves open count as settled: a result comes too late."""
         if self.mailboxes.get(mailbox.request_id) is mailbox:
             del self.mailboxes[mailbox.request_id]
-            self._broadcast.unnest(mailbox.request_id)
+            self._broadcast.above.pop(mailbox.request_id, None)
         if mailbox.open_calls:
             for key in [key for key, owner in self._open.items() if owner is mailbox]:
                 self.claim(*key)

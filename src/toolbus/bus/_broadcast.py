@@ -46,7 +46,7 @@ class Broadcast:
         # The subscriptions that also hear sub-requests, by the id of the topmost request.
         self._by_family: dict[str, list[Subscription[Any]]] = {}
         # The requests above each running sub-request, nearest first.
-        self._above: dict[str, tuple[str, ...]] = {}
+        self.above: dict[str, tuple[str, ...]] = {}
         self._queue: deque[tuple[Event, int]] = deque()
         self._depth = 0
         self._fatal: BaseException | None = None
@@ -144,13 +144,13 @@ class Broadcast:
             if subscriptions:
                 for each in tuple(subscriptions):
                     each.offer(position, event)
-            if self._by_family and self._above:
+            if self._by_family and self.above:
                 for each in self._listening_above(event.request_id):
                     each.offer(position, event)
 
     def _listening_above(self, request_id: str) -> list[Subscription[Any]]:
         """Return the subscriptions to requests above this one that also hear sub-requests."""
-        return [each for above in self._above.get(request_id, ()) for each in self._by_family.get(above, ())]
+        return [each for above in self.above.get(request_id, ()) for each in self._by_family.get(above, ())]
 
     def wants(self, kind: type[Event], request_id: str = "") -> bool:
         """Return whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
@@ -164,11 +164,7 @@ class Broadcast:
 
     def nest(self, request_id: str, parent_id: str) -> None:
         """Let whoever listens to the sub-requests of `parent_id` hear this request as well."""
-        self._above[request_id] = (parent_id, *self._above.get(parent_id, ()))
-
-    def unnest(self, request_id: str) -> None:
-        """Forget the requests above this one, which has ended."""
-        self._above.pop(request_id, None)
+        self.above[request_id] = (parent_id, *self.above.get(parent_id, ()))
 
     def connect(
         self, kinds: type[EventT] | tuple[type[EventT], ...], receiver: Callable[[EventT], object]

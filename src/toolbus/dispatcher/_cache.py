@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from ..secrets import vault_of
+from ..secrets import secrets_of
 from ..tool_results import Rendered
 from ._reports import as_sent
 from ._schedule import Flight
@@ -77,8 +77,8 @@ class ResultCache:
             arguments = orjson.dumps(job.arguments, option=orjson.OPT_SORT_KEYS)
         except TypeError:  # an integer beyond 64 bits, say: for the handler to refuse
             return True
-        if job.tool.secrets is not None and (vault := vault_of(job.view)) is not None:
-            arguments = vault.digest(arguments)  # a reference is a value in its own conversation alone
+        if job.tool.secrets is not None:
+            arguments = secrets_of(job.view).digest(arguments)
         key = (weakref.ref(job.tool), arguments)
         now = self._clock()
         kept = self._results.get(key)

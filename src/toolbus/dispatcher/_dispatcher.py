@@ -27,7 +27,7 @@ from ..errors import ConfigurationError, NotRunning
 from ..events import ToolCallRequested
 from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
 from ..interceptors import screened, screens_results
-from ..secrets import delivered
+from ..secrets import secrets_of
 from ..tool_results import Rendered, render
 from ..tools import Tool, ToolContext, ToolRegistry
 from ._cache import ResultCache
@@ -327,7 +327,7 @@ class ToolDispatcher:
         """Run the handler once, with arguments of its own, and return its value; from a process what it rendered."""
         tool, arguments = job.tool, job.arguments
         if tool.secrets is not None:
-            arguments = delivered(arguments, tool.secrets, job.view)
+            arguments = secrets_of(job.view).deliver(arguments, tool.secrets)
         if tool.isolation == "process":
             self._workers.on_wait()
             return await run_in_process(tool, arguments)

@@ -19,7 +19,7 @@ from ..events import (
     ToolCallStarted,
 )
 from ..failures import is_cancellation, keyboard_interrupt_of, log_exception
-from ..secrets import secrecy_of, with_references
+from ..secrets import secrets_of
 from ..tool_results import Rendered, clean, with_summary, without_data
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Reports:
         """Answer the call with a result."""
         late, now = job.settled, self._leave(job)
         if rendered.secrets:
-            rendered = with_references(rendered, job.view)
+            rendered = secrets_of(job.view).hide(rendered)
         request = job.request
         event = _completed(  # written out, as `_envelope` in a dictionary costs as much as the event: each call has one
             request_id=request.request_id,
@@ -111,7 +111,7 @@ class Reports:
             log_exception(logger, logging.ERROR, "tool %s failed", name, cause=cause, ids=ids)
         late, now = job.settled, self._leave(job)
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
-        if may_be_why and not late and getattr(job.view, "leaves", ""):
+        if may_be_why and not late and job.view is not None and job.view.is_left:
             return
         event = ToolCallFailed(
             **_envelope(job.request, now),
@@ -153,8 +153,7 @@ class Reports:
 
 def _told_late(job: Job, event: Event) -> Event:
     """What comes after its request, whose mailbox would have seen to secrets, may be gone."""
-    secrecy = secrecy_of(job.view)
-    return event if secrecy is None else secrecy.told(event)
+    return secrets_of(job.view).mask(event)
 
 
 def as_sent(job: Job, rendered: Rendered) -> Rendered:
@@ -166,7 +165,7 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
     """
     tool, view = job.tool, job.view
     if rendered.secrets:
-        rendered = with_references(rendered, view)
+        rendered = secrets_of(view).hide(rendered)
     if tool.summarize is not None:
         try:
             return with_summary(rendered, tool.summarize)

@@ -19,7 +19,7 @@ from ..core.prices import Price
 from ..errors import ConfigurationError
 from ..messages import Message
 from ..protocols import ModelSettings, Provider
-from ..session import RequestSession
+from ..session import SessionView
 
 __all__ = [
     "FUNCTION",
@@ -45,24 +45,25 @@ def _messages() -> TypeAdapter[list[Message]]:
     return TypeAdapter(list[Message])
 
 
-def agreed_by(session: RequestSession, limits: Limits) -> dict[str, Any]:
+def agreed_by(view: SessionView) -> dict[str, Any]:
     """The options of a request as JSON values, those that are None or empty left out."""
-    options = cast("Mapping[str, Any]", session.options)
+    state = view.state
+    options = cast("Mapping[str, Any]", view.options)
     instructions, approval, prices = options.get("instructions"), options.get("approval"), options.get("prices")
     agreed: dict[str, Any] = {
-        "limits": fields_of(limits),
+        "limits": fields_of(state.limits),
         "settings": fields_of(options.get("settings")),
         "instructions": instructions if instructions is None or isinstance(instructions, str) else FUNCTION,
         "approval": approval if approval is None or isinstance(approval, bool) else FUNCTION,
-        "interceptors": [type(each).__name__ for each in session.interceptors],
+        "interceptors": [type(each).__name__ for each in view.interceptors],
         "prices": None if prices is None else {name: fields_of(price) for name, price in prices.items()},
-        "granted": dict(session.granted),
+        "granted": dict(state.granted),
         **{name: options.get(name) for name in _PLAIN},
     }
-    if session.output is not None:  # said even where it is the default: that of another runtime may be another
+    if state.output is not None:  # said even where it is the default: that of another runtime may be another
         agreed["output_mode"] = options.get("output_mode") or "auto"
     agreed = {name: value for name, value in agreed.items() if value not in (None, [], {})}
-    return agreed if session.secrecy is None else session.secrecy.vault.shown_json(agreed)
+    return agreed if view.secrets.vault is None else view.secrets.vault.shown_json(agreed)
 
 
 def limits_in(agreed: Mapping[str, Any]) -> Limits:

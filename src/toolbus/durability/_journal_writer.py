@@ -138,20 +138,20 @@ class Keeper:
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
             entry.agreed = self._agreed(kept)
         if (ending := ending_of(facts[-1])) is not None:
-            entry.ending, entry.turn = ending, tuple(session.new_messages())
+            entry.ending, entry.turn = ending, tuple(session.snapshot().turn)
         return entry
 
     def _agreed(self, kept: _Kept) -> dict[str, Any]:
-        session, beginning = kept.session, kept.session.beginning
-        memo = session.sending.memo
+        found = kept.session.snapshot()
+        state, memo = found.state, found.view.window.memo
         more = {
-            "providers": [provider_name(each) for each in session.providers],
-            "history_stored": beginning.stored,
-            "history": messages_to_json(session.messages[beginning.earlier : beginning.earlier + kept.given]),
+            "providers": [provider_name(each) for each in found.view.providers],
+            "history_stored": found.stored,
+            "history": messages_to_json(state.messages[found.earlier : found.earlier + kept.given]),
             "memo": None if memo is None else fields_of(memo),
-            "output": None if session.output is None else session.output.spec.name,
+            "output": None if state.output is None else state.output.spec.name,
         }
-        return {**agreed_by(session, session.limits), **{name: value for name, value in more.items() if value}}
+        return {**agreed_by(found.view), **{name: value for name, value in more.items() if value}}
 
     async def _write(self, kept: _Kept, entry: Entry) -> int:
         """Have the store take an entry, or say within its time why not. Raises `StoreError`."""
@@ -187,7 +187,7 @@ class Keeper:
             _logger.warning("%s (%s)", told, exc, extra={"request_id": kept.session.request_id})
 
     def _watch_size(self, kept: _Kept, size_bytes: int) -> None:
-        limits, written = kept.session.limits, kept.written
+        limits, written = kept.session.snapshot().state.limits, kept.written
         if not kept.has_told_size and (
             written > _WARN_AT * limits.max_facts or size_bytes > _WARN_AT * limits.max_journal_bytes
         ):
@@ -223,7 +223,7 @@ class Keeper:
                 await self._settle_later(kept)
         finally:
             self._leaving.discard(session.request_id)
-        return bool(session.leaves) or not kept.is_abandoned
+        return bool(session.snapshot().left) or not kept.is_abandoned
 
     async def _settle(self, kept: _Kept) -> None:
         """Tell the store how a request was left or ended, or owe it that."""
@@ -260,14 +260,14 @@ class Keeper:
         if kept.unwritten is not None and has_begun:
             await self._offer(kept, kept.unwritten)
         if not kept.has_ended:
-            await (self._release(kept) if session.leaves and has_begun else self._abandon(kept))
+            await (self._release(kept) if session.snapshot().left and has_begun else self._abandon(kept))
         self._note_end(kept)
 
     def _note_end(self, kept: _Kept) -> None:
         """Tell a result that the store has an end of its request, unless that is not how it was reported here."""
-        session = kept.session
-        if kept.is_abandoned or (kept.has_ended and not session.leaves):
-            session.note_ended(is_journaled=kept.has_ended)
+        found = kept.session.snapshot()
+        if found.result is not None and (kept.is_abandoned or (kept.has_ended and not found.left)):
+            found.result.journaled, found.result.resumable = kept.has_ended, False
 
     async def _offer(self, kept: _Kept, entry: Entry) -> None:
         """Have the store take a step that it has refused, so that results and wishes are not lost.
@@ -345,8 +345,7 @@ class Keeper:
             request_id = kept.session.request_id
             there = await asked(self.store.request(request_id))
             if there is not None and there.epoch != kept.epoch and self._kept.get(request_id) is kept:
-                kept.session.when_cancelled = why = str(LeaseLost(request_id, kept.epoch))  # whatever its caller does
-                kept.session.leave(why)
+                kept.session.leave(str(LeaseLost(request_id, kept.epoch)), even_if_cancelled=True)
 
 
 def _joined(before: Entry, after: Entry) -> Entry:

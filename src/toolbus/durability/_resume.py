@@ -16,8 +16,8 @@ from .._logs import logger
 from ..errors import ApplicationError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
 from ..events import RequestStarted
 from ..messages import Message, UserMessage
-from ..request_result import RequestResult
-from ..session import Instructions, RequestOptions, RequestSession, check_options
+from ..request_result import RequestResult, result_from
+from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
 from ..storage import RequestRecord, Store, ending_of
 from ._agreement import limits_in, memo_in, messages_from, options_in, provider_name
 from ._journal_writer import Keeper
@@ -28,7 +28,7 @@ __all__ = ["OptionsFor", "ResumeProblem", "Resumption", "Unfinished"]
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """What the application gives a request again: the options of `Runtime.run`, `output` among them."""
 
-Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str], RequestSession]
+Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str, Resumed], RequestSession]
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -125,9 +125,8 @@ class Unfinished:
         record = await answered(self._journal.request(request_id))
         if record is None or record.ending is None:
             return None
-        session = await self._session(record)
-        result = session.recalled()
-        return None if result is None else replace(result, journaled=True)
+        state = (await self._session(record)).snapshot().state
+        return None if state.ending is None else replace(result_from(state, lambda _: None, None), journaled=True)
 
     async def _session(self, record: RequestRecord) -> RequestSession:
         """A session that stands where the journal's facts end. Raises `ResumeMismatch`, `StoreDamaged`."""
@@ -140,29 +139,33 @@ class Unfinished:
         given = self._given(record)
         options = _options_of(record, given)
         prompt = UserMessage(content=facts[0].prompt or "-")  # in the facts as it was
+        limits = given.get("limits")
+        resumed = Resumed(
+            facts=facts,
+            history=history[:stored],
+            size_bytes=record.size_bytes,
+            granted=agreed.get("granted") or {},
+            memo=memo_in(agreed),
+            seconds=None if limits is None else limits.timeout_seconds,
+            instructions=self._instructions_of(given, agreed),
+        )
         session = self._make(
             [*messages_from(agreed.get("history")), prompt],
             options.pop("output", None),
             cast("RequestOptions", {**options, "conversation_id": record.conversation_id}),
             record.request_id,
+            resumed,
         )
-        self._recognise_secrets(session, given, agreed)
-        if given.get("limits") is not None:  # with time of their own
-            session.beginning.seconds = session.limits.timeout_seconds
-        session.granted.update(agreed.get("granted") or {})
-        session.sending.memo = memo_in(agreed)
-        session.go_on_from(facts, history[:stored], record.size_bytes)
         if record.ending not in ((ending,) if (ending := ending_of(facts[-1])) else (None, "abandoned")):
             what = f"its record has the ending {record.ending}, and its last fact is {facts[-1].type}"
             text = f"the journal of request {record.request_id} is damaged: {what}"
             raise StoreDamaged(text, request_id=record.request_id, seq=len(facts) - 1)
         return session
 
-    def _recognise_secrets(self, session: RequestSession, given: Mapping[str, Any], agreed: Mapping[str, Any]) -> None:
-        """The secrets in the instructions are known by their place in them, if these are given again as they were."""
+    def _instructions_of(self, given: Mapping[str, Any], agreed: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the instructions of now and of before, where both are text."""
         now, before = given.get("instructions") or self._instructions, agreed.get("instructions")
-        if session.secrecy is not None and isinstance(now, str) and isinstance(before, str):
-            session.secrecy.vault.recognise(now, before)
+        return (now, before) if isinstance(now, str) and isinstance(before, str) else None
 
     def _given(self, record: RequestRecord) -> Mapping[str, Any]:
         """What the application gives the request again. Raises `ApplicationError` for what its function raises."""
@@ -196,11 +199,12 @@ def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, An
 def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
     """A request may go on with other models; not with one that is not there."""
     before: list[str] = record.agreed.get("providers") or []
-    now = [provider_name(each) for each in session.providers]
-    if session.provider_place >= len(now):
+    found = session.snapshot()
+    now, position = [provider_name(each) for each in found.view.providers], found.state.provider
+    if position >= len(now):
         raise ResumeMismatch(
             f"request {record.request_id} had turned to {before[-1] if before else 'another provider'}, the one with "
-            f"number {session.provider_place + 1} of its providers, and there are {len(now)} now: give them all"
+            f"number {position + 1} of its providers, and there are {len(now)} now: give them all"
         )
     if before and before != now:
         logger.warning(

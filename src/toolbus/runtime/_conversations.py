@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..core.history import Memo
 from ..messages import Message
 from ..secrets import Vault
-from ..session import RequestSession
+from ..session import Earlier, SessionSnapshot
 from ._bounded import Shelf
 from ._late_results import LateShelf
 
@@ -32,24 +32,28 @@ class ConversationState:
         self._left_out = Shelf[Memo](_MOST_CONVERSATIONS)
         self._vaults = Shelf[Vault](_MOST_CONVERSATIONS)
 
-    def hand_to(self, session: RequestSession, earlier: Sequence[Message]) -> None:
-        """Give a turn that is about to begin what is known; `earlier` are the conversation's messages so far."""
-        conversation_id = session.conversation_id
-        session.beginning.notes = self.late.take(conversation_id, earlier)
-        session.granted.update(self._granted.get(conversation_id) or {})
-        session.sending.memo = self._left_out.get(conversation_id) if earlier else None
-        self.hand_secrets_to(session)
+    def for_next_turn(self, conversation_id: str, messages: Sequence[Message]) -> Earlier:
+        """Return what a turn that is about to begin gets; `messages` are the conversation's so far."""
+        return Earlier(
+            messages=messages,
+            notes=self.late.take(conversation_id, messages),
+            granted=self._granted.get(conversation_id) or {},
+            memo=self._left_out.get(conversation_id) if messages else None,
+            vault=self._vaults.get(conversation_id),
+        )
 
-    def hand_secrets_to(self, session: RequestSession) -> None:
-        """Give a turn that goes on the secrets, which are in no journal. All else of it is."""
-        session.share_vault(self._vaults.get(session.conversation_id))
+    def for_resumed_turn(self, conversation_id: str) -> Earlier:
+        """Return what a turn that is continued gets: the secrets, since the journal has everything else."""
+        return Earlier(vault=self._vaults.get(conversation_id))
 
-    def keep(self, session: RequestSession) -> None:
-        """Keep what a turn that has ended, or was left, leaves for the next one."""
-        conversation_id = session.conversation_id
-        if session.granted and not session.leaves:  # else nobody knows which of these decisions are in the journal
-            self._granted.put(conversation_id, session.granted)
-        if session.secrecy is not None and session.secrecy.vault.given:
-            self._vaults.put(conversation_id, session.secrecy.vault)
-        if not session.sending.is_plain:
-            self._left_out.put(conversation_id, session.sending.conversation_memo())
+    def keep(self, found: SessionSnapshot) -> None:
+        """Keep what a turn that has ended, or was left, hands to the next one."""
+        conversation_id = found.state.conversation_id
+        # Of a turn that was left, nobody knows which of its decisions are in the journal.
+        if found.state.granted and not found.left:
+            self._granted.put(conversation_id, found.state.granted)
+        vault, window = found.view.secrets.vault, found.view.window
+        if vault is not None and vault.given:
+            self._vaults.put(conversation_id, vault)
+        if not window.is_plain:
+            self._left_out.put(conversation_id, window.conversation_memo())

@@ -22,15 +22,18 @@ from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
 from ..durability import Keeper, OnStoreFailure, OptionsFor, Resumption, Unfinished, answered, keeper_of
 from ..errors import ConfigurationError, NotRunning, StoreError
-from ..events import ToolCallLate
+from ..events import ToolCallLate, new_id
 from ..messages import Message, PromptLike
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
 from ..session import (
+    Earlier,
     OnBusy,
     RequestOptions,
     RequestSession,
+    Resumed,
     SessionOptions,
+    SessionStart,
     check_options,
     check_word,
     merged_options,
@@ -135,6 +138,8 @@ class Runtime:
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
         self._calibration = Calibration()
+        self._start = SessionStart(calibration=self._calibration)
+        self._tickets: dict[str, Ticket] = {}  # of requests that are continued and not ready yet
         self._admission = Admission(max_sessions, max_queued)
         self._drain_seconds = drain_seconds
         self._thread = 0
@@ -195,7 +200,8 @@ class Runtime:
         finally:
             try:  # asyncio may have cancelled tasks before they began; their requests were asked to end
                 for request_id, ticket in list(self._unbegun.items()):
-                    await self._carry_out(self._sessions[request_id], ticket)
+                    why = "" if self._keeper is None else _CANCELLED
+                    await self._carry_out(self._sessions[request_id], ticket, why)
             finally:
                 self._group = None
                 await self._parts.aclose()
@@ -357,28 +363,22 @@ class Runtime:
     # ------------------------------------------------------------------------------------------------- internals
 
     def _unfinished(self, keeper: Keeper, options: OptionsFor | None) -> Unfinished:
-        return Unfinished(self.store, keeper, self._make, options, self._defaults.get("instructions"))
+        return Unfinished(self.store, keeper, self._continue, options, self._defaults.get("instructions"))
 
     def _take_up(self, session: RequestSession) -> None:
         """Go on with a request that another process has begun, when its turn and a place are free."""
         self._check_usable({})  # it may have begun to close meanwhile
-        ticket = self._admission.take(session.conversation_id)
-
-        async def prepare() -> Sequence[Message]:
-            await ticket.ready()
-            self._conversations.hand_secrets_to(session)
-            return ()
-
-        session.beginning.prepare = prepare
+        ticket = self._tickets[session.request_id] = self._admission.take(session.conversation_id)
         self._sessions[session.request_id] = session
         self._spawn(session, ticket)
 
     def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
         """Carry a request out in a task of its own, which nobody can cancel but who takes all of the runtime down."""
         assert self._group is not None
-        session.when_cancelled = "" if self._keeper is None else _CANCELLED
         self._unbegun[session.request_id] = ticket
-        self._group.start_soon(self._stranded.contain, session.note_left_open, self._carry_out, session, ticket)
+        why = "" if self._keeper is None else _CANCELLED
+        report = session.snapshot().view.report_left_open
+        self._group.start_soon(self._stranded.contain, report, self._carry_out, session, ticket, why)
 
     def _check_usable(self, options: RequestOptions) -> None:
         check_options(options, RequestOptions, "a request")
@@ -398,27 +398,46 @@ class Runtime:
         given = [] if history is None else read_messages(history)
         if get("repair_history"):
             given = repair(given)
-        session = self._make([*given, read_prompt(prompt)], output, options)
+        request_id = new_id()
+        own_id = conversation_id or f"c{request_id}"
         on_busy = get("on_busy", self._on_busy)
-        ticket = self._admission.take(session.conversation_id, queue=on_busy == "queue")
-        if conversation_id is not None or not ticket.try_ready():
+        ticket = self._admission.take(own_id, queue=on_busy == "queue")
 
-            async def prepare() -> Sequence[Message]:
-                await ticket.ready()
-                return await self._earlier(session, begins=bool(given))
+        async def prepare() -> Earlier:
+            await ticket.ready()
+            return await self._earlier(own_id, begins=bool(given))
 
-            session.beginning.prepare = prepare
-        self._sessions[session.request_id] = session
+        try:
+            waits = conversation_id is not None or not ticket.try_ready()
+            start = SessionStart(calibration=self._calibration, prepare=prepare) if waits else self._start
+            session = self._make([*given, read_prompt(prompt)], output, options, request_id, start)
+        except BaseException:
+            ticket.give_back()
+            raise
+        self._sessions[request_id] = session
         if self._keeper is not None:
             self._keeper.keep(session, given=len(given))
         return session, ticket
 
+    def _continue(
+        self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str, resumed: Resumed
+    ) -> RequestSession:
+        """Make the session of a request that another process has begun."""
+        conversation_id = options.get("conversation_id") or ""
+
+        async def prepare() -> Earlier:
+            await self._tickets.pop(request_id).ready()
+            return self._conversations.for_resumed_turn(conversation_id)
+
+        start = SessionStart(calibration=self._calibration, prepare=prepare, resumed=resumed)
+        return self._make(messages, output, options, request_id, start)
+
     def _make(
-        self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str = ""
+        self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str, start: SessionStart
     ) -> RequestSession:
         get = options.get
         tools = get("tools")
-        session = RequestSession(
+        return RequestSession(
             self.bus,
             self._given(get("provider"), get("providers")) or self.providers,
             messages,
@@ -428,45 +447,46 @@ class Runtime:
             journal=self.journal,
             output=output,
             raise_on_failure=get("raise_on_failure", False),
+            start=start,
             **self._merged(options),
         )
-        session.sending.calibration = self._calibration
-        return session
 
     def _merged(self, options: RequestOptions) -> SessionOptions:
         """The options of one session: those that the request was given, over the runtime's own."""
         return merged_options(self._defaults, options, self._resolve)
 
-    async def _earlier(self, session: RequestSession, *, begins: bool) -> Sequence[Message]:
-        """The conversation so far; what else it remembers goes to the session."""
-        conversation_id = session.conversation_id
+    async def _earlier(self, conversation_id: str, *, begins: bool) -> Earlier:
+        """Return the conversation so far, and what else it hands to its next turn."""
         earlier = await answered(self.store.history(conversation_id))
         if earlier and begins:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
             )
-        self._conversations.hand_to(session, earlier)
-        return earlier
+        return self._conversations.for_next_turn(conversation_id, earlier)
 
-    async def _carry_out(self, session: RequestSession, ticket: Ticket) -> RequestResult[Any]:
+    async def _carry_out(
+        self, session: RequestSession, ticket: Ticket, leave_when_cancelled: str = ""
+    ) -> RequestResult[Any]:
         self._unbegun.pop(session.request_id, None)
         try:
-            return await session.run()
+            return await session.run(leave_when_cancelled=leave_when_cancelled)
         finally:
             try:
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._remember(session)
             finally:
                 del self._sessions[session.request_id]
+                self._tickets.pop(session.request_id, None)
                 ticket.give_back()
 
     async def _remember(self, session: RequestSession) -> None:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
-        self._conversations.keep(session)
+        found = session.snapshot()
+        self._conversations.keep(found)
         if self._keeper is not None and await self._keeper.let_go(session):
             return
         try:
-            if messages := session.new_messages():
+            if messages := found.turn:
                 await self.store.remember(session.conversation_id, messages)
         except Exception as exc:
             ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}

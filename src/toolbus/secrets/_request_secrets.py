@@ -1,6 +1,6 @@
-"""How one request keeps its secrets: its vault, the marks of its tools, and what is told on the bus and in the log.
+"""The secrets of one request: its vault, the marks of its tools, and what is published and logged instead of them.
 
-Knows a turn's state, and no session. Executors reach it by way of the request's view (`secrecy_of`).
+Knows a turn's state, and no session. Executors get at a request's secrets through its view: `RequestView.secrets`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .._logs import hide_in_logs
 from ..errors import ToolbusError
 from ..events import ApprovalDecided, Event
-from ..protocols import Emit, ToolSource, ToolSpec
+from ..protocols import Emit, KnowsMarks, RequestView, SecretHandling, ToolSource, ToolSpec
 from ..tool_results import Rendered, settled
 from ._marks import Marks, find_marks, revealed
 from ._masking import ReplyMask, hidden, hidden_arguments
@@ -23,33 +23,58 @@ from ._vault import Vault
 if TYPE_CHECKING:
     from ..core.turn import TurnState
 
-__all__ = ["Secrecy", "SecretKeeper", "delivered", "marked_in", "secrecy_of", "vault_of", "with_references"]
+__all__ = ["NO_SECRETS", "RequestSecrets", "marked_in", "secrets_of"]
 
 _NO_MARKS: Mapping[str, Marks] = {}
 
 
-class Secrecy:
-    """Of one request. `marked` are the marks of those of its tools that have any, and `answer` those of its output."""
+class Masks(Protocol):
+    """What masks the events that are published for a request: its mailbox, with a function or without one."""
 
-    __slots__ = ("__weakref__", "_guarded", "_state", "answer", "is_lenient", "marked", "vault")
+    masked: Callable[[Event], Event] | None
 
-    def __init__(self, state: TurnState, vault: Vault | None = None) -> None:
+
+class RequestSecrets:
+    """The secrets of one request.
+
+    `vault` is None until there is a secret to keep; a sub-request joins the vault of the request above it. `marked` are
+    the marks of those of its tools that have any, and `answer` those of its structured output. From the first secret
+    on, its `mailbox` masks what is published for the request.
+    """
+
+    __slots__ = ("__weakref__", "_above", "_guarded", "_state", "answer", "is_lenient", "mailbox", "marked", "vault")
+
+    def __init__(self, state: TurnState) -> None:
         self._state = state
-        self.vault = Vault() if vault is None else vault
+        self._above: RequestSecrets | None = None
+        self.vault: Vault | None = None
         self.marked: Mapping[str, Marks] = _NO_MARKS
         self.answer: Marks | None = None
-        self.is_lenient = False  # whether the tools are run by who knows what, so that references may be known there
+        # Whether somebody unknown runs the tools, so that references may have a meaning there.
+        self.is_lenient = False
         self._guarded: tuple[Mapping[str, ToolSpec], Mapping[str, ToolSpec]] | None = None
-        _behind[state.request_id] = self
-        hide_in_logs(_shown_in_log)
+        self.mailbox: Masks | None = None
 
-    def share(self, vault: Vault) -> None:
-        """Keep the secrets in `vault` from now on, which is the conversation's; what was named is named there.
+    def keep(self) -> Vault:
+        """Return the vault, which is made when it is first needed."""
+        if self.vault is None:
+            self.vault = Vault() if self._above is None else self._above.keep()
+            if self.mailbox is not None:
+                self.mailbox.masked = self.mask
+            _by_request[self._state.request_id] = self
+            hide_in_logs(_shown_in_log)
+        return self.vault
+
+    def share(self, vault: Vault | None) -> None:
+        """Keep the secrets in `vault` from now on, which is the conversation's; named secrets keep their names.
 
         Hides what the request was given: its metadata, and a history that comes from the application.
         """
-        if vault is not self.vault:
-            vault.take_names(self.vault)
+        if vault is None:
+            return
+        own = self.keep()
+        if vault is not own:
+            vault.take_names(own)
             self.vault = vault
             self._guarded = None
         state = self._state
@@ -57,32 +82,58 @@ class Secrecy:
             state.metadata = vault.shown_json(state.metadata)
             state.messages[:] = [hidden(each, vault) for each in state.messages]
 
-    def told(self, event: Event) -> Event:
-        """An event of somebody else on the bus as all may hear it, edited arguments of an approval included."""
+    def join(self, above: RequestSecrets) -> None:
+        """Keep secrets in the vault of the request that this one works for, once either of them has any."""
+        self._above = above
+        if self.vault is not None or above.vault is not None:
+            self.share(above.keep())
+
+    # ------------------------------------------------------------------------------------------- for executors
+
+    def deliver(self, arguments: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
+        """Return arguments as a handler gets them, with the values of marked fields. Raises `InvalidArguments`."""
+        return revealed(arguments, marks, _nothing if self.vault is None else self.vault.value_of)
+
+    def hide(self, rendered: Rendered) -> Rendered:
+        """Return a result with references instead of the secrets in it."""
+        return settled(rendered, self.keep().hide)
+
+    def digest(self, arguments: bytes) -> bytes:
+        """Return arguments under a key of the vault, since a reference has its value only in its own conversation."""
+        return arguments if self.vault is None else self.vault.digest(arguments)
+
+    def mask(self, event: Event) -> Event:
+        """Return an event of somebody else as everybody may hear it, edited arguments of an approval included."""
+        vault = self.vault
+        if vault is None:
+            return event
         if isinstance(event, ApprovalDecided) and event.arguments is not None and self.marked:
             each = self._state.open_calls.get(event.call_id)
             marks = None if each is None else self.marked.get(each.call.name)
             if marks is not None and isinstance(event.arguments, dict):  # pyright: ignore[reportUnnecessaryIsInstance] -- anybody's
-                event = dataclasses.replace(event, arguments=hidden_arguments(event.arguments, marks, self.vault))
-        return hidden(event, self.vault) if self.vault else event
+                event = dataclasses.replace(event, arguments=hidden_arguments(event.arguments, marks, vault))
+        return hidden(event, vault) if vault else event
 
-    def facts(self, made: Sequence[Event], told: object) -> Sequence[Event]:
-        """What the turn machine has decided, as it may be written and told; `told` was told already, and stays."""
+    # -------------------------------------------------------------------------------------------- for sessions
+
+    def facts(self, made: Sequence[Event], published: object) -> Sequence[Event]:
+        """Return the facts of a step as they may be written and published; `published` was masked before."""
         vault = self.vault
-        return [each if each is told else hidden(each, vault) for each in made] if vault else made
+        return [each if each is published else hidden(each, vault) for each in made] if vault else made
 
     def words(self, exc: ToolbusError) -> ToolbusError:
-        """An error of the request's with its own words masked, in place."""
+        """Mask the words of an error of the request, in place, and return it."""
         if self.vault:
             exc.args = tuple([self.vault.shown(each) if isinstance(each, str) else each for each in exc.args])
         return exc
 
     def guarded(self, specs: Mapping[str, ToolSpec]) -> Mapping[str, ToolSpec]:
-        """The tools, of which those with marks check the values behind the references that they are given."""
+        """Return the tools; those with marks validate the values that the references in their arguments stand for."""
         if not self.marked:
             return specs
         if self._guarded is None or self._guarded[0] is not specs:
-            vault = self.vault  # and not this, which knows the state that will hold them
+            # The validators hold the vault and not this object: the state that will hold them is one of its attributes.
+            vault = self.keep()
             guarded = {
                 name: dataclasses.replace(spec, validate=_checks(spec, self.marked[name], vault, self.is_lenient))
                 for name, spec in specs.items()
@@ -94,17 +145,17 @@ class Secrecy:
     def reply(
         self, specs: Mapping[str, ToolSpec], *, emit: Emit, feed: Emit, hear: Callable[[type[Event]], None]
     ) -> ReplyMask:
-        """For one reply of the model."""
+        """Return the mask for one reply of the model."""
         marked = self.marked
         if self.answer is not None and self._state.output is not None:
             marked = {**marked, self._state.output.spec.name: self.answer}
-        return ReplyMask(self.vault, marked, specs, self.answer, emit=emit, feed=feed, hear=hear)
+        return ReplyMask(self.keep(), marked, specs, self.answer, emit=emit, feed=feed, hear=hear)
 
     def open_output(self) -> None:
-        """Have the request's structured output validated, and given, with the values behind its references."""
+        """Have the structured output validated, and returned, with the values that its references stand for."""
         output, answer = self._state.output, self.answer
         if output is not None and answer is not None:
-            vault = self.vault
+            vault = self.keep()
             output.deliver = lambda arguments: revealed(arguments, answer, vault.value_of)
 
 
@@ -122,69 +173,60 @@ def _checks(
     return check
 
 
-class SecretKeeper(Protocol):
-    """Who has secrets to keep: a session. `secrecy` is None until there are any."""
+class _NoSecrets:
+    """The secrets of a request that does not run in this process: no value is known, and results are masked."""
 
-    secrecy: Secrecy | None
+    def deliver(self, arguments: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
+        return revealed(arguments, marks, _nothing)
 
-    def keep_secrets(self) -> Secrecy:
-        """How they are kept, made when it is first needed."""
-        ...
-
-
-def secrecy_of(view: object) -> Secrecy | None:
-    """How a request keeps its secrets; None where it has none (yet), or does not run in this process."""
-    return getattr(view, "secrecy", None)
-
-
-def vault_of(view: object) -> Vault | None:
-    """The vault of a request; None where it has none (yet), or does not run in this process."""
-    secrecy = secrecy_of(view)
-    return None if secrecy is None else secrecy.vault
-
-
-def delivered(arguments: Mapping[str, Any], marks: Marks, view: object) -> dict[str, Any]:
-    """Arguments as a handler gets them, with the values of marked fields. Raises `InvalidArguments`."""
-    vault = vault_of(view)
-    return revealed(arguments, marks, _nothing if vault is None else vault.value_of)
-
-
-def with_references(rendered: Rendered, view: object) -> Rendered:
-    """A result with references in the place of the secrets in it; of a request from elsewhere, with a mask."""
-    if not hasattr(view, "keep_secrets"):
+    def hide(self, rendered: Rendered) -> Rendered:
         return settled(rendered, lambda _value: MASK)
-    return settled(rendered, cast("SecretKeeper", view).keep_secrets().vault.hide)
+
+    def digest(self, arguments: bytes) -> bytes:
+        return arguments
+
+    def mask(self, event: Event) -> Event:
+        return event
+
+
+NO_SECRETS: SecretHandling = _NoSecrets()
+"""The secrets of a request that does not run in this process."""
+
+
+def secrets_of(view: RequestView | None) -> SecretHandling:
+    """Return the secrets of a request; those of one that does not run in this process are not known."""
+    return NO_SECRETS if view is None else view.secrets
 
 
 def marked_in(tools: ToolSource) -> Mapping[str, Marks]:
-    """The marks of the tools that have any. A registry knows them; of another source, each schema is looked through."""
-    known: Mapping[str, Marks] | None = getattr(tools, "marked", None)
-    if known is not None:
-        return known
+    """Return the marks of the tools that have any. A registry knows them; other schemas are searched."""
+    if isinstance(tools, KnowsMarks):
+        return tools.marked
     found = {name: find_marks(spec.parameters) for name, spec in tools.specs.items()}
     return {name: marks for name, marks in found.items() if marks is not None}
 
 
 def _nothing(_reference: str) -> None:
-    """Of a request from elsewhere no secret is known."""
+    """Return None for every reference: no secret is known."""
 
 
 # ------------------------------------------------------------------------------------------------- the log
 
-_behind: weakref.WeakValueDictionary[str, Secrecy] = weakref.WeakValueDictionary()
+# Logging is process-wide, so the filter finds the secrets of a line by the request id that the line has.
+_by_request: weakref.WeakValueDictionary[str, RequestSecrets] = weakref.WeakValueDictionary()
 
 
 def _shown_in_log(request_id: str, text: str) -> str | None:
-    """A line about a request without its secrets, without any that there are where it names none; None for no change.
+    """Return a log line without the secrets of its request, or of all requests where it names none.
 
-    The text comes back, changed or not, where there is anything to hide: what an exception carries, nobody can mask.
+    None means that there is nothing to hide; otherwise the text is returned, changed or not.
     """
     if request_id:
-        mine = _behind.get(request_id)
+        mine = _by_request.get(request_id)
         keepers = [] if mine is None else [mine]
     else:
-        keepers = list(_behind.values())
-    vaults = {id(each.vault): each.vault for each in keepers if each.vault}
+        keepers = list(_by_request.values())
+    vaults = {id(vault): vault for each in keepers if (vault := each.vault)}
     for vault in vaults.values():
         text = vault.shown(text)
     return text if vaults else None

@@ -7,7 +7,7 @@ request's facts. It knows the bus, and no runtime, dispatcher or vendor.
 
 from __future__ import annotations
 
-from ._context_window import Sending
+from ._context_window import ContextWindow
 from ._inputs import (
     Instructions,
     MessagesLike,
@@ -21,15 +21,23 @@ from ._inputs import (
 )
 from ._options import OnBusy, RequestOptions, SessionOptions, check_options, check_word, merged_options
 from ._session import RequestSession
+from ._snapshot import SessionSnapshot
+from ._start import Earlier, Resumed, SessionStart
+from ._view import SessionView
 
 __all__ = [
+    "ContextWindow",
+    "Earlier",
     "Instructions",
     "MessagesLike",
     "OnBusy",
     "RequestOptions",
     "RequestSession",
-    "Sending",
+    "Resumed",
     "SessionOptions",
+    "SessionSnapshot",
+    "SessionStart",
+    "SessionView",
     "ToolsLike",
     "check_options",
     "check_word",

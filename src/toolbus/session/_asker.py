@@ -36,6 +36,7 @@ from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage
 from ..protocols import (
     MAX_REPLY_CALLS,
     Emit,
+    KnowsMarks,
     ModelReply,
     ModelRequest,
     ModelSettings,
@@ -45,9 +46,9 @@ from ..protocols import (
     ToolSource,
     ToolSpec,
 )
-from ..secrets import Marks, Secrecy, SecretKeeper, find_marks, marked_in
+from ..secrets import Marks, ReplyMask, RequestSecrets, find_marks, marked_in
 from ..tools import ToolContext
-from ._context_window import Sending
+from ._context_window import ContextWindow
 from ._inputs import Instructions, is_blank, provider_list, read_instructions
 from ._model_call import ModelCall, too_many_calls
 
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from ._options import ProviderForRound, SessionOptions
 
 __all__ = ["Asker", "check_together", "context_of"]
+
+if TYPE_CHECKING:
+    from ._view import SessionView
 
 T = TypeVar("T")
 
@@ -87,16 +91,18 @@ class Asker:
         "_looked_at",
         "_marked",
         "_native",
-        "_secrecy",
+        "_secrets",
         "_settings",
         "_state",
+        "_window",
         "error",
         "interceptors",
         "providers",
-        "sending",
     )
 
-    def __init__(self, state: TurnState, providers: Sequence[Provider], options: SessionOptions) -> None:
+    def __init__(
+        self, state: TurnState, providers: Sequence[Provider], options: SessionOptions, window: ContextWindow
+    ) -> None:
         self._state = state
         self.providers = providers
         self._settings: ModelSettings = options.get("settings") or _DEFAULT_SETTINGS
@@ -105,19 +111,19 @@ class Asker:
         self._has_system = self._instructions is not None or self._guidance
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
-        self.sending = Sending(state, options)
+        self._window = window
         self._asked: Provider = providers[0]  # the newest one that was chosen
         self._native = False  # whether that one holds the newest reply to the output's schema
         self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were looked through for secrets
         self._marked: Mapping[str, Marks] = {}
         self._answer = None if state.output is None else find_marks(state.output.spec.parameters)
-        self._secrecy: Secrecy | None = None
+        self._secrets: RequestSecrets | None = None  # once there is a secret to keep
         self.error: ToolbusError | None = None
 
-    async def admit(self, prompt: UserMessage, view: RequestView) -> UserMessage | ToolbusError:
+    async def admit(self, prompt: UserMessage, view: SessionView) -> UserMessage | ToolbusError:
         """The prompt as the interceptors leave it, or why it is refused. Raises nothing but cancellation."""
         message_id = prompt.message_id
-        self._secrecy = cast("SecretKeeper", view).secrecy
+        self._secrets = None if view.secrets.vault is None else view.secrets
         try:
             for each in self.interceptors:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
@@ -138,33 +144,33 @@ class Asker:
     def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
         """The tools there are now, that of the structured output, and the one to read long results with."""
         output, specs = self._state.output, tools.specs
-        if self._secrecy is not None:
-            specs = self._secrecy.guarded(specs)
-        readable = self.sending.has_shortened and READ_RESULT.name not in specs
+        if self._secrets is not None:
+            specs = self._secrets.guarded(specs)
+        readable = self._window.has_shortened and READ_RESULT.name not in specs
         if output is None and not readable:
             return specs
         own = [*([READ_RESULT] if readable else []), *([] if output is None else [output.spec])]
         return {**specs, **{each.name: each for each in own}}
 
-    def _look_for_secrets(self, tools: ToolSource, view: RequestView) -> None:
+    def _look_for_secrets(self, tools: ToolSource, view: SessionView) -> None:
         """Find the marks of the tools that there are now; from the first ones on, the request keeps secrets."""
-        keeper = cast("SecretKeeper", view)
+        secrets = view.secrets
         if tools.specs is not self._looked_at:
             self._looked_at, self._marked = tools.specs, marked_in(tools)
         if self._marked or self._answer is not None:
-            secrecy = keeper.keep_secrets()
-            secrecy.marked, secrecy.answer = self._marked, self._answer
-            secrecy.is_lenient = not hasattr(tools, "marked")  # specs alone: see `marked_in`
-            secrecy.open_output()
-        self._secrecy = keeper.secrecy
-        self.sending.shown = None if self._secrecy is None else self._secrecy.vault.shown
+            secrets.keep()
+            secrets.marked, secrets.answer = self._marked, self._answer
+            secrets.is_lenient = not isinstance(tools, KnowsMarks)
+            secrets.open_output()
+        self._secrets = None if secrets.vault is None else secrets
+        self._window.shown = None if secrets.vault is None else secrets.vault.shown
 
     def _masked(self, exc: ToolbusError) -> ToolbusError:
-        return exc if self._secrecy is None else self._secrecy.words(exc)
+        return exc if self._secrets is None else self._secrets.words(exc)
 
-    def _reply_mask(self, secrecy: Secrecy, call: ModelCall) -> ReplyMask:
+    def _reply_mask(self, secrets: RequestSecrets, call: ModelCall) -> ReplyMask:
         """What takes the secrets out of a reply."""
-        return secrecy.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
+        return secrets.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
 
     def _offered(self, specs: Mapping[str, ToolSpec], command: CallModel) -> tuple[ToolSpec, ...]:
         """What the model may call now. In the last answer after a limit, only what gives the structured output."""
@@ -186,30 +192,30 @@ class Asker:
         may = state.output_mode == "auto" and not has_others and not state.native_refused
         return may and native_output(self._asked, output) != ""
 
-    async def request(self, command: CallModel, tools: ToolSource, view: RequestView) -> ModelRequest | ModelFailed:
+    async def request(self, command: CallModel, tools: ToolSource, view: SessionView) -> ModelRequest | ModelFailed:
         """What the model is to be asked, shortened to its window. Raises nothing but cancellation."""
         self.error = None
         state = self._state
         try:
             specs = tools.specs
-            if specs is not self._looked_at or cast("SecretKeeper", view).secrecy is not None:
+            if specs is not self._looked_at or view.secrets.vault is not None:
                 self._look_for_secrets(tools, view)
             self._asked = self._provider(command)
-            self.sending.look(specs)
+            self._window.look(specs)
             state.tools = specs = self.known(tools)
             offered = self._offered(specs, command)
             output = None if state.output is None else state.output.spec
             self._native = output is not None and self._is_native(offered, output)
             system = await self._system(specs, view) if self._has_system or state.plan else None
-            if self.sending.is_plain:
+            if self._window.is_plain:
                 messages: Sequence[Message] = Messages(state.messages, system)
             else:
-                messages = await self.sending.messages(system, offered, self._asked)
+                messages = await self._window.messages(system, offered, self._asked)
                 if len(known := self.known(tools)) > len(specs):  # results that were shortened just now
                     state.tools = specs = known
                     offered = self._offered(specs, command)
                     self._native = output is not None and self._is_native(offered, output)
-                    messages = await self.sending.messages(system, offered, self._asked)
+                    messages = await self._window.messages(system, offered, self._asked)
             schema = output.parameters if output is not None and self._native else None
             return _model_request(
                 messages=messages,
@@ -222,24 +228,24 @@ class Asker:
             )
         except ContextOverflow as exc:
             self.error = exc
-            return ModelFailed(exc.code, str(exc), retryable=self.sending.was_refused)  # by another model
+            return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused)  # by another model
         except BaseException as exc:
             if passes(exc):
                 raise
             return self._failed(exc, Usage())
 
-    async def ask(self, call: ModelCall, request: ModelRequest, view: RequestView) -> Input:
+    async def ask(self, call: ModelCall, request: ModelRequest, view: SessionView) -> Input:
         """Ask once. Raises nothing but cancellation."""
         if self._state.phase is not MODEL:
             return Elapsed()  # what a summary has cost has ended the request
         spent: list[Usage] = []
-        mask = None if self._secrecy is None else self._reply_mask(self._secrecy, call)
+        mask = None if self._secrets is None else self._reply_mask(self._secrets, call)
         try:
             if not self.interceptors:
                 reply = await self._asked.respond(request, call.emit if mask is None else mask.emit)
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                     return self._not_taken(reply, spent)
-                self.sending.answered(reply.usage)
+                self._window.answered(reply.usage)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
             if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -251,7 +257,7 @@ class Asker:
             return replied
         except ContextOverflow as exc:
             self.error = exc
-            self.sending.refused(exc, self._asked, request)
+            self._window.refused(exc, self._asked, request)
             return ModelFailed(exc.code, str(exc), retryable=True)
         except BaseException as exc:
             if passes(exc):
@@ -287,7 +293,7 @@ class Asker:
                 return provider_list(chosen)[0]  # pyright: ignore[reportArgumentType] -- refuses a name, and says why
         return self.providers[command.provider]
 
-    async def _system(self, tools: Mapping[str, ToolSpec], view: RequestView) -> SystemMessage | None:
+    async def _system(self, tools: Mapping[str, ToolSpec], view: SessionView) -> SystemMessage | None:
         """The instructions, and what is added to them in each round; None where there is nothing to say."""
         state = self._state
         parts: list[str] = []
@@ -299,8 +305,8 @@ class Asker:
         if state.plan:
             parts.append(plan_text(state.plan))
         text = "\n\n".join(part for part in parts if part)
-        if self._secrecy is not None:
-            text = self._secrecy.vault.shown(text)
+        if self._secrets is not None:
+            text = self._secrets.keep().shown(text)
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
     def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest, mask: ReplyMask | None) -> Ask:
@@ -314,11 +320,11 @@ class Asker:
             if not isinstance(request.messages, Messages):  # an interceptor has put others there
                 request = replace(request, messages=repair(request.messages))
             if request.messages is not messages or request.tools is not tools:
-                self.sending.was_edited()
+                self._window.was_edited()
             reply = await self._asked.respond(request, emit)
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 spent.append(reply.usage)
-                self.sending.answered(reply.usage)
+                self._window.answered(reply.usage)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                     raise too_many_calls(reply.vendor)
                 if mask is not None:
@@ -327,12 +333,12 @@ class Asker:
 
         return ask
 
-    async def _through(self, ask: Ask, request: ModelRequest, view: RequestView) -> ModelReply:
+    async def _through(self, ask: Ask, request: ModelRequest, view: SessionView) -> ModelReply:
         for each in reversed(self.interceptors):
             ask = _wrapped(each, context_of(view), ask)
         return await ask(request)
 
-    async def _screened(self, reply: ModelReply, view: RequestView) -> ModelReplied:
+    async def _screened(self, reply: ModelReply, view: SessionView) -> ModelReplied:
         """The reply as the interceptors leave it: its text where it is an answer, its calls where it has any."""
         message = reply.message
         denied: dict[int, str] = {}
@@ -350,7 +356,7 @@ class Asker:
             reply = replace(reply, message=edited)
         return ModelReplied(reply, denied)
 
-    async def _screened_call(self, call: ToolCall, place: int, denied: dict[int, str], view: RequestView) -> ToolCall:
+    async def _screened_call(self, call: ToolCall, place: int, denied: dict[int, str], view: SessionView) -> ToolCall:
         try:
             written = parse_arguments(call.arguments)
         except InvalidArguments:

@@ -30,7 +30,7 @@ from ..protocols import ModelRequest, Provider, Summary, ToolSpec
 if TYPE_CHECKING:
     from ._options import SessionOptions
 
-__all__ = ["Sending"]
+__all__ = ["ContextWindow"]
 
 _DEFAULT = Compression()
 _REFUSED_SHARE = 0.5  # of what was sent, when a provider refuses it and does not say how much it takes
@@ -39,7 +39,7 @@ _WORTH = 0.8  # of what was sent: the most that is sent instead, whatever the pr
 _SUMMARY_TIME = 0.5  # of the time of a call of the model: the rest is for the answer
 
 
-class Sending:
+class ContextWindow:
     """The sent side of one session's transcript. `memo` is what an earlier turn of the conversation has left out.
 
     `calibration` is shared by all that ask the same models, so that each learns from the others' usage.

@@ -5,16 +5,13 @@ The actor behind it is `toolbus.session`. Knows the bus and the turn's state, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import anyio
 
-from .._logs import logger
 from ..bus import EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
-from ..core.limits import Limits
 from ..core.message_list import Messages
-from ..core.output import OutputType
 from ..core.turn import TurnState, ends_at_once
 from ..errors import ConfigurationError, StoreError, ToolbusError
 from ..events import (
@@ -31,11 +28,12 @@ from ..events import (
     ToolCallFailed,
 )
 from ..messages import Message
-from ..protocols import LateResults, RequestView
-from ..request_result import RequestResult, result_from
-from ..secrets import NamedSecret, Secrecy, Vault
+from ..protocols import LateResults
+from ..request_result import RequestResult
+from ..status import Status
 from ..storage import FactReader, Journal
 from ._inputs import shown
+from ._view import SessionView
 
 __all__ = ["SessionHandle"]
 
@@ -48,11 +46,9 @@ class SessionHandle:
     # With slots: more attributes than an instance's dictionary shares with the others cost 1.2 KiB each.
     __slots__ = (
         "__weakref__",
-        "_above",
         "_accepted",
         "_bus",
         "_done",
-        "_has_left_open",
         "_is_accepted",
         "_is_told",
         "_journal",
@@ -66,37 +62,33 @@ class SessionHandle:
         "_state",
         "_taken",
         "_unheard",
-        "calls",
+        "_view",
         "conversation_id",
         "request_id",
-        "secrecy",
-        "stops",
     )
 
     def __init__(
         self,
         bus: EventBus,
         state: TurnState,
+        view: SessionView,
         *,
-        journal: Journal | None = None,
+        journal: Journal | None,
         raise_on_failure: bool,
-        late_results: LateResults = "event",
-        parent_id: str = "",
-        secrets: Sequence[NamedSecret] | None = None,
+        late_results: LateResults,
+        parent_id: str,
     ) -> None:
         self.request_id = state.request_id
         self.conversation_id = state.conversation_id
-        self.stops = False
         self._bus = bus
         self._state = state
-        self.calls = state.open_calls  # by id, those that are not settled
+        self._view = view
         self._raise = raise_on_failure
         self._late: LateResults = late_results
         self._parent_id = parent_id  # of the request whose tool made this one
         self._mailbox: Mailbox | None = None
         self._result: RequestResult[Any] | None = None
         self._done: anyio.Event | None = None
-        self._has_left_open = False
         self._is_told = False  # whether the ending is published
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
@@ -105,37 +97,23 @@ class SessionHandle:
         self._unheard: Sequence[Event] = ()  # facts that are applied, and not known to be in the journal
         self._taken: set[str] = set()  # the ids of inputs that are facts of a request with a journal
         self._progress: anyio.Event | None = None  # set after each step, for those who wait for one
-        self._above: SessionHandle | None = None  # the request whose vault is this one's too
-        self.secrecy: Secrecy | None = None  # until there is a secret to keep
-        if secrets:
-            self.share_vault(Vault(secrets, self.conversation_id))
-
-    def keep_secrets(self) -> Secrecy:
-        """How the request keeps its secrets, from now on."""
-        if self.secrecy is None:
-            above = self._above
-            self.secrecy = Secrecy(self._state, None if above is None else above.keep_secrets().vault)
-            if self._mailbox is not None:
-                self._mailbox.masked = self.secrecy.told
-        return self.secrecy
-
-    def share_vault(self, vault: Vault | None) -> None:
-        """Keep secrets in `vault`, with others of the conversation: before the request begins."""
-        if vault is not None:
-            self.keep_secrets().share(vault)
-
-    def share_secrets_of(self, above: SessionHandle) -> None:
-        """Keep secrets in the vault of the request that this one works for, once either of them has any."""
-        self._above = above
-        if self.secrecy is not None or above.secrecy is not None:
-            self.share_vault(above.keep_secrets().vault)
 
     def _as_told(self, exc: Exception) -> ToolbusError:
-        """What broke the request, as an error of toolbus's, without secrets in its words."""
+        """Return what broke the request as an error of toolbus's, without secrets in its words."""
         error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
         if error is not exc:
             error.__cause__ = exc
-        return error if self.secrecy is None else self.secrecy.words(error)
+        return self._view.secrets.words(error)
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """The application's own data about the request, which its events carry."""
+        return self._view.metadata
+
+    @property
+    def status(self) -> Status:
+        """The stage of the request and a sentence for people, as of now. ("idle", "") before it begins."""
+        return self._view.status.status
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -143,30 +121,9 @@ class SessionHandle:
         return Messages(self._state.messages)
 
     @property
-    def limits(self) -> Limits:
-        """What was agreed."""
-        return self._state.limits
-
-    @property
-    def output(self) -> OutputType[Any] | None:
-        """The type of the answer that was asked for."""
-        return self._state.output
-
-    @property
-    def granted(self) -> dict[str, bool]:
-        """Decisions on tools to be remembered, by their definition (`core.approval`): given ones and new ones."""
-        return self._state.granted
-
-    @property
-    def provider_place(self) -> int:
-        """The place of the provider that is asked now, among those of the request."""
-        return self._state.provider
-
-    @property
     def spent(self) -> Spent:
         """What the request has used up so far, its sub-requests included once their calls have ended."""
-        state = self._state
-        return Spent(usage=state.usage, tool_calls=state.tool_calls, cost=state.cost)
+        return self._view.spent
 
     @property
     def ended(self) -> bool:
@@ -186,11 +143,6 @@ class SessionHandle:
         if self._raise:
             self._result.raise_for_outcome()
         return self._result
-
-    def recalled(self) -> RequestResult[Any] | None:
-        """The result of a request that another process has ended, and that does not run here; None of any other."""
-        state = self._state
-        return None if state.ending is None else result_from(state, lambda _call_id: None, None)
 
     async def accepted(self) -> None:
         """Return once the request has begun and, with a journal, is durable. Also after it has ended.
@@ -236,24 +188,6 @@ class SessionHandle:
         if self._progress is not None:
             self._progress.set()
             self._progress = None
-
-    def note_ended(self, *, is_journaled: bool) -> None:
-        """The store has an end of the request, so that nobody goes on with it. For whoever keeps it.
-
-        `is_journaled` is whether it is the one that was reported here, with all facts.
-        """
-        if self._result is not None:
-            self._result.journaled, self._result.resumable = is_journaled, False
-
-    def note_left_open(self) -> None:
-        """Log once that other people's code has left something open in the request's task (`toolbus.left_open`)."""
-        if not self._has_left_open:
-            self._has_left_open = True
-            logger.error(
-                "a provider, an interceptor or a store has left a cancel scope or a task group open in the task of a "
-                "request; open a client in the application's lifespan, or with `async with` inside the method",
-                extra={"request_id": self.request_id, "conversation_id": self.conversation_id},
-            )
 
     def _accept(self) -> None:
         self._is_accepted = True
@@ -345,16 +279,18 @@ class SessionHandle:
 
     def _open_mailbox(self) -> Mailbox:
         if self._mailbox is None:
-            view = cast("RequestView", self)  # every handle is an actor's
-            self._mailbox = self._bus.arbitration.open_mailbox(self.request_id, view, parent_id=self._parent_id)
+            self._mailbox = self._bus.arbitration.open_mailbox(self.request_id, self._view, parent_id=self._parent_id)
             self._mailbox.late = self._late
             self._mailbox.publishes_facts = True
             self._mailbox.publishes_inputs = self._journal is not None
-            self._mailbox.masked = None if self.secrecy is None else self.secrecy.told
+            secrets = self._view.secrets
+            secrets.mailbox = self._mailbox
+            if secrets.vault is not None:
+                self._mailbox.masked = secrets.mask
             self._mailbox.on_trouble = self._on_trouble
         return self._mailbox
 
     def _on_trouble(self, event: ToolCallFailed | CancelRequested) -> None:
         """Take note, before the session has its turn, of what makes it give up the calls that are open."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
-            self.stops = True
+            self._view.stops = True

@@ -7,10 +7,9 @@ request's facts. It knows the bus, and no runtime, dispatcher or vendor.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack, cast
 
 import anyio
@@ -35,21 +34,20 @@ from ..events import (
     ToolCallRequested,
     new_id,
 )
-from ..interceptors import Interceptor
-from ..messages import AssistantMessage, Message, PromptLike
-from ..protocols import Provider, ToolSource
+from ..messages import AssistantMessage
+from ..protocols import Provider
 from ..request_result import RequestResult, result_from
-from ..status import StatusTeller
 from ..storage import Journal
 from ._asker import Asker, check_together
-from ._context_window import Sending
+from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
 from ._handle import SessionHandle
-from ._inputs import MessagesLike, ToolsLike, provider_list, read_prompt, split_messages, tool_source
+from ._inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
 from ._model_call import ModelCall
 from ._options import SessionOptions, check_options
-from ._start import Beginning, Parent, Prepare, identified, new_state
-from ._subrequests import inherited, sub_request_limits, tell_above
+from ._snapshot import SessionSnapshot
+from ._start import NO_START, Beginning, Resumed, SessionStart, identified, new_state
+from ._view import SessionView
 
 __all__ = ["RequestSession"]
 
@@ -68,33 +66,21 @@ class RequestSession(SessionHandle):
     `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or a vendor's dictionaries;
     copied, never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
     change while the request runs. `output` is a type for the answer, such as a pydantic model: then
-    `RequestResult.output` is a validated value of it. `options` are those of `SessionOptions`. `prepare` is awaited
-    before the request begins (its clocks do not run yet) and gives messages to put in front. Nothing happens before
-    `run`, which is called once, in any task.
+    `RequestResult.output` is a validated value of it. `options` are those of `SessionOptions`. `start` is for the other
+    parts of toolbus. Nothing happens before `run`, which is called once, in any task.
     """
 
     __slots__ = (
         "_asker",
+        "_beginning",
         "_begun",
-        "_call",
         "_clock",
         "_error",
+        "_leaves",
         "_logs",
         "_scope",
-        "_status",
-        "_tell_above",
-        "beginning",
-        "deps",
-        "depth",
-        "interceptors",
-        "leaves",
-        "metadata",
-        "options",
-        "providers",
-        "sending",
-        "tools",
-        "waits",
-        "when_cancelled",
+        "_start",
+        "_when_cancelled",
     )
 
     def __init__(
@@ -106,118 +92,79 @@ class RequestSession(SessionHandle):
         tools: ToolsLike = (),
         conversation_id: str = "",
         request_id: str = "",
-        parent: Parent | None = None,
         journal: Journal | None = None,
-        prepare: Prepare | None = None,
         output: Any = None,
         raise_on_failure: bool = False,
+        start: SessionStart = NO_START,
         **options: Unpack[SessionOptions],
     ) -> None:
         check_options(options, SessionOptions, "RequestSession")
         history, prompt = split_messages(messages)
-        get = options.get
         request_id = request_id or new_id()
-        self.deps = get("deps")
-        self.metadata: Mapping[str, Any] | None = get("metadata")
-        self.tools: ToolSource = tool_source(tools)
-        self.options = options
+        source = tool_source(tools)
         prompt = identified(prompt, request_id)
-        self.beginning = Beginning(prompt, parent, prepare)
-        self.providers = provider_list(provider)
+        providers = provider_list(provider)
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt)
-        state.providers = len(self.providers)
+        state.providers = len(providers)
         state.output = None if output is None else OutputType(output)
-        check_together(state, self.tools.specs, self.providers)
+        if start.granted is not None:
+            state.granted = start.granted  # An approval to be remembered holds for all of the conversation.
+        check_together(state, source.specs, providers)
+        window = ContextWindow(state, options) if start.window is None else start.window(state)
+        window.calibration = start.calibration
+        self._asker = Asker(state, providers, options, window)
+        view = SessionView(bus, state, providers, source, options, window, self._asker.interceptors, journal, start)
         super().__init__(
             bus,
             state,
+            view,
             journal=journal,
             raise_on_failure=raise_on_failure,
-            late_results=get("late_results", "event"),
-            parent_id=parent[0] if parent else "",
-            secrets=get("secrets"),
+            late_results=options.get("late_results", "event"),
+            parent_id=start.parent[0] if start.parent else "",
         )
-        self._asker = Asker(state, self.providers, options)
-        self.interceptors: Sequence[Interceptor] = self._asker.interceptors
-        self.sending: Sending = self._asker.sending
-        self._status: StatusTeller | None = None  # until somebody wants to hear it
+        self._beginning = Beginning(prompt, start)
         self._error: ToolbusError | None = None  # what broke, other than the model
-        self._call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self._begun = False
-        self.leaves = ""  # why the request is left for another process to go on with
-        self.when_cancelled = ""  # the same, for when its task is cancelled; else it ends then
+        self._leaves = ""  # why the request is left for another process to continue it
+        self._when_cancelled = ""  # the same, for when its task is cancelled; else it ends then
         self._scope: anyio.CancelScope | None = None  # around all that it does, where it may be left
         self._logs = True  # whether lines of INFO are written, as of the beginning
-        self.depth = 0  # how many requests are above this one
-        self._tell_above: Callable[..., None] | None = None
-        self.waits = False  # for a person, as the request above was told
+        if start.resumed is not None:
+            self._continue_from(start.resumed)
 
-    def go_on_from(self, facts: Sequence[Event], earlier: Sequence[Message], size_bytes: int) -> None:
-        """Begin where another process has left the request: see `Beginning.go_on_from`. Before `run`."""
-        self.beginning.go_on_from(facts, earlier, self._state, self.tools, size_bytes)
+    def _continue_from(self, resumed: Resumed) -> None:
+        """Begin where another process has left the request. Raises `ResumeMismatch`."""
+        view = self._view
+        if resumed.instructions is not None and view.secrets.vault is not None:
+            view.secrets.vault.recognise(*resumed.instructions)
+        view.window.memo = resumed.memo
+        self._beginning.continue_from(resumed, self._state, view.tools)
 
-    @property
-    def status(self) -> StatusTeller:
-        """Where the request stands: `session.status.status` is the stage and the sentence, for who begins to watch."""
-        if self._status is None:
-            tools = self.tools  # not by way of the session, which would keep itself alive
-            self._status = StatusTeller(self._bus, self._state, lambda: tools.specs)
-            for kind in () if self._call is None else self._call.heard:
-                self._status.hear(kind, self.request_id)
-        return self._status
-
-    def _status_if_wanted(self) -> StatusTeller | None:
-        return self._status or (self.status if self._bus.arbitration.wants(StatusChanged, self.request_id) else None)
-
-    def new_messages(self) -> list[Message]:
-        """What the request adds to its conversation: all messages but those that `prepare` gave; if it began."""
-        return self._state.messages[self.beginning.earlier :] if self._state.facts else []
-
-    def child(
-        self,
-        call_id: str,
-        prompt: PromptLike,
-        *,
-        provider: Provider | Sequence[Provider] | None = None,
-        tools: ToolsLike = (),
-        output: Any = None,
-        **options: Unpack[SessionOptions],
-    ) -> RequestSession:
-        """A request that works for call `call_id` of this one, on the same bus; to be run in the call's own task.
-
-        It gets this one's provider, deps, metadata, approvals, prices and interceptors where nothing else is given,
-        and of the limits no more than is left. Raises `LimitReached` where nothing is left, and for the depth.
-        """
-        state, now = self._state, self._bus.clock()
-        options["limits"] = sub_request_limits(state, call_id, now, self.depth, options.get("limits"))
-        child = RequestSession(
-            self._bus,
-            provider or self.providers,
-            [read_prompt(prompt)],
-            tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
-            parent=(self.request_id, call_id),
-            output=output,
-            **inherited(self.options, self._journal, options),
+    def snapshot(self) -> SessionSnapshot:
+        """Return the inside of the session as of now, for those who continue, keep or record its request."""
+        beginning = self._beginning
+        return SessionSnapshot(
+            state=self._state,
+            view=self._view,
+            earlier=beginning.earlier,
+            stored=beginning.stored,
+            left=self._leaves,
+            result=self._result,
         )
-        child.sending.calibration = self.sending.calibration
-        child._state.granted = state.granted  # what is to be remembered, is so for all of the conversation
-        child.share_secrets_of(self)
-        child.depth = self.depth + 1
-        if (call := state.open_calls.get(call_id)) is not None:
-            call.sub_requests += (child,)
-            child._tell_above = functools.partial(tell_above, self._bus, state, call)
-        return child
 
     # ------------------------------------------------------------------------------------------------ the actor
 
-    async def run(self) -> RequestResult[Any]:
-        """Carry the request out, in this task. Cancelling this ends the request as `cancelled`, and is passed on.
+    async def run(self, *, leave_when_cancelled: str = "") -> RequestResult[Any]:
+        """Carry the request out, in this task, and return the result, also that of a failed request.
 
-        Or leaves it, with `when_cancelled`. Returns the result, also of a failed request; raises nothing of its own.
+        Cancelling it ends the request as `cancelled`, and is passed on. With a reason to `leave_when_cancelled`, the
+        request is left then for another process, if it has a journal. Raises nothing of its own.
         """
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
+        self._when_cancelled = self._when_cancelled or leave_when_cancelled
         mailbox = Mailbox(self.request_id, None)  # until the bus has given a real one
         by_host = True  # until it is known to have been otherwise
         try:
@@ -228,7 +175,7 @@ class RequestSession(SessionHandle):
                 await self._live(mailbox)
             else:
                 with anyio.CancelScope() as self._scope:
-                    if not self.leaves:
+                    if not self._leaves:
                         await self._live(mailbox)
             by_host = False
         except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
@@ -253,11 +200,12 @@ class RequestSession(SessionHandle):
                 await self._carry_on(mailbox, scope)
             if scope.cancelled_caught:
                 await self._on_fired(mailbox)
-        self.leaves = ""
+        if self._leaves:
+            self._set_left("")
 
     async def _begin(self, mailbox: Mailbox) -> None:
-        await self.beginning.make_ready(self._state, mailbox)
-        first = await self.beginning.first_input(self._state, self, self._asker, self._clock, mailbox)
+        await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
+        first = await self._beginning.first_input(self._state, self._view, self._asker, self._clock, mailbox)
         self._bus.arbitration.open_calls(
             mailbox, self._state.open_calls
         )  # of another process, and answered by nobody before
@@ -284,7 +232,8 @@ class RequestSession(SessionHandle):
         while events := mailbox.drain():  # read before a deadline is believed
             asked = True
             await self._step(events, now)
-        call, self._call = self._call, None
+        view = self._view
+        call, view.model_call = view.model_call, None
         if call is not None:
             happened, now = call.what_elapsed(now)
             await self._step([happened], now)
@@ -329,11 +278,13 @@ class RequestSession(SessionHandle):
 
         Synchronous, so no result can slip in between.
         """
-        state, secrecy = self._state, self.secrecy
+        state, secrets = self._state, self._view.secrets
         if state.waiting or isinstance(inputs[0], Resume):
             # A person's decision, and what was begun elsewhere, is for the tools as they are now.
-            state.tools = self._asker.known(self.tools)
-        facts, own = advance(state, inputs, now, follows=follows, shown=None if secrecy is None else secrecy.facts)
+            state.tools = self._asker.known(self._view.tools)
+        facts, own = advance(
+            state, inputs, now, follows=follows, shown=None if secrets.vault is None else secrets.facts
+        )
         if self._journal is not None:
             said = {each.event_id: each for each in inputs if isinstance(each, Event)}
             self._taken.update(said.keys() & {fact.event_id for fact in facts})
@@ -367,32 +318,28 @@ class RequestSession(SessionHandle):
             for fact in facts:
                 if type(fact) in logged:
                     log_fact(fact, self._state.envelope(fact.at))
+        view = self._view
         ending = self._state.ending  # it is the last that is heard of the request
         is_last = self._is_told = ending is not None and bool(own) and own[-1] is ending
         try:
             self._bus.arbitration.announce_all(own[:-1] if is_last else own)
-            if self._status is not None or self._bus.arbitration.wants(StatusChanged, self.request_id):
-                self.status.tell_all(facts)
+            if view.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id):
+                view.status.tell_all(facts)
         finally:  # whatever a listener raises that is the host's
             if is_last:
                 self._bus.arbitration.announce(own[-1])
             if self._mailbox is not None and self._mailbox.unpublished:
                 self._bus.arbitration.announce_all(self._mailbox.published(facts))
-        if self.beginning.asked and isinstance(facts[0], RequestResumed):
+        if self._beginning.asked and isinstance(facts[0], RequestResumed):
             # By another process, and nobody has answered; also not while this was written.
             asked = [
-                each for each in self.beginning.asked if self._bus.arbitration.is_open(self.request_id, each.call_id)
+                each for each in self._beginning.asked if self._bus.arbitration.is_open(self.request_id, each.call_id)
             ]
             for question in asked:
                 self._arbitrate(question)
             self._bus.arbitration.announce_all(asked)
-        if self._tell_above is not None:
-            self._tell_whether_waiting(self._tell_above)
-
-    def _tell_whether_waiting(self, tell_above: Callable[..., None]) -> None:
-        if self.waits is not (self._state.waiting > 0):
-            self.waits = not self.waits
-            tell_above(waits=self.waits)
+        if view.call_above is not None:
+            view.report_waiting()
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -400,16 +347,16 @@ class RequestSession(SessionHandle):
         """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
         if command.not_before and not await self._pause(command, mailbox):
             return
-        call = ModelCall(self._bus, self._state, self._clock, command, scope, self._status_if_wanted)
+        call = ModelCall(self._bus, self._state, self._clock, command, scope, self._view.status_if_wanted)
         mailbox.on_put = call.on_put
         try:
             while len(mailbox):  # something was asked before the model was
                 await self._step(mailbox.drain(), self._clock())
             if self._state.phase is not MODEL:
                 return
-            self._call = call
+            self._view.model_call = call
             happened = await self._consult(call)
-            self._call = None
+            self._view.model_call = None
         finally:
             mailbox.on_put = None
             call.over = True
@@ -419,10 +366,10 @@ class RequestSession(SessionHandle):
         await self._step([happened], now)
 
     async def _consult(self, call: ModelCall) -> Input:
-        request = await self._asker.request(call.command, self.tools, self)
-        if (shaped := self.sending.shaped()) is not None:
+        request = await self._asker.request(call.command, self._view.tools, self._view)
+        if (shaped := self._view.window.shaped()) is not None:
             await self._step([shaped], self._clock())
-        return request if isinstance(request, ModelFailed) else await self._asker.ask(call, request, self)
+        return request if isinstance(request, ModelFailed) else await self._asker.ask(call, request, self._view)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
         """Wait until the model may be called again. False when the request was ended meanwhile."""
@@ -434,17 +381,21 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def leave(self, reason: str) -> bool:
-        """Stop, and leave the request unfinished in its journal, so that another process can go on with it.
+    def leave(self, reason: str, *, even_if_cancelled: bool = False) -> bool:
+        """Stop, and leave the request unfinished in its journal, so that another process can continue it.
 
         Calls that run are given up here; results that have come are kept. The result is `cancelled` and `resumable`; no
-        ending goes out. One that has not begun, or has no journal, is cancelled. False when it does not run (any more).
+        ending is published. A request that has not begun, or has no journal, is cancelled. A request whose task is
+        cancelled at the same moment ends, unless it is to be left `even_if_cancelled`. False when it does not run (any
+        more).
         """
+        if even_if_cancelled:
+            self._when_cancelled = reason
         if self._journal is None or self._state.phase is NEW:
             return self.cancel(reason)
         if self._state.ending is not None:
             return False
-        self.leaves = reason
+        self._set_left(reason)
         if self._scope is not None:
             self._scope.cancel()
         return True
@@ -452,22 +403,22 @@ class RequestSession(SessionHandle):
     async def _abandon(self, *, by_host: bool) -> None:
         """The host cancelled the task, or the request is left: end here, now. Awaits nothing but the journal."""
         if by_host:  # its caller has given it up, though it be left in the same moment; or the runtime goes down
-            why = "" if self._state.phase is NEW else self.when_cancelled
-            self.leaves = why and (self.leaves or why)
-        if self.leaves:
+            why = "" if self._state.phase is NEW else self._when_cancelled
+            self._set_left(why and (self._leaves or why))
+        if self._leaves:
             try:
                 while inputs := self._drain(SteeringAdded):  # writing takes time, in which more may come
                     await self._last_step(inputs)
             except Exception as exc:  # A journal that has refused something is asked no more.
                 log_failure(exc, self.request_id)
-                self.leaves = str(exc)
+                self._set_left(str(exc))
             finally:  # asyncio may cancel once more
                 self._settle_broken()
-                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self.leaves)
+                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._leaves)
             return
         inputs = self._drain()
         if self._state.phase is NEW:
-            inputs.insert(0, self.beginning.given_up(self._state, self.tools, self.interceptors))
+            inputs.insert(0, self._beginning.given_up(self._state, self._view.tools, self._view.interceptors))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
         await self._last_step(inputs)
 
@@ -484,14 +435,14 @@ class RequestSession(SessionHandle):
 
     async def _last_step(self, inputs: Sequence[Input]) -> None:
         """Write and publish what the inputs mean. Raises what the journal raises."""
-        facts, own = self._advance(inputs, self._clock(), follows=not self.leaves) if inputs else ([], [])
+        facts, own = self._advance(inputs, self._clock(), follows=not self._leaves) if inputs else ([], [])
         if self._journal is None:
             self._publish(facts, own)
             return
         try:
             await self._record(self._journal, facts, starts_calls=False)
         except BaseException as exc:
-            if not (self.leaves or isinstance(exc, Exception)):
+            if not (self._leaves or isinstance(exc, Exception)):
                 self._end_unwritten()  # asyncio cancels once more, and nobody else would say that the request has ended
             raise
 
@@ -499,8 +450,13 @@ class RequestSession(SessionHandle):
         """Say how a request ended here whose journal has not taken that; of what else is not in it, nothing (G31)."""
         ending = self._state.ending
         if ending is not None and self._mailbox is not None:  # else another request has its id, and its listeners
-            self.status.tell(ending)
+            self._view.status.tell(ending)
             self._bus.arbitration.announce(ending)
+
+    def _set_left(self, reason: str) -> None:
+        """Note why the request is left for another process; "" means that it is not."""
+        self._leaves = reason
+        self._view.is_left = bool(reason)
 
     def _settle_broken(self) -> None:
         """Settle what is open, and have what listeners heard of it agree with the journal, if there is one."""
@@ -509,11 +465,12 @@ class RequestSession(SessionHandle):
     def _crash(self, exc: Exception) -> None:
         """The store failed, or something of ours broke. Settle what is open, and end `failed` with what can be said."""
         if self._is_told and isinstance(exc, RuntimeError):  # of a scope of ours in which another one is open
-            self.note_left_open()
+            self._view.report_left_open()
             return
         log_failure(exc, self.request_id)
         state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
-        self.leaves = str(exc) if fails and state.facts else ""  # any process may go on with what the journal has
+        # Any process may continue from what the journal has.
+        self._set_left(str(exc) if fails and state.facts else "")
         self._clock = self._bus.clock  # it may have broken before there was one
         self._settle_broken()
         self._error = self._as_told(exc)
@@ -528,14 +485,14 @@ class RequestSession(SessionHandle):
             self._refuse(mailbox.drain())
             self._bus.arbitration.announce_all(mailbox.close())
         mailbox.view = mailbox.masked = mailbox.on_trouble = None  # else the result would keep the session alive
-        error = self._error or self.beginning.error or self._asker.error
+        error = self._error or self._beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error)
         # An ending whose write was cut short is in the journal, or is yet to be written there.
-        self._result.resumable = bool(self.leaves or (self._unheard and self._error is None))
-        if self.leaves:
+        self._result.resumable = bool(self._leaves or (self._unheard and self._error is None))
+        if self._leaves:
             self._bus.arbitration.close_subscriptions(self.request_id)  # no ending will
-            if self._status is not None:
-                self._status.close()
+            if self._view.status_line is not None:
+                self._view.status_line.close()
         self._wake()
-        if self._tell_above is not None:
-            self._tell_whether_waiting(self._tell_above)  # it may have broken while it did
+        if self._view.call_above is not None:
+            self._view.report_waiting()

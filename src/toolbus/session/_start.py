@@ -6,33 +6,121 @@ turn's state and who asks the model, and no bus.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from .._records import maker
 from ..bus import Mailbox
 from ..clock import SessionClock
+from ..core.history import Memo
 from ..core.limits import Limits
 from ..core.message_list import Messages
 from ..core.result_size import DEFAULT_RESULT_CHARS
+from ..core.tokens import Calibration
 from ..core.transcript import repair
-from ..core.turn import UPDATE_PLAN, CallStatus, ModelFailed, Resume, Start, TurnState, apply, apply_all, plan_in
+from ..core.turn import (
+    UPDATE_PLAN,
+    CallState,
+    CallStatus,
+    ModelFailed,
+    Resume,
+    Start,
+    TurnState,
+    apply,
+    apply_all,
+    plan_in,
+)
 from ..errors import ApplicationError, ProtocolViolation, ResumeMismatch, ToolbusError
 from ..events import ApprovalRequested, CancelRequested, Event, RequestStarted, encode
 from ..interceptors import Interceptor, screens_prompts
 from ..messages import Message, SystemMessage, UserMessage
-from ..protocols import RequestView, ToolSource
+from ..protocols import ToolSource
+from ..secrets import RequestSecrets, Vault
 from ._asker import Asker
+from ._context_window import ContextWindow
 from ._options import SessionOptions
 
-__all__ = ["Beginning", "Parent", "Prepare", "identified", "new_state"]
+__all__ = [
+    "NO_START",
+    "Beginning",
+    "Earlier",
+    "Parent",
+    "Prepare",
+    "Resumed",
+    "SessionStart",
+    "identified",
+    "new_state",
+]
 
-Prepare: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
-"""What has to be waited for before a request begins; gives the history of its conversation."""
+if TYPE_CHECKING:
+    from ._view import SessionView
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Earlier:
+    """What a conversation hands to its next turn.
+
+    `messages` is its history, and `notes` are late results that the model gets to know before the prompt. `granted` are
+    remembered approvals, by a tool's definition; `memo` is what an earlier turn has left out of what it sent; `vault`
+    has the conversation's secrets.
+    """
+
+    messages: Sequence[Message] = ()
+    notes: Sequence[SystemMessage] = ()
+    granted: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    memo: Memo | None = None
+    vault: Vault | None = None
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Resumed:
+    """What a journal has of a request that another process has begun.
+
+    `facts` are all that it has written, in order, and `size_bytes` is what they take in the journal. `history` are the
+    messages of the conversation that it began with, as the store has them. `seconds` is its time where that was given
+    anew. `instructions` are those of now and those of before: their secrets are recognised by their positions.
+    """
+
+    facts: Sequence[Event]
+    history: Sequence[Message]
+    size_bytes: int = 0
+    granted: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    memo: Memo | None = None
+    seconds: float | None = None
+    instructions: tuple[str, str] | None = None
+
+
+Prepare: TypeAlias = Callable[[], Awaitable[Earlier]]
+"""What has to be waited for before a request begins; the clocks of the request do not run yet."""
 
 Parent: TypeAlias = tuple[str, str]
 """The request and the call that a sub-session works for: `request_id` and `call_id`."""
 
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class SessionStart:
+    """What the runtime, resuming, sub-requests and recordings give a session at its start. Nobody else needs it.
+
+    `prepare` is awaited before the request begins. `resumed` is there for a request that another process has begun.
+    `calibration` is shared by all that ask the same models. `window` makes another context window than the usual one.
+    The rest is for sub-requests: the `parent` for whose call it works, how many requests are above it (`depth`), the
+    approvals of the conversation, and the secrets, the state and the call of the request above.
+    """
+
+    prepare: Prepare | None = None
+    resumed: Resumed | None = None
+    calibration: Calibration | None = None
+    window: Callable[[TurnState], ContextWindow] | None = None
+    parent: Parent | None = None
+    depth: int = 0
+    granted: dict[str, bool] | None = None
+    secrets_above: RequestSecrets | None = None
+    state_above: TurnState | None = None
+    call_above: CallState | None = None
+
+
+NO_START = SessionStart()
 
 _turn_state = maker(TurnState)
 _DEFAULT_LIMITS = Limits()
@@ -90,10 +178,10 @@ class Beginning:
         "stored",
     )
 
-    def __init__(self, prompt: UserMessage | None, parent: Parent | None, prepare: Prepare | None) -> None:
+    def __init__(self, prompt: UserMessage | None, start: SessionStart) -> None:
         self._prompt = prompt
-        self.parent = parent
-        self.prepare = prepare
+        self.parent = start.parent
+        self.prepare = start.prepare
         self.notes: Sequence[SystemMessage] = ()
         self.earlier = 0
         self.stored = 0
@@ -102,37 +190,36 @@ class Beginning:
         self.seconds: float | None = None  # the time of a request that goes on, where it was given anew
         self.asked: Sequence[ApprovalRequested] = ()
 
-    async def make_ready(self, state: TurnState, mailbox: Mailbox) -> None:
+    async def make_ready(
+        self, state: TurnState, mailbox: Mailbox, window: ContextWindow, secrets: RequestSecrets
+    ) -> None:
         """Wait for what has to come first, unless somebody cancels the request meanwhile."""
         if self.prepare is None:
             return
         with mailbox.unless_cancelled():
             try:
-                given = await self.prepare()
+                found = await self.prepare()
             except Exception:
                 if mailbox.has(CancelRequested):  # that is why it was given up, whatever was made of it
                     return
                 raise
+            secrets.share(found.vault)
             if not self.is_resumed:
-                earlier = repair(given)
+                earlier = repair(found.messages)
                 state.messages[:0] = earlier
-                self.earlier, self.stored = len(earlier), len(given)
+                self.earlier, self.stored = len(earlier), len(found.messages)
+                self.notes = found.notes
+                state.granted.update(found.granted)
+                window.memo = found.memo
 
-    def go_on_from(
-        self,
-        facts: Sequence[Event],
-        earlier: Sequence[Message],
-        state: TurnState,
-        tools: ToolSource,
-        size_bytes: int,
-    ) -> None:
-        """Bring the state to where another process has left it: `facts` are all that it has written.
+    def continue_from(self, resumed: Resumed, state: TurnState, tools: ToolSource) -> None:
+        """Bring the state to where another process has left it. The messages of `history=` are in the state already.
 
-        `size_bytes` is what they take in the journal.
-
-        `earlier` are the messages of the conversation that it began with, as a store has them; what `history=` gave is
-        in the state already. Raises `ResumeMismatch`.
+        Raises `ResumeMismatch`.
         """
+        facts, earlier, size_bytes = resumed.facts, resumed.history, resumed.size_bytes
+        self.seconds = resumed.seconds
+        state.granted.update(resumed.granted)
         if not facts or not isinstance(facts[0], RequestStarted):
             raise ResumeMismatch(f"request {state.request_id} cannot go on: its first fact is not request_started")
         repaired = repair(earlier)
@@ -172,7 +259,7 @@ class Beginning:
         return self.without_guardrails(state, tools)
 
     async def first_input(
-        self, state: TurnState, view: RequestView, asker: Asker, clock: SessionClock, mailbox: Mailbox
+        self, state: TurnState, view: SessionView, asker: Asker, clock: SessionClock, mailbox: Mailbox
     ) -> Start | Resume:
         """The beginning, as the guardrails on the prompt allow it, in the time of the request."""
         if self.is_resumed:

@@ -1,22 +1,17 @@
-"""Requests within requests: what one that works for a call of another may use, and how its waiting is told above.
-
-Belongs to `toolbus.session`, which makes them. Knows the bus and the turn's state.
-"""
+"""The options and the limits of sub-requests, which work for a call of another request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..bus import EventBus
 from ..core.limits import Limits
-from ..core.turn import CallState, TurnState, limits_left
+from ..core.turn import TurnState, limits_left
 from ..errors import LimitReached
-from ..events import ToolCallPaused, ToolCallResumed
 from ..storage import Journal
 from ._options import SessionOptions
 
-__all__ = ["inherited", "sub_request_limits", "tell_above"]
+__all__ = ["inherited", "sub_request_limits"]
 
 _INHERITED = (
     "deps",
@@ -49,11 +44,3 @@ def sub_request_limits(state: TurnState, call_id: str, now: float, depth: int, w
     if limits is None:
         raise LimitReached("the request that asks has used up its limits")
     return limits
-
-
-def tell_above(bus: EventBus, state: TurnState, call: CallState, *, waits: bool) -> None:
-    """A sub-request of `call` has begun or ended to wait for a person: so does the call, until none of them waits."""
-    others = sum(request.waits for request in call.sub_requests) - waits
-    if not others and call.call.call_id in state.open_calls:
-        kind = ToolCallPaused if waits else ToolCallResumed
-        bus.publish(kind(**state.envelope(bus.clock()), call_id=call.call.call_id))

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from ._narrator import Narrator
 from ._publisher import StatusTeller
-from ._stages import ANALYZING, ASKING_AGAIN, display_name, round_status
+from ._stages import ANALYZING, ASKING_AGAIN, Status, display_name, round_status
 
-__all__ = ["ANALYZING", "ASKING_AGAIN", "Narrator", "StatusTeller", "display_name", "round_status"]
+__all__ = ["ANALYZING", "ASKING_AGAIN", "Narrator", "Status", "StatusTeller", "display_name", "round_status"]

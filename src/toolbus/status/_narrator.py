@@ -23,7 +23,6 @@ from ..failures import is_being_cancelled
 from ..messages import UserMessage
 from ..protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provider
 from ..secrets import redacted
-from ._publisher import StatusTeller
 from ._stages import display_name, sentence
 
 if TYPE_CHECKING:
@@ -211,10 +210,10 @@ class NarratorOnBus:
             self._tell(event, text)
 
     def _tell(self, event: ToolCallRequested, text: str) -> None:
-        """Through the session's teller where there is one, which knows what else runs; else straight to the bus."""
-        teller = getattr(self._bus.arbitration.view(event.request_id), "status", None)
-        if isinstance(teller, StatusTeller):
-            teller.narrate(event.request_id, event.call_id, text)
+        """Publish the sentence, through the request's session where it runs here, which knows what else runs."""
+        view = self._bus.arbitration.view(event.request_id)
+        if view is not None:
+            view.narrate(event.call_id, text)
             return
         self._bus.arbitration.announce(
             StatusChanged(

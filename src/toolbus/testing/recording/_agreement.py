@@ -9,32 +9,30 @@ from typing import Any
 from ...durability import FUNCTION, agreed_by, limits_in, messages_from, messages_to_json, options_in
 from ...messages import Message
 from ...protocols import ToolSpec
-from ...session import RequestSession
-from ._inside import state_of
+from ...session import SessionView
 
 __all__ = ["FUNCTION", "agreement_of", "history_in", "limits_in", "options_in", "spec_from", "specs_of", "tools_now"]
 
 _SPEC_FIELDS = tuple(each.name for each in dataclasses.fields(ToolSpec) if each.name != "validate")
 
 
-def agreement_of(session: RequestSession, history_count: int) -> dict[str, Any]:
+def agreement_of(view: SessionView, history_count: int) -> dict[str, Any]:
     """The agreement as JSON values, at the request's first facts. `history_count` messages were there before these."""
-    state = state_of(session)
+    state = view.state
     agreed: dict[str, Any] = {
-        "request_id": session.request_id,
-        "conversation_id": session.conversation_id,
-        "tools": specs_of(tools_now(session).values()),
+        "request_id": view.request_id,
+        "conversation_id": view.conversation_id,
+        "tools": specs_of(tools_now(view).values()),
         "output": None if state.output is None else specs_of([state.output.spec])[0],
-        **agreed_by(session, state.limits),
-        "history": messages_to_json(list(session.messages)[:history_count]),
+        **agreed_by(view),
+        "history": messages_to_json(list(view.messages)[:history_count]),
     }
     return {name: value for name, value in agreed.items() if value not in (None, [])}
 
 
-def tools_now(session: RequestSession) -> Mapping[str, ToolSpec]:
+def tools_now(view: SessionView) -> Mapping[str, ToolSpec]:
     """The tools that calls are judged by, without that of the structured output."""
-    state = state_of(session)
-    known = state.tools or session.tools.specs
+    known = view.state.tools or view.tools.specs
     return {name: spec for name, spec in known.items() if spec.control != "output"}
 
 

@@ -33,7 +33,7 @@ from ...events import (
     encode,
 )
 from ...secrets import masked
-from ...session import RequestSession
+from ...session import SessionView
 from ...storage import FactReader, Journal
 from ._agreement import agreement_of, specs_of, tools_now
 from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
@@ -123,9 +123,9 @@ class Recorder:
     def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         if self._file is None or (seq > 0 and request_id not in self._written):
             return  # of one that was begun before the recording, or elsewhere, the beginning is not known
-        session = self._bus.arbitration.view(request_id)
-        if isinstance(session, RequestSession):
-            self._write_agreement(session, seq, facts)
+        view = self._bus.arbitration.view(request_id)
+        if isinstance(view, SessionView):
+            self._write_agreement(view, seq, facts)
         for fact in facts:
             self._write_event(fact, step=seq)
         self.facts += len(facts)
@@ -169,17 +169,20 @@ class Recorder:
         elif self._deltas if isinstance(event, _DELTAS) else self._signals:
             self._write_event(event)
 
-    def _write_agreement(self, session: RequestSession, seq: int, facts: Sequence[Event]) -> None:
+    def _write_agreement(self, view: SessionView, seq: int, facts: Sequence[Event]) -> None:
         """What was agreed, in front of the first facts; then what has changed of it."""
-        request_id = session.request_id
+        request_id = view.request_id
         if seq == 0:
             started = cast("RequestStarted", facts[0])
-            agreed = agreement_of(session, started.history_count)
-            self._agreed[request_id] = {"tools": agreed.get("tools", []), "granted": dict(session.granted)}
+            agreed = agreement_of(view, started.history_count)
+            self._agreed[request_id] = {
+                "tools": agreed.get("tools", []),
+                "granted": dict(view.state.granted),
+            }
             self.requests += 1
             self._write({"type": AGREED, **agreed})
         elif (before := self._agreed.get(request_id)) is not None:
-            now = {"tools": specs_of(tools_now(session).values()), "granted": dict(session.granted)}
+            now = {"tools": specs_of(tools_now(view).values()), "granted": dict(view.state.granted)}
             if changed := {name: value for name, value in now.items() if value != before[name]}:
                 before.update(changed)
                 self._write({"type": CHANGED, "request_id": request_id, **changed})

@@ -5,24 +5,24 @@ A sub-request is replayed like any other request; the one above it gets its call
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from ...core.compression import Compression
 from ...core.limits import Limits
+from ...core.turn import TurnState
 from ...durability import FUNCTION, limits_in, options_in
 from ...errors import ToolbusError
 from ...events import Event, MessageAppended, ModelRetrying, RequestFailed, RequestStarted
-from ...messages import Message, UserMessage
+from ...messages import UserMessage
 from ...protocols import ModelRequest
 from ...request_result import RequestResult
-from ...session import Instructions, RequestSession, ToolsLike
+from ...session import ContextWindow, Earlier, Instructions, RequestSession, SessionStart, ToolsLike
 from ._agreement import history_in
 from ._format import RecordedRequest, Recording, RecordingError, read_lines
-from ._inside import send_by, state_of
-from ._stage import RecordedModel, RecordedSending, RecordedTools, ReplayBus, Stage
+from ._stage import RecordedModel, RecordedTools, RecordedWindow, ReplayBus, Stage
 from ._stand_ins import Facts, Guard, RecordedOutput
 
 __all__ = ["Replayed", "replay"]
@@ -132,10 +132,13 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
     prompt = _prompt(request)
     stage.bus = ReplayBus(stage)
 
-    async def prepare() -> Sequence[Message]:
+    async def prepare() -> Earlier:
         stage.publish()  # what people have asked before the request began
-        session.beginning.notes = stage.notes
-        return history if prompt is not None else []
+        return Earlier(messages=history if prompt is not None else [], notes=stage.notes)
+
+    def window(state: TurnState) -> ContextWindow:
+        stage.state = state
+        return RecordedWindow(stage) if given.compression is None else ContextWindow(state, cast("Any", options))
 
     session = RequestSession(
         stage.bus,
@@ -144,18 +147,18 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
         tools=RecordedTools(stage) if given.tools is None else given.tools,
         conversation_id=started.conversation_id,
         request_id=request.request_id,
-        parent=(started.parent_request_id, started.parent_call_id) if started.parent_request_id else None,
         journal=stage,
-        prepare=prepare,
         output=given.output,
+        start=SessionStart(
+            parent=(started.parent_request_id, started.parent_call_id) if started.parent_request_id else None,
+            prepare=prepare,
+            granted=dict(agreed.get("granted") or {}),
+            window=window,
+        ),
         **options,
     )
-    session.granted.update(agreed.get("granted") or {})
-    stage.state = state_of(session)
     if given.output is None and agreed.get("output"):
         stage.state.output = RecordedOutput(agreed["output"], facts)
-    if given.compression is None:
-        send_by(session, RecordedSending(stage))
     return session
 
 

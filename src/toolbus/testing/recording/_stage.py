@@ -41,12 +41,12 @@ from ...events import (
 )
 from ...messages import AssistantMessage, SystemMessage, Usage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, ToolSpec
-from ...session import Sending
+from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
 from ._stand_ins import Facts, Guard, raised_as, summary_in
 
-__all__ = ["RecordedModel", "RecordedSending", "RecordedTools", "ReplayBus", "Stage"]
+__all__ = ["RecordedModel", "RecordedTools", "RecordedWindow", "ReplayBus", "Stage"]
 
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)  # others publish them, and their facts have the session's time
 _ENDS_HERE = "the recording ends here"
@@ -297,7 +297,7 @@ class RecordedModel:
         return kind(fact.error, retryable=retryable, retry_after_seconds=wait)
 
 
-class RecordedSending(Sending):
+class RecordedWindow(ContextWindow):
     """Tells of a history that was shortened when the recording does; what is sent here is the whole one."""
 
     __slots__ = ("_stage",)
@@ -310,11 +310,11 @@ class RecordedSending(Sending):
         """Nothing is shortened here."""
 
     async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:  # noqa: ARG002
-        """See `Sending`."""
+        """See `ContextWindow`."""
         return Messages(self._stage.state.messages, system)
 
     def shaped(self) -> HistoryShaped | None:
-        """See `Sending`."""
+        """See `ContextWindow`."""
         fact = self._stage.fact(self._stage.next_own)
         if not isinstance(fact, HistoryCompressed):
             return None

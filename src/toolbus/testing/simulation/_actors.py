@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -11,9 +11,11 @@ from ...errors import SubscriptionOverflow
 from ...events import (
     FACT_TYPES,
     ApprovalRequested,
+    CancelRequested,
     Event,
     RequestResumed,
     RequestStarted,
+    SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallProgress,
@@ -22,7 +24,6 @@ from ...events import (
 from ._chance import Chance
 
 if TYPE_CHECKING:
-    from ...session import RequestSession
     from ._process import Process
 
 __all__ = ["Actors"]
@@ -66,19 +67,25 @@ class Actors:
             return
         if view.options.get("late_results") == "drop":
             self._dropping.add(event.request_id)
-        session = cast("RequestSession", view)  # every view in this process is one
         if chance.says(0.2):
-            self._process.group.start_soon(self._steer, session, self._world.moment(chance, self._world.model_seconds))
+            self._process.group.start_soon(self._steer, event, self._world.moment(chance, self._world.model_seconds))
         if chance.says(0.2):
-            self._process.group.start_soon(self._cancel, session, self._world.moment(chance, self._world.tool_seconds))
+            self._process.group.start_soon(self._cancel, event, self._world.moment(chance, self._world.tool_seconds))
 
-    async def _steer(self, session: RequestSession, moment: float) -> None:
+    async def _steer(self, begun: Event, moment: float) -> None:
         await anyio.sleep_until(moment)
-        self._faults["steered"] += session.steer("hurry")
+        if self._bus.arbitration.view(begun.request_id) is not None:
+            self._faults["steered"] += self._bus.publish(SteeringAdded(**self._addressed(begun), text="hurry"))
 
-    async def _cancel(self, session: RequestSession, moment: float) -> None:
+    async def _cancel(self, begun: Event, moment: float) -> None:
         await anyio.sleep_until(moment)
-        self._faults["cancelled"] += session.cancel("never mind")
+        if self._bus.arbitration.view(begun.request_id) is not None:
+            self._faults["cancelled"] += self._bus.publish(
+                CancelRequested(**self._addressed(begun), reason="never mind")
+            )
+
+    def _addressed(self, begun: Event) -> dict[str, Any]:
+        return {"request_id": begun.request_id, "conversation_id": begun.conversation_id}
 
     def _on_question(self, event: ApprovalRequested) -> None:
         """Somebody is asked: he answers, or not, or twice."""

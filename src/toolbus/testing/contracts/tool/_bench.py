@@ -20,8 +20,9 @@ from ....errors import ConfigurationError, InvalidArguments, MissingExtra, NotRu
 from ....events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ....failures import classify
 from ....messages import Message, UserMessage
-from ....protocols import CallView, ToolSource
+from ....protocols import CallView, SecretHandling, ToolSource
 from ....schemas import json_schema_validator
+from ....secrets import NO_SECRETS
 from ....tools import Tool, ToolRegistry
 from .._checks import Checks, Ledger
 from .._desk import Desk, Terminal, numbers
@@ -105,6 +106,11 @@ class _View:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: Mapping[str, CallView] = field(default_factory=dict[str, CallView])
     stops: bool = False
+    is_left: bool = False
+    secrets: SecretHandling = NO_SECRETS
+
+    def narrate(self, call_id: str, text: str) -> None:
+        """Nobody shows a status line."""
 
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any:  # noqa: ARG002 -- the seam's
         raise NotRunning("a contract check has no model for requests within requests; give the tool's own a stand-in")

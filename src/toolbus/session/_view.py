@@ -1,0 +1,206 @@
+"""The view of a request: what its handlers, interceptors and executors may see of it, and the requests they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from .._logs import logger
+from ..bus import EventBus
+from ..core.message_list import Messages
+from ..core.turn import TurnState
+from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
+from ..messages import Message, PromptLike
+from ..protocols import CallView, Provider, ToolSource
+from ..secrets import NamedSecret, RequestSecrets, Vault
+from ..status import StatusTeller
+from ..storage import Journal
+from ._context_window import ContextWindow
+from ._inputs import ToolsLike, read_prompt
+from ._options import SessionOptions
+from ._start import SessionStart
+from ._subrequests import inherited, sub_request_limits
+
+if TYPE_CHECKING:
+    from ..interceptors import Interceptor
+    from ._model_call import ModelCall
+
+__all__ = ["SessionView"]
+
+
+class SessionView:
+    """The `RequestView` of a session. It holds no session, so that whoever keeps the view keeps nothing alive.
+
+    `state` is the turn's, which the session still changes; whoever has it only reads it. `waits` is whether the request
+    waits for a person, as the request above was informed.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bus",
+        "_depth",
+        "_has_left_open",
+        "_journal",
+        "_state_above",
+        "call_above",
+        "calls",
+        "conversation_id",
+        "deps",
+        "interceptors",
+        "is_left",
+        "metadata",
+        "model_call",
+        "options",
+        "providers",
+        "request_id",
+        "secrets",
+        "state",
+        "status_line",
+        "stops",
+        "tools",
+        "waits",
+        "window",
+    )
+
+    def __init__(
+        self,
+        bus: EventBus,
+        state: TurnState,
+        providers: Sequence[Provider],
+        tools: ToolSource,
+        options: SessionOptions,
+        window: ContextWindow,
+        interceptors: Sequence[Interceptor],
+        journal: Journal | None,
+        start: SessionStart,
+    ) -> None:
+        self.request_id = state.request_id
+        self.conversation_id = state.conversation_id
+        self.calls: Mapping[str, CallView] = state.open_calls
+        self.deps: Any = options.get("deps")
+        self.metadata: Mapping[str, Any] | None = options.get("metadata")
+        self.tools = tools
+        self.options: SessionOptions = options
+        self.providers = providers
+        self.interceptors = interceptors
+        self.window = window
+        self.stops = False
+        self.is_left = False
+        self.waits = False
+        self.model_call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
+        self.secrets = RequestSecrets(state)
+        self._bus = bus
+        self.state = state
+        self._journal = journal
+        self._depth = start.depth
+        self._has_left_open = False
+        self.call_above = start.call_above
+        self._state_above = start.state_above
+        self.status_line: StatusTeller | None = None  # until somebody wants to hear it
+        named: Sequence[NamedSecret] | None = options.get("secrets")
+        if named:
+            self.secrets.share(Vault(named, self.conversation_id))
+        if start.secrets_above is not None:
+            self.secrets.join(start.secrets_above)
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The transcript so far: a read-only view that does not grow."""
+        return Messages(self.state.messages)
+
+    @property
+    def spent(self) -> Spent:
+        """What the request has used up so far, its sub-requests included once their calls have ended."""
+        state = self.state
+        return Spent(usage=state.usage, tool_calls=state.tool_calls, cost=state.cost)
+
+    # -------------------------------------------------------------------------------------------------- status
+
+    @property
+    def status(self) -> StatusTeller:
+        """What publishes the status line, made when somebody first wants to hear it."""
+        if self.status_line is None:
+            tools = self.tools
+            self.status_line = StatusTeller(self._bus, self.state, lambda: tools.specs)
+            for kind in () if self.model_call is None else self.model_call.heard:
+                self.status_line.hear(kind, self.request_id)
+        return self.status_line
+
+    def status_if_wanted(self) -> StatusTeller | None:
+        """Return what publishes the status line, if anybody wants to hear it."""
+        wanted = self.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id)
+        return self.status if wanted else None
+
+    def narrate(self, call_id: str, text: str) -> None:
+        """Word the status line of a call that runs."""
+        self.status.narrate(self.request_id, call_id, text)
+
+    # ---------------------------------------------------------------------------------------------------- faults
+
+    def report_left_open(self) -> None:
+        """Log once that other people's code has left a scope or a task group open in the request's task."""
+        if not self._has_left_open:
+            self._has_left_open = True
+            logger.error(
+                "a provider, an interceptor or a store has left a cancel scope or a task group open in the task of a "
+                "request; open a client in the application's lifespan, or with `async with` inside the method",
+                extra={"request_id": self.request_id, "conversation_id": self.conversation_id},
+            )
+
+    # -------------------------------------------------------------------------------------------- sub-requests
+
+    def child(
+        self,
+        call_id: str,
+        prompt: PromptLike,
+        *,
+        provider: Provider | Sequence[Provider] | None = None,
+        tools: ToolsLike = (),
+        output: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Make a request that works for call `call_id` of this one, on the same bus; run it in the call's own task.
+
+        It gets this one's provider, deps, metadata, approvals, prices and interceptors where nothing else is given,
+        and of the limits no more than is left. Raises `LimitReached` where nothing is left, and for the depth.
+        """
+        from ._session import RequestSession  # noqa: PLC0415 -- it makes views itself
+
+        state = self.state
+        options["limits"] = sub_request_limits(state, call_id, self._bus.clock(), self._depth, options.get("limits"))
+        call = state.open_calls.get(call_id)
+        start = SessionStart(
+            parent=(self.request_id, call_id),
+            depth=self._depth + 1,
+            calibration=self.window.calibration,
+            granted=state.granted,
+            secrets_above=self.secrets,
+            state_above=state,
+            call_above=call,
+        )
+        child = RequestSession(
+            self._bus,
+            provider or self.providers,
+            [read_prompt(prompt)],
+            tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
+            output=output,
+            start=start,
+            **inherited(self.options, self._journal, cast("SessionOptions", options)),
+        )
+        if call is not None:
+            call.sub_requests += (child.snapshot().view,)
+        return child
+
+    def report_waiting(self) -> None:
+        """Pause the call above while this request waits for a person, and resume it afterwards.
+
+        The call waits until none of its requests waits.
+        """
+        state, call = self._state_above, self.call_above
+        if state is None or call is None or self.waits is (self.state.waiting > 0):
+            return
+        self.waits = not self.waits
+        others = sum(each.waits for each in call.sub_requests) - self.waits
+        if not others and call.call.call_id in state.open_calls:
+            kind = ToolCallPaused if self.waits else ToolCallResumed
+            self._bus.publish(kind(**state.envelope(self._bus.clock()), call_id=call.call.call_id))
