@@ -271,7 +271,9 @@ def test_a_made_up_result_names_its_tool_and_is_an_error() -> None:
 
 @pytest.mark.parametrize("check", [validate, repair])
 def test_dictionaries_are_no_messages_and_never_pass_for_valid_ones(check: Any) -> None:
-    with pytest.raises(InvalidHistory, match=r"history\[1\]: a dict is no message; toolbus.messages.from_openai, say"):
+    with pytest.raises(
+        InvalidHistory, match=r"history\[1\]: a dict is not a message; for example, toolbus.messages.from_openai"
+    ):
         check([user(), {"role": "user", "content": "hi"}])
 
 
