@@ -436,10 +436,10 @@ class Nobody:
         ({"max_context_tokens": True}, "max_context_tokens is True"),
         ({"tokenizer": 3}, "tokenizer is 3; give a function"),
         ({"summarizer": Nobody()}, "summarizer needs max_context_tokens=: it is asked when that window is nearly full"),
-        ({"summarizer": 3, "max_context_tokens": 1000}, "summarizer is 3; give for example a toolbus.Summarizer"),
+        ({"summarizer": 3, "max_context_tokens": 1000}, "summarizer is 3; give an object such as toolbus.Summarizer"),
         (
             {"summarizer": Nobody, "max_context_tokens": 1000},
-            r"summarizer is <class .*>; give for example a toolbus.Summarizer",
+            r"summarizer is <class .*>; give an object such as toolbus.Summarizer",
         ),
         ({"policies": [Masking]}, r"policies has <class .*>; give objects with a method fold\(\)"),
     ],

@@ -218,7 +218,7 @@ class Compression:
         if self.summarizer is not None:
             if isinstance(self.summarizer, type) or not callable(getattr(self.summarizer, "summarize", None)):
                 raise ConfigurationError(
-                    f"summarizer is {self.summarizer!r}; give for example a toolbus.Summarizer(provider)"
+                    f"summarizer is {self.summarizer!r}; give an object such as toolbus.Summarizer(provider)"
                 )
             if self.max_context_tokens is None:
                 raise ConfigurationError(

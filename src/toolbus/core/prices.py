@@ -42,6 +42,5 @@ def cost_of(usage: Usage, vendor: str, model: str, prices: Mapping[str, Price]) 
     if price is None:
         return None
     cached = min(usage.cached_tokens, usage.input_tokens)
-    cached_price = price.input if price.cached is None else price.cached
-    fresh = usage.input_tokens - cached
-    return (fresh * price.input + cached * cached_price + usage.output_tokens * price.output) / _TOKENS
+    rate = price.input if price.cached is None else price.cached
+    return ((usage.input_tokens - cached) * price.input + cached * rate + usage.output_tokens * price.output) / _TOKENS

@@ -431,7 +431,7 @@ def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | Req
 
 
 def _apply_nothing(_state: TurnState, _fact: Event) -> None:
-    """Change nothing. It stands in the table for events that are never legal, so it is never called."""
+    """Change nothing. It fills the entry for events that are never legal, so it is never called."""
 
 
 _Change: TypeAlias = Callable[[TurnState, Any], None]
