@@ -56,7 +56,7 @@ class Fold(Protocol):
 
 
 class Policy(Protocol):
-    """A rule by which results are shortened. All requests share a policy, so its state belongs into its folds."""
+    """A rule by which results are shortened. All requests share a policy, so its state belongs in its folds."""
 
     def fold(self) -> Fold:
         """Return a new fold, at the beginning of a transcript."""

@@ -51,7 +51,8 @@ class Rules:
 
     def __init__(self, dialect: Dialect = "anthropic") -> None:
         if dialect not in get_args(Dialect):
-            raise ConfigurationError(f"the dialect is {dialect!r}; say {', '.join(map(repr, get_args(Dialect)))}")
+            dialects = ", ".join(map(repr, get_args(Dialect)))
+            raise ConfigurationError(f"the dialect is {dialect!r}; it must be one of {dialects}")
         self._dialect = dialect
         self._count = 0
         self._awaited: deque[str] = deque()  # the ids of the calls whose results have to come next, in this order
@@ -82,7 +83,7 @@ class Rules:
 
     def _check_result(self, message: ToolMessage) -> None:
         if not self._awaited:
-            self._refuse(f"a tool message for call {message.call_id!r}, which nothing asked for here")
+            self._refuse(f"a tool message for call {message.call_id!r}, but no call is waiting for a result here")
         if message.call_id != self._awaited[0]:
             self._refuse(f"the result of call {self._awaited[0]!r} belongs here, not that of {message.call_id!r}")
 

@@ -153,7 +153,7 @@ class Bounds:
         parts, ways = len(self._parts), sum(len(each.same) + len(each.either) + len(each.each) for each in self._parts)
         while len(self._levels) < depth and self._levels[-1] != _NOTHING:
             if len(self._levels) * (parts + ways // 4) > _MOST_STEPS:
-                raise TooCostly("$: it cannot be checked, since it is nested too deep for a schema of this size")
+                raise TooCostly("$: it cannot be checked, since it is nested too deeply for a schema of this size")
             self._newest = self._inside(self._newest)
             self._levels.append(self._newest[0])
         return self._levels
@@ -218,7 +218,7 @@ def _in_order(parts: list[_Part]) -> tuple[list[int], list[int]]:
                 heights[number] = 1 + max(heights[each] for each in same)
                 order.append(number)
                 if heights[number] > _MOST_HEIGHT:
-                    raise ConfigurationError(f"more than {_MOST_HEIGHT} schemas apply to one value, each in another")
+                    raise ConfigurationError(f"more than {_MOST_HEIGHT} schemas apply to one value, one inside another")
     return order, heights
 
 
@@ -316,7 +316,7 @@ class _Reader:
         """Return the target of a reference, a JSON pointer (RFC 6901)."""
         where = f"it refers to {str(reference)[:200]!r}"
         if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
-            raise ConfigurationError(f"{where}; references lead within the schema, as '#/$defs/name'")
+            raise ConfigurationError(f"{where}; references must lead within the schema, as '#/$defs/name' does")
         found: object = self._root
         for part in reference[1:].split("/")[1:]:
             if isinstance(found, dict) and found is not self._root:
@@ -327,7 +327,7 @@ class _Reader:
             elif isinstance(found, list) and name.isdecimal() and int(name) < len(cast("list[object]", found)):
                 found = cast("list[object]", found)[int(name)]
             else:
-                raise ConfigurationError(f"{where}, which is not there")
+                raise ConfigurationError(f"{where}, which does not exist")
         return found
 
 

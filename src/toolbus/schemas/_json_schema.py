@@ -29,8 +29,8 @@ _MOST_PATTERN_BYTES = 1_048_576  # size of a compiled pattern; `^.{1,1000}$` is 
 _MOST_LINES = 8
 _MOST_LINE_CHARS = 400
 _NOT_LINEAR = (
-    "is not a regular expression that is matched in linear time: those have no look-around and no references back, "
-    "and are not that big"
+    "is not a regular expression that can be matched in linear time: such an expression has no look-around and no "
+    "back-references, and is not too big"
 )
 
 _DRAFTS = {

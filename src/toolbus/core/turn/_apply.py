@@ -120,7 +120,7 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
         if message.message_id == repair_id(state):
             state.repairs += 1
             state.stop = state.stop or used_up(state)
-        elif state.steering and isinstance(message, UserMessage):  # the prompt comes before anybody can steer
+        elif state.steering and isinstance(message, UserMessage):  # The prompt is appended before steering can arrive.
             state.steering.pop(0)
             state.steered += 1
     state.messages.append(message)
@@ -270,7 +270,7 @@ def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> Ca
     """
     each = state.open_calls.get(fact.call_id)
     if each is None or each.status is REQUESTED:
-        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was requested before")
     # Listeners get the fact and may change what is in it, so the state keeps a copy. The flat case is written out here
     # because it is the common one and runs for each call.
     arguments = fact.arguments

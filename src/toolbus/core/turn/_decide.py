@@ -187,7 +187,7 @@ def _on_cancel(_state: TurnState, event: CancelRequested, facts: Facts, _now: fl
 
 
 def _on_steering(_state: TurnState, event: SteeringAdded, facts: Facts, _now: float) -> None:
-    if event.text.strip():  # no vendor takes an empty message
+    if event.text.strip():  # No vendor accepts an empty message.
         facts.accept(event)
 
 
