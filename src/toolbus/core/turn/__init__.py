@@ -2,7 +2,8 @@
 
     facts   = decide(state, input, now)     the facts that an input means; with `None`, those that follow from the state
     state   = apply(state, fact)            the only way to change a state; illegal facts raise `ProtocolViolation`
-    command = pending(state)                the work to do now: call the model, await tool calls, or finish
+    command = pending(state)                the work to do now: call the model, await tool calls, or finish;
+                                            after a replay it says how to continue
 
 A step, `advance`, decides on the inputs and applies their facts, then decides on `None` and applies, until nothing
 follows. The session performs steps and commands, and decides nothing: it writes a step to the journal, publishes it,
@@ -15,8 +16,8 @@ tool is run.
 Invariants:
 
 1. The state changes only by facts: `decide` reads it, and `apply` changes it. So replaying a journal is nothing but
-   `apply`, and resuming is `pending` after a replay. A change without a fact would be lost in a crash. (The session
-   sets only what no fact carries, for example the tools as they are now, and the size of the journal.)
+   `apply`, and a resumed request continues with the input `Resume`. A change without a fact would be lost in a crash.
+   (The session sets only what no fact carries, for example the tools as they are now, and the size of the journal.)
 2. Equal inputs give equal facts. Ids are made from `request_id` and positions (`_f3`, `_r0`, `_0_1`), waits from a
    seed. Otherwise a replay would name its calls differently, and no executor could recognise one that has already run.
 3. A fact is legal only in the phases that the table in `_apply` lists. A journal that was damaged or written by hand is
