@@ -155,7 +155,7 @@ def test_of_an_older_action_that_has_shown_something_it_is_said_that_it_is_left_
     assert isinstance(result, ToolMessage)
     result.parts = (ImagePart(url="data:image/png;base64,AAAA"),)
     sent = results(checked(history_of(messages, Compression(keep_turns=1)).view()))
-    assert sent == ["moved, see here\n[What was shown with this is left out to save room.]"]
+    assert sent == ["moved, see here\n[What was shown with this is left out to save space.]"]
 
 
 # ----------------------------------------------------------------------------------------------------------- by size
@@ -264,7 +264,7 @@ def test_the_current_turn_never_leaves_and_its_older_rounds_become_lines() -> No
     assert history.fit(whole // 2)
     sent = checked(history.view())
     assert len(sent) == 1 + len(messages) - 2 or len(sent) == len(messages) - 2
-    assert results(sent)[0].startswith("[left out to save room, 750 characters: read_result(")
+    assert results(sent)[0].startswith("[left out to save space, 750 characters: read_result(")
     assert results(sent)[-1] == "word " * 150
     assert history.tokens <= whole // 2
 
@@ -289,7 +289,7 @@ def test_pictures_leave_for_want_of_room_though_the_line_in_their_place_is_longe
     assert history.fit(1500)
     sent = [each for each in checked(list(history.view())) if isinstance(each, ToolMessage)]
     assert [len(each.parts) for each in sent] == [0, 0, 0, 1]
-    line = '[left out to save room, 4 characters and what was shown with them: read_result(call_id="t1_0_0") gives the text]'
+    line = '[left out to save space, 4 characters and what was shown with them: read_result(call_id="t1_0_0") gives the text]'
     assert sent[0].content == line
 
 
@@ -435,9 +435,12 @@ class Nobody:
         ({"max_context_tokens": 10}, "max_context_tokens is 10; it must be a whole number of at least 256"),
         ({"max_context_tokens": True}, "max_context_tokens is True"),
         ({"tokenizer": 3}, "tokenizer is 3; give a function"),
-        ({"summarizer": Nobody()}, "summarizer is asked near the end of max_context_tokens=, which is not given"),
-        ({"summarizer": 3, "max_context_tokens": 1000}, "summarizer is 3; give a toolbus.Summarizer"),
-        ({"summarizer": Nobody, "max_context_tokens": 1000}, r"summarizer is <class .*>; give a toolbus.Summarizer"),
+        ({"summarizer": Nobody()}, "summarizer needs max_context_tokens=: it is asked when that window is nearly full"),
+        ({"summarizer": 3, "max_context_tokens": 1000}, "summarizer is 3; give an object such as toolbus.Summarizer"),
+        (
+            {"summarizer": Nobody, "max_context_tokens": 1000},
+            r"summarizer is <class .*>; give an object such as toolbus.Summarizer",
+        ),
         ({"policies": [Masking]}, r"policies has <class .*>; give objects with a method fold\(\)"),
     ],
 )

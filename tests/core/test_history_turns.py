@@ -135,7 +135,7 @@ def test_results_that_the_model_has_not_seen_yet_shrink_and_do_not_go(behind: Me
     messages = [*said("q", 2)[:1], *called("q", "old " * 300), *results, behind]
     sent = fitted(history_of(messages), 600)
     old, new = (each.content for each in sent if isinstance(each, ToolMessage))
-    assert old.startswith("[left out to save room")
+    assert old.startswith("[left out to save space")
     assert new.startswith("word word")
     assert len(new) > 1000
 
@@ -148,7 +148,7 @@ def test_images_of_the_newest_round_go_when_nothing_else_is_left_to_go() -> None
     history = history_of(messages)
     assert len([part for each in fitted(history, 3000) if isinstance(each, ToolMessage) for part in each.parts]) == 2
     words = [each.content for each in fitted(history, 300) if isinstance(each, ToolMessage)]
-    assert words == [f"{text}[What was shown with this is left out to save room.]" for text in ("a page\n", "")]
+    assert words == [f"{text}[What was shown with this is left out to save space.]" for text in ("a page\n", "")]
 
 
 def test_pages_that_were_read_grow_old_like_other_queries() -> None:

@@ -104,9 +104,13 @@ def test_what_all_vendors_take_is_valid_and_not_repaired(messages: list[Message]
         ([user(), asks("a"), user()], 2, "a result for call 'a' is missing before this user message"),
         ([user(), asks("a"), system(), gives("a")], 2, "a result for call 'a' is missing before this system message"),
         ([user(), asks("a"), asks("b")], 2, "a result for call 'a' is missing before this assistant message"),
-        ([user(), gives("a")], 1, "a tool message for call 'a', which nothing asked for here"),
-        ([user(), asks("a"), gives("a"), gives("a")], 3, "a tool message for call 'a', which nothing asked for here"),
-        ([user(), said(), gives("a")], 2, "a tool message for call 'a', which nothing asked for here"),
+        ([user(), gives("a")], 1, "a tool message for call 'a', but no call is waiting for a result here"),
+        (
+            [user(), asks("a"), gives("a"), gives("a")],
+            3,
+            "a tool message for call 'a', but no call is waiting for a result here",
+        ),
+        ([user(), said(), gives("a")], 2, "a tool message for call 'a', but no call is waiting for a result here"),
         ([user(), asks("a", "b"), gives("b")], 2, "the result of call 'a' belongs here, not that of 'b'"),
         ([user(), asks("a"), gives("x")], 2, "the result of call 'a' belongs here, not that of 'x'"),
         ([user(), asks("a", "a"), gives("a"), gives("a")], 1, "two tool calls with the same id in one reply"),
@@ -271,12 +275,16 @@ def test_a_made_up_result_names_its_tool_and_is_an_error() -> None:
 
 @pytest.mark.parametrize("check", [validate, repair])
 def test_dictionaries_are_no_messages_and_never_pass_for_valid_ones(check: Any) -> None:
-    with pytest.raises(InvalidHistory, match=r"history\[1\]: a dict is no message; toolbus.messages.from_openai, say"):
+    with pytest.raises(
+        InvalidHistory, match=r"history\[1\]: a dict is not a message; for example, toolbus.messages.from_openai"
+    ):
         check([user(), {"role": "user", "content": "hi"}])
 
 
 def test_a_dialect_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the dialect is 'claude'; say 'openai', 'responses', 'anthropic'"):
+    with pytest.raises(
+        ConfigurationError, match="the dialect is 'claude'; it must be one of 'openai', 'responses', 'anthropic'"
+    ):
         validate([user()], "claude")  # type: ignore[arg-type]
 
 

@@ -29,7 +29,7 @@ UNIQUE = of({"type": "array", "uniqueItems": True})
 ALTERNATIVES = of({"$ref": "#/$defs/l5"}, **{"$defs": {"l0": {"type": "string"}, **LAUGHS}})
 LEFT_OUT = {
     "alternatives": (ALTERNATIVES, "its alternatives multiply"),
-    "remote": (of({"$ref": "http://127.0.0.1:9/schema.json"}), "references lead within the schema"),
+    "remote": (of({"$ref": "http://127.0.0.1:9/schema.json"}), "references must lead within the schema"),
     "look-around": (of({"type": "string", "pattern": "(?=a)a"}), "no look-around"),
     "endless": (of({"$ref": "#/properties/x"}), "it refers to itself without end"),
     "no schema": (of({"type": "text"}), "not a valid JSON schema: $.properties.x.type: 'text'"),

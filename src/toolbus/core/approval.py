@@ -1,4 +1,4 @@
-"""Which calls a person has to approve, and what an approval is for. Pure."""
+"""The approval of tool calls by a person (human in the loop): the calls that need one, and what it covers. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from ..protocols import ToolSpec
 __all__ = ["ApprovalPolicy", "bound", "definition_of", "needs_approval"]
 
 ApprovalPolicy: TypeAlias = bool | Callable[[ToolSpec, Mapping[str, Any]], bool]
-"""Which calls of a request have to be approved: all, none, or those for which a function of the tool and the call's
-validated arguments says so. It stands in the place of the tools' own marks, and may ask them: `spec.approval`."""
+"""The calls of a request that have to be approved: all (True), none (False), or those for which a function says so.
+
+The function gets the tool and the call's validated arguments. A policy replaces the tools' own settings, and may read
+them as `spec.approval`.
+"""
 
 
-_digests: dict[int, tuple[ToolSpec, str]] = {}  # a memory of this function alone: each call of a tool asks for one
+# Every call of a tool needs the digest of its tool. Only `definition_of` uses this cache; it is keyed by `id(spec)`.
+_digests: dict[int, tuple[ToolSpec, str]] = {}
 _MOST_DIGESTS = 4_096
 
 
 def definition_of(spec: ToolSpec) -> str:
-    """A digest of what a person was told of the tool, and calls are checked by: its name, description and schema."""
+    """Return a digest of the tool's name, description and schema: what a person was shown, and calls are checked by."""
     known = _digests.get(id(spec))
     if known is not None and known[0] is spec:
         return known[1]
-    told = orjson.dumps([spec.name, spec.description, spec.parameters], default=dict, option=orjson.OPT_SORT_KEYS)
-    digest = hashlib.sha256(told).hexdigest()[:32]
+    shown = orjson.dumps([spec.name, spec.description, spec.parameters], default=dict, option=orjson.OPT_SORT_KEYS)
+    digest = hashlib.sha256(shown).hexdigest()[:32]
     if len(_digests) >= _MOST_DIGESTS:
         _digests.clear()
     _digests[id(spec)] = (spec, digest)
@@ -38,20 +42,24 @@ def definition_of(spec: ToolSpec) -> str:
 
 
 def needs_approval(policy: ApprovalPolicy | None, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-    """Whether the call has to wait for a person. A policy or rule that raises means yes: nothing may slip through."""
+    """Return whether the call has to wait for a person.
+
+    A policy or rule that raises means True: a bug in it must not let a call run unapproved.
+    """
     try:
         if policy is not None:
             return policy if isinstance(policy, bool) else bool(policy(spec, arguments))
         rule = spec.approval
         return rule if isinstance(rule, bool) else bool(rule(arguments))
-    except Exception:  # the application's code, in the middle of a decision
+    except Exception:  # A policy is the application's code, so it may raise anything.
         return True
 
 
 def bound(decided: ApprovalDecided) -> ApprovalDecided:
-    """The decision with edits of its own, as JSON has them: whoever has made them may change theirs afterwards.
+    """Return the decision with its own copy of the edited arguments, since the caller may change them afterwards.
 
-    Edits that are not JSON stay as they are; they are refused when the call is decided on.
+    The copy is what JSON makes of them. Arguments that are not JSON are kept; they are refused when the call is decided
+    on.
     """
     if decided.arguments is not None:
         with contextlib.suppress(TypeError):

@@ -1,7 +1,7 @@
-"""Reading the JSON that models write as a call's arguments: strictly, and with an answer that helps the model.
+"""A strict reader for the JSON that models write as a call's arguments; its errors are worded to help the model.
 
-Refused are what JSON does not have (NaN, Infinity), what readers disagree on (duplicate keys, lone surrogates,
-integers over 64 bits, numbers over a double), nesting deeper than 64, and more than 100,000 values.
+It refuses what JSON does not have (NaN, Infinity), what JSON readers disagree on (duplicate keys, lone surrogates,
+integers over 64 bits, numbers too large for a double), nesting deeper than 64 levels, and more than 100,000 values.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ CUT_OFF: Mapping[str, str] = {
     "length": "The reply was cut off by its limit of tokens",
     "content_filter": "The reply was cut off by the provider's content filter",
 }
-"""The finish reasons of replies that may end anywhere, inside a call too, and what the model is told of them."""
+"""The finish reasons of replies that may end anywhere, even inside a tool call, with the explanation for the model."""
 
 CONTAINERS = frozenset({dict, list})
-"""What JSON values can be changed."""
+"""The types of JSON values that are mutable."""
 
 MAX_DEPTH = 64
-"""Levels of nesting that arguments may have: the bad-input table's bound; real schemas stay under ten."""
+"""Levels of nesting that arguments may have (the page on guarantees, *Bad input*); real schemas have fewer than ten."""
 
 _Json: TypeAlias = dict[str, Any]
-_BIG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; below that nothing is lost
-_SHORT = 2 * MAX_VALUES  # characters; a shorter text has no more values, and is searched in no time
+_BIG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; shorter integers are read exactly
+_SHORT = 2 * MAX_VALUES  # characters; a text up to this length cannot hold more than MAX_VALUES values
 
 
 def parse_arguments(text: str) -> _Json:
-    """The object that `text` holds; an empty text is an object without members (Anthropic sends it so).
+    """Return the JSON object in `text`; an empty text is an empty object, since Anthropic sends it that way.
 
-    Raises `InvalidArguments` with the reason and the place, worded for the model.
+    Raises `InvalidArguments` with the reason and the position, worded for the model.
     """
     if not text or text.isspace():
         return {}
@@ -62,14 +62,14 @@ def parse_arguments(text: str) -> _Json:
         raise InvalidArguments(f"the arguments must be a JSON object, not {_kind(value)}")
     if text.count("{") + text.count("[") > MAX_DEPTH and depth(value) > MAX_DEPTH:
         raise InvalidArguments(f"the arguments are nested deeper than {MAX_DEPTH} levels")
-    # Every member has one colon of its own, so as many colons as members proves that no key was written twice.
+    # Every member of an object needs one colon, so as many colons as members proves that no key was written twice.
     if text.count(":") != len(cast("_Json", value)) or (has_big_number(data) if data else _BIG_NUMBER.search(text)):
         _check_slowly(text)
     return cast("_Json", value)
 
 
 def own_arguments(arguments: _Json) -> _Json:
-    """A copy of a JSON object that shares nothing that can be changed with it, at any depth."""
+    """Return a copy of a JSON object that shares no mutable value with it, at any depth."""
     if CONTAINERS.isdisjoint(map(type, arguments.values())):
         return arguments.copy()
     return {name: _own(each) for name, each in arguments.items()}
@@ -84,17 +84,20 @@ def _own(value: Any) -> Any:
 
 
 def encodable(text: str) -> str:
-    """`text` without lone surrogates, which no JSON can carry; each becomes a question mark."""
+    """Return `text` with each lone surrogate replaced by a question mark, since JSON cannot carry them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def encodable_json(text: str) -> str:
-    """JSON `text` that can be carried and says the same: a lone surrogate is escaped, and readers still refuse it."""
+    """Return JSON `text` in a form that can be encoded, with the same meaning.
+
+    A lone surrogate is escaped; strict readers still refuse it.
+    """
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _check_slowly(text: str) -> None:
-    """Find duplicate keys and oversized integers with the standard library's reader, which shows them."""
+    """Raise `InvalidArguments` for duplicate keys and oversized integers, which only the standard library reports."""
 
     def members(pairs: list[tuple[str, Any]]) -> _Json:
         found: _Json = {}
@@ -113,7 +116,7 @@ def _check_slowly(text: str) -> None:
 
 
 def depth(value: Any) -> int:
-    """The levels of nesting of a JSON value, counted without recursion."""
+    """Return the number of levels of nesting of a JSON value, counted without recursion."""
     levels = 0
     level: list[Any] = [value]
     while level:

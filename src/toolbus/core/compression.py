@@ -1,9 +1,9 @@
-"""How a long history is shortened where it is sent to the model: the options, and the policies. Pure.
+"""The options and policies for shortening a long history before it is sent to the model. Pure.
 
-A policy is a fold: it is shown each message of the transcript once, in order, and says which results are from now on to
-be sent in other words. So a round costs what is new in it, however long the history is. What a policy may not do is
-held by `core.history`, which applies it: nothing but results changes, none grows, and none of a tool that is marked
-`sensitive_history`. The transcript itself stays whole.
+A policy is a fold: it gets each message of the transcript once, in order, and returns the results that are to be sent
+with other text from now on. So a round costs only what is new in it, however long the history is. `core.history`
+applies the policies and enforces their limits: only results change, no result grows, and results of a tool that is
+marked `sensitive_history` stay as they are. The transcript itself stays whole.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .tokens import Tokenizer
 
 __all__ = ["Compression", "CutOldActions", "Edit", "Fold", "Policy", "Seen", "StubOldQueries"]
 
-NOT_SHOWN = "[What was shown with this is left out to save room.]"
-_LEAST_WINDOW = 256  # tokens; less than that holds no instructions and no question
+NOT_SHOWN = "[What was shown with this is left out to save space.]"
+_LEAST_WINDOW = 256  # tokens; a smaller window has no space for instructions and a question
 
 Edit: TypeAlias = tuple[int, str]
-"""The place of a result in the transcript, and the text that is sent for it from now on."""
+"""The position of a result in the transcript, from 0, and the text that is sent instead of it from now on."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """A message as a policy sees it: its place in the transcript, and the number of its turn, both from 0.
+    """A message as a policy sees it, with its position in the transcript (`place`) and its turn's number, both from 0.
 
-    Of a result, `call` is what it answers, and `spec` its tool as it is known now; None where there is none. What
-    stands before the first user message is of turn -1.
+    For a result, `call` is the call that it answers, and `spec` is its tool as it is defined now; either may be unknown
+    (None). Messages before the first user message have the turn -1.
     """
 
     place: int
@@ -48,26 +48,26 @@ class Seen:
 
 
 class Fold(Protocol):
-    """One policy at work on one transcript."""
+    """The state of one policy for one transcript."""
 
     def add(self, seen: Seen) -> Iterable[Edit]:
-        """Take the next message; give the results that are to be sent in other words from now on. Must be quick."""
+        """Take the next message, and return the results to send with other text from now on. Must be quick."""
         ...
 
 
 class Policy(Protocol):
-    """A rule by which results are shortened. Shared by all requests: what it notes down, its folds do."""
+    """A rule by which results are shortened. All requests share a policy, so its state belongs in its folds."""
 
     def fold(self) -> Fold:
-        """The policy, at the beginning of a transcript."""
+        """Return a new fold, at the beginning of a transcript."""
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class StubOldQueries:
-    """Results of `kind="query"` tools in turns older than the last `keep_turns` become a line.
+    """A policy that replaces results of `kind="query"` tools in turns older than the last `keep_turns` by one line.
 
-    The line says whether a newer result of the same query, with the same arguments, supersedes them.
+    The line says whether a newer result of the same query, with the same arguments, supersedes the older one.
     """
 
     keep_turns: int = 10
@@ -79,7 +79,7 @@ class StubOldQueries:
 
 @dataclass(slots=True, frozen=True)
 class CutOldActions:
-    """Results of `kind="action"` tools in turns older than the last `keep_turns` keep `max_chars` characters."""
+    """A policy that cuts results of `kind="action"` tools in turns older than the last `keep_turns` to `max_chars`."""
 
     keep_turns: int = 10
     max_chars: int = 200
@@ -89,8 +89,8 @@ class CutOldActions:
         return _Actions(self.keep_turns, self.max_chars)
 
 
-class _Ageing:
-    """Results of one kind of tool, until their turn is an older one."""
+class _ByAge:
+    """A fold that shortens the results of one kind of tool once they are more than `keep_turns` turns old."""
 
     __slots__ = ("_keep_turns", "_kind", "_young")
 
@@ -114,18 +114,18 @@ class _Ageing:
         return edits
 
     def _note(self, seen: Seen) -> None:
-        """Take notice of a new result."""
+        """Record a new result."""
 
     def _text(self, aged: Seen) -> str:
         raise NotImplementedError
 
 
-class _Queries(_Ageing):
+class _Queries(_ByAge):
     __slots__ = ("_newest",)
 
     def __init__(self, keep_turns: int) -> None:
         super().__init__("query", keep_turns)
-        self._newest: dict[tuple[str, str], int] = {}  # the place of each query's newest result
+        self._newest: dict[tuple[str, str], int] = {}  # the position of each query's newest result
 
     def _note(self, seen: Seen) -> None:
         self._newest[query_of(seen)] = seen.place
@@ -138,7 +138,7 @@ class _Queries(_Ageing):
         return stub(cast("ToolMessage", aged.message), superseded=superseded)
 
 
-class _Actions(_Ageing):
+class _Actions(_ByAge):
     __slots__ = ("_max_chars",)
 
     def __init__(self, keep_turns: int, max_chars: int) -> None:
@@ -152,23 +152,23 @@ class _Actions(_Ageing):
 
 
 def query_of(seen: Seen) -> tuple[str, str]:
-    """What makes two queries the same: the tool and its arguments, in whatever order they were written."""
+    """Return the key by which two queries are the same: the tool's name, and its arguments with sorted keys."""
     written = seen.call.arguments if seen.call is not None else ""
-    with contextlib.suppress(orjson.JSONDecodeError, TypeError):  # whatever it is, it is the same only as itself
+    with contextlib.suppress(orjson.JSONDecodeError, TypeError):  # Arguments that are not JSON are compared as text.
         written = orjson.dumps(orjson.loads(written), option=orjson.OPT_SORT_KEYS).decode()
     return (cast("ToolMessage", seen.message).name, written)
 
 
 def stub(message: ToolMessage, *, superseded: bool = False) -> str:
-    """The line that stands for an older result."""
+    """Return the line that replaces an older result."""
     why = "a newer one follows" if superseded else f"call {message.name} again for the present state"
     return f"[older result left out, {_size(message)}: {why}]"
 
 
 def left_out(message: ToolMessage) -> str:
-    """The line that stands for a result which there is no room for."""
+    """Return the line that replaces a result for which the window has no space."""
     way = f'read_result(call_id="{message.call_id}") gives {"the text" if message.parts else "it"}'
-    return f"[left out to save room, {_size(message)}: {way}]"
+    return f"[left out to save space, {_size(message)}: {way}]"
 
 
 def _size(message: ToolMessage) -> str:
@@ -177,29 +177,29 @@ def _size(message: ToolMessage) -> str:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Compression:
-    """How the history is shortened where it is sent to the model. What is stored stays whole.
+    """The options for shortening the history that is sent to the model. The stored transcript stays whole.
 
-    The last `keep_turns` turns are sent whole; of older ones, results of `@tool(kind="query")` become a line, and those
-    of `@tool(kind="action")` keep `action_chars` characters, 200 at least. `keep_turns=None` shortens no turn for its
-    age. Results of tools marked `sensitive_history` are always sent as they are; what a tool is, is asked of the tools
-    that the request has. `policies` are the application's own, applied after these two; a request in which one fails
-    ends as `application_error`.
+    The last `keep_turns` turns are sent whole. In older turns, results of `@tool(kind="query")` become one line, and
+    those of `@tool(kind="action")` keep `action_chars` characters, at least 200. `keep_turns=None` shortens no turn for
+    its age. Results of tools marked `sensitive_history` are always sent as they are; the mark is read from the tools
+    that the request has now. `policies` are the application's own, applied after these two; a request in which one
+    fails ends as `application_error`.
 
-    `max_context_tokens` is the room for what is sent: instructions, tools and messages, without the reply. Without it
-    the history is not measured, until a provider says that it is too long. When it would not fit, the oldest turns are
-    left out, whole, until three quarters of the room are used, so that what is sent begins alike for many rounds and
-    the provider's prompt cache stays of use; sensitive results are sent all the same, with their calls. Near the end of
-    the room, `summarizer` is asked for a summary of the turns that leave, of which a quarter of the room is made use
-    of; it gets half of the time of a call of the model, and where it fails, is not asked again in that request. Last,
-    the current turn itself is shortened: results of its older rounds first, then the newest; what still does not fit
-    fails as `context_overflow`.
+    `max_context_tokens` is the number of tokens for all that is sent: instructions, tools and messages, without the
+    reply. Without it the history is not measured, until a provider reports that it is too long. When the history would
+    not fit, the oldest turns are left out, whole, until three quarters of the window are used. So what is sent begins
+    alike for many rounds, and the provider's prompt cache stays useful. Sensitive results are sent all the same, with
+    their calls. When the window is nearly full, `summarizer` is asked for a summary of the turns that are left out; the
+    summary may take a quarter of the window. The summarizer gets half of the time of a model call; where it fails, it
+    is not asked again in that request. As the last resort the current turn itself is shortened: results of its older
+    rounds first, then the newest; a history that still does not fit fails as `context_overflow`.
 
-    A provider that says that its window is too small is sent less, once in a round; then the request turns to the next
-    of its `providers`, which is sent what its own window takes.
+    A provider that reports that its window is too small is sent less, once in a round. After that the request turns to
+    the next of its `providers`, which is sent what its own window takes.
 
     Tokens are estimated from characters, and corrected for each model by the usage that its provider reports (see
-    `core.tokens`); with `tokenizer`, a function from text to its number of tokens, they are counted by that, and texts
-    for which it fails are estimated. Raises `ConfigurationError`.
+    `core.tokens`). `tokenizer`, a function from a text to its number of tokens, replaces the estimate; texts for which
+    it fails are estimated. Raises `ConfigurationError`.
     """
 
     keep_turns: int | None = 10
@@ -217,9 +217,13 @@ class Compression:
             raise ConfigurationError(f"tokenizer is {self.tokenizer!r}; give a function that counts a text's tokens")
         if self.summarizer is not None:
             if isinstance(self.summarizer, type) or not callable(getattr(self.summarizer, "summarize", None)):
-                raise ConfigurationError(f"summarizer is {self.summarizer!r}; give a toolbus.Summarizer(provider), say")
+                raise ConfigurationError(
+                    f"summarizer is {self.summarizer!r}; give an object such as toolbus.Summarizer(provider)"
+                )
             if self.max_context_tokens is None:
-                raise ConfigurationError("summarizer is asked near the end of max_context_tokens=, which is not given")
+                raise ConfigurationError(
+                    "summarizer needs max_context_tokens=: it is asked when that window is nearly full"
+                )
         if isinstance(self.policies, str) or not isinstance(self.policies, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"policies is {self.policies!r}; give a list of objects, see Policy")
         for each in self.policies:
@@ -227,7 +231,7 @@ class Compression:
                 raise ConfigurationError(f"policies has {each!r}; give objects with a method fold(), see Policy")
 
     def folds(self) -> list[Fold]:
-        """All policies, at the beginning of a transcript. Raises `ApplicationError` where one fails."""
+        """Return a new fold for each policy, in order of application. Raises `ApplicationError` where one fails."""
         folds: list[Fold] = []
         if self.keep_turns is not None:
             folds = [StubOldQueries(self.keep_turns).fold(), CutOldActions(self.keep_turns, self.action_chars).fold()]
@@ -240,7 +244,7 @@ class Compression:
 
 
 def failed_policy(policy: object, method: str, exc: Exception) -> ApplicationError:
-    """What to raise where an application's own policy has raised, or has said what makes no sense."""
+    """Return the error for a policy of the application that has raised, or has returned invalid edits."""
     name = type(policy).__name__
     return ApplicationError(f"the compression policy {name} failed: {method}: {type(exc).__name__}: {exc}")
 

@@ -1,4 +1,4 @@
-"""What a model is told about tool use, behind the application's own instructions. Pure text."""
+"""The advice on tool use that a model is given after the application's own instructions. Pure text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _RULES = """\
 
 
 def guidance_text(tools: Mapping[str, ToolSpec], rounds: int) -> str:
-    """A paragraph that lists `tools` with the first line of each description, and the rules for stopping.
+    """Return a paragraph that lists `tools` with the first line of each description, and the rules for stopping.
 
-    `rounds` is how many replies with tool calls are allowed. Empty where there are no tools.
+    `rounds` is the number of replies with tool calls that are allowed. The text is empty where there are no tools.
     """
     if not tools:
         return ""

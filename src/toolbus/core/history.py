@@ -1,12 +1,13 @@
-"""What of a transcript is sent to the model: a fold over its messages that keeps a shorter copy beside it. Pure.
+"""The part of a transcript that is sent to the model: a fold over its messages that keeps a shorter copy. Pure.
 
-The transcript stays whole. Here each of its messages is looked at once, when it is new, and counted; policies
-(`core.compression`) say which results are to be sent in other words. When all of it would not fit the window, whole
-turns leave from the front, never a call without its result; what cannot leave is shortened as the last resort. That
-runs down to three quarters of the window, so it is rare, and what is sent begins alike from one round to the next.
+The transcript stays whole. The fold looks at each of its messages once, when it is new, and counts its tokens; policies
+(`core.compression`) choose the results that are to be sent with other text. When everything together would not fit the
+window, whole turns are left out from the front, never a call without its result; what cannot be left out is shortened
+as the last resort. The history is then reduced to three quarters of the window. So this is rare, and what is sent
+begins alike from one round to the next.
 
-What comes out is valid whenever what went in was: results are replaced one for one, and only whole turns leave, but for
-the sensitive results in them, which stay with their calls and behind a user message.
+What is sent is valid whenever the transcript is: results are replaced one for one, and only whole turns are left out.
+The sensitive results in such turns are still sent, with their calls and after a user message.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from .tokens import Tokenizer, estimate_message, estimate_text
 
 __all__ = ["History", "Memo", "Shape"]
 
-_LOW_WATER = 0.75  # of the window: down to here turns leave
-_NEAR = 0.85  # of the window: from here on a summary is asked for
-_SUMMARY_LOW_WATER = 0.5  # a summary costs a call of the model, so it makes more room at once
-_SUMMARY_SHARE = 0.25  # of the window: more of a summary is not sent, or it would make no room
-_SAID = re.compile(r"(.+)_[so]\d+")  # the ids of what is said to a request while it runs
-_REPLY = re.compile(r"(.+)_r\d+")
+_LOW_WATER = 0.75  # share of the window that is used after turns were left out
+_NEAR = 0.85  # share of the window above which a summary is asked for
+_SUMMARY_LOW_WATER = 0.5  # the same as `_LOW_WATER` with a summary, which costs a model call and so has to save more
+_SUMMARY_SHARE = 0.25  # share of the window that a summary may take
+_SAID = re.compile(r"(.+)_[so]\d+")  # the ids of user messages that are added to a request while it runs
+_REPLY = re.compile(r"(.+)_r\d+")  # the ids of replies
 _FAILURES = re.compile(r".+_\d+_n")  # the ids of notes on a round's failures
 _KEPT = "[This result is kept as it is.]"
-_ALIKE_CHARS = 200  # by which a message without an id is known again
+_ALIKE_CHARS = 200  # characters by which a message without an id is recognised
 
 
 @dataclass(slots=True, frozen=True)
 class Shape:
-    """What is sent, against the whole: tokens as estimated, before any correction for the model."""
+    """The size of what is sent and of the whole transcript: tokens as estimated, before correction for the model."""
 
     before_tokens: int
     after_tokens: int
@@ -53,10 +54,11 @@ class Shape:
 
 @dataclass(slots=True, frozen=True)
 class Memo:
-    """What a conversation's next request needs to send the same: with which turn it begins, and what is before it.
+    """The data that a conversation's next request needs to send the same history: its first turn, and what is left out.
 
-    That turn's prompt is known by its id; in a history that was kept without ids, by its place and beginning.
-    `learned_tokens` are the rooms for messages that were learned from refusals, by "vendor:model".
+    The prompt of the first turn that is sent is recognised by its id; in a history that was kept without ids, by its
+    position in the transcript (`first_place`) and its beginning. `learned_tokens` are the windows for messages that
+    were learned from refusals, in tokens, by "vendor:model".
     """
 
     first_id: str = ""
@@ -68,7 +70,7 @@ class Memo:
 
 
 class _Entry:
-    """One message that is sent. `place` is that in the transcript, -1 for what does not stand there."""
+    """One message that is sent. `place` is its position in the transcript, -1 for a message that is not in it."""
 
     __slots__ = ("is_fixed", "message", "place", "tokens")
 
@@ -80,12 +82,12 @@ class _Entry:
 
 
 class History:
-    """The fold. `take` what is new, `fit` it into a window, and send the `view`.
+    """The fold over one transcript: `take` its new messages, `fit` them into a window, and send the `view`.
 
     `messages` is the transcript, which only grows; its newest turn is the current one, which is never left out. A turn
-    is a user's message and what came of it, what was said to its request meanwhile too, and the notes in front of it;
-    `request_id` is that of the current one. Tokens are raw estimates everywhere in here, by `count`. `limit_tokens` is
-    the room that there is for messages, set anew for each call of the model, or None.
+    is a user message with the notes before it and all that follows from it, including user messages that were added
+    while its request ran. `request_id` is the id of the current request. Tokens are raw estimates everywhere in this
+    module, by `count`. `limit_tokens` is the window for messages, set anew for each call of the model, or None.
     """
 
     __slots__ = (
@@ -97,13 +99,13 @@ class History:
         "_folds",
         "_heads",
         "_left_out",
-        "_lent",
         "_lines_until",
         "_max_result_chars",
         "_memo",
         "_messages",
         "_note",
         "_offset",
+        "_reported_changes",
         "_requests",
         "_shortened",
         "_shown",
@@ -111,8 +113,8 @@ class History:
         "_summary",
         "_taken",
         "_tokens",
-        "_told",
         "_turn",
+        "_viewed",
         "_whole_tokens",
         "has_shortened",
         "limit_tokens",
@@ -129,36 +131,36 @@ class History:
         memo: Memo | None = None,
     ) -> None:
         self._messages = messages
-        self._requests = (request_id, "")  # the current one, and that of the turn which is looked at
+        self._requests = (request_id, "")  # the current request, and the request of the turn that is being read
         self._compression = compression
         self._max_result_chars = max_result_chars
         self._folds = compression.folds()
         self._count_text = count
         self._taken = 0
         self._turn = -1
-        self._lines_until = 0  # the place up to which results were replaced by lines, for want of room
+        self._lines_until = 0  # the position up to which results were replaced by lines to save space
         self._calls: Mapping[str, ToolCall] = {}
         self._entries: list[_Entry] = []
         self._shown: list[Message] = []  # the messages of the entries
-        self._lent = 0  # how many of these are in a view, which must not change any more
-        self._starts: deque[int] = deque()  # where each turn that is sent begins
-        self._heads = 0  # how many entries stand before the first turn for good
-        self._note: _Entry | None = None
-        self._offset = 0  # from an entry's index to its message's place, behind what has left
+        self._viewed = 0  # the number of shown messages that are in a view, which must not change any more
+        self._starts: deque[int] = deque()  # the index of the first entry of each turn that is sent
+        self._heads = 0  # the number of entries before the first turn, which are always sent
+        self._note: _Entry | None = None  # the message that replaces the turns that were left out
+        self._offset = 0  # the position of a message minus the index of its entry, after the last turn left out
         self._whole_tokens = 0
         self._tokens = 0
         self._shortened = 0
         self._left_out = 0
         self._summary = ""
-        self._changes = self._told = 0
+        self._changes = self._reported_changes = 0
         self.limit_tokens: float | None = None
-        self.has_shortened = False  # whether there is, or was, something that the model could read whole
-        self._memo = memo  # until the messages are there
+        self.has_shortened = False  # whether any result was ever shortened, so that `read_result` is of use
+        self._memo = memo  # None once `take` has applied it
 
-    # ---------------------------------------------------------------------------------------------- what is new
+    # -------------------------------------------------------------------------------------------- new messages
 
     def take(self, specs: Mapping[str, ToolSpec]) -> None:
-        """Look at the messages that have come since; `specs` are the tools as they are now.
+        """Read the messages that are new in the transcript; `specs` are the tools as they are now.
 
         Raises `ApplicationError` where a policy fails.
         """
@@ -199,16 +201,17 @@ class History:
                 self._edit(where, text)
 
     def _begins_turn(self, place: int, message: UserMessage) -> bool:
-        """Whether this is a prompt, and nothing that was said on the way, or in the same breath."""
+        """Return whether this message is a prompt, and not an addition to a running request or to the prompt before."""
         if self._turn < 0:
             return True
-        goes_on = isinstance(self._messages[place - 1], UserMessage)
+        continues = isinstance(self._messages[place - 1], UserMessage)
         if said := _SAID.fullmatch(message.message_id):
-            return not goes_on and said[1] not in self._requests
-        return not goes_on or bool(message.message_id)  # what came of the one before may have been nothing
+            return not continues and said[1] not in self._requests
+        # A prompt may follow another one directly, if the request before has added no message.
+        return not continues or bool(message.message_id)
 
     def _start(self) -> int:
-        """Where the turn begins whose prompt comes next: the notes in front of it are its own."""
+        """Return the index at which the turn begins whose prompt comes next: the notes before it belong to the turn."""
         entries = self._entries
         start = len(entries)
         least = self._starts[-1] + 1 if self._starts else start
@@ -220,15 +223,15 @@ class History:
         return estimate_message(message, self._count_text)
 
     def _edit(self, place: int, text: str) -> None:
-        """What a policy wants, where it may."""
+        """Apply a policy's edit, unless the result is protected or has been left out."""
         index = place - self._offset
         if not self._starts or not self._starts[0] <= index < len(self._entries):
-            return  # it has left
+            return
         if not self._entries[index].is_fixed:
             self._put(index, text)
 
     def _put(self, index: int, text: str, parts: tuple[Part, ...] = ()) -> None:
-        """Send a result in other words, and with no more than `parts` of it, if that is less."""
+        """Send a result with other text and only these `parts`, if that makes it smaller."""
         entry = self._entries[index]
         message = cast("ToolMessage", entry.message)
         shorter = replace(message, content=text, parts=parts)
@@ -239,55 +242,55 @@ class History:
         if message is self._messages[entry.place]:
             self._shortened += 1
             self.has_shortened = True
-        if index < self._lent:
-            self._shown, self._lent = list(self._shown), 0
+        if index < self._viewed:
+            self._shown, self._viewed = list(self._shown), 0
         self._tokens += tokens - entry.tokens
         entry.message = self._shown[index] = shorter
         entry.tokens = tokens
         self._changes += 1
 
-    # ---------------------------------------------------------------------------------------------- what is sent
+    # ------------------------------------------------------------------------------------------ sent messages
 
     def view(self, system: SystemMessage | None = None) -> Messages:
-        """What is sent, behind `system`. Read-only, and stays as it is whatever comes after."""
-        self._lent = len(self._shown)
+        """Return the messages that are sent, after `system`. The view is read-only; later changes do not affect it."""
+        self._viewed = len(self._shown)
         return Messages(self._shown, system)
 
     @property
     def tokens(self) -> int:
-        """What is sent, as estimated, without instructions and tools."""
+        """The estimated tokens of the messages that are sent, without instructions and tools."""
         return self._tokens
 
     @property
     def summary(self) -> str:
-        """What stands for the turns that have left; empty where nothing does."""
+        """The summary of the turns that were left out; empty without a summary."""
         return self._summary
 
     def what_changed(self) -> Shape | None:
-        """What is sent against the whole, if something was shortened or has left since this was asked last."""
-        if self._told == self._changes:
+        """Return the shape, if anything was shortened or left out since the last call of this method; else None."""
+        if self._reported_changes == self._changes:
             return None
-        self._told = self._changes
+        self._reported_changes = self._changes
         return self.shape()
 
     def shape(self) -> Shape:
-        """What is sent against the whole."""
+        """Return the size of what is sent and of the whole transcript."""
         return Shape(self._whole_tokens, self._tokens, self._shortened, self._left_out, self._summary)
 
     def memo(self) -> Memo | None:
-        """What the conversation's next request goes on with; None where that is nothing."""
+        """Return the memo for the conversation's next request; None where no turn was left out."""
         if self._memo is not None or not self._left_out:
-            return self._memo  # it came to nothing before the messages were there
+            return self._memo  # The request ended before `take`, so its own memo is still the right one.
         first = self._prompt(self._starts[0])
         text = user_text(cast("UserMessage", first.message))[:_ALIKE_CHARS]
         return Memo(first.message.message_id, first.place, text, self._left_out, self._summary)
 
     def _prompt(self, start: int) -> _Entry:
-        """The user's message of the turn that begins there, behind its notes."""
+        """Return the user message of the turn that begins at index `start`, after its notes."""
         return next(each for each in islice(self._entries, start, None) if isinstance(each.message, UserMessage))
 
     def _recall(self, memo: Memo) -> None:
-        """Leave out what an earlier request of the conversation has left out, if its history is the same."""
+        """Leave out the turns that an earlier request of the conversation has left out, if its history is the same."""
         for number, start in enumerate(self._starts):
             first = self._prompt(start)
             same = first.message.message_id == memo.first_id
@@ -302,9 +305,10 @@ class History:
     # ------------------------------------------------------------------------------------------------ the window
 
     def leaving(self) -> list[Message]:
-        """The turns to be summed up now that the window is nearly full; empty when there is room.
+        """Return the messages to summarize when the window is nearly full; an empty list while it is not.
 
-        They are as they were, but for sensitive results: these are sent all the same, and nobody else's business.
+        They are the original messages, except for sensitive results. Those continue to be sent to the model, and must
+        not be shown to the summarizer.
         """
         limit = self.limit_tokens
         if limit is None or limit <= 0 or self._tokens <= limit * _NEAR:
@@ -313,7 +317,7 @@ class History:
         return self._whole(self._starts[0], self._starts[count]) if count else []
 
     def leave(self, summary: str) -> None:
-        """Leave out what `leaving` gave, with this in its place, cut to a quarter of the room."""
+        """Leave out the messages that `leaving` returns, and send `summary` instead, cut to a quarter of the window."""
         limit = self.limit_tokens
         if limit is not None and (count := self._count_leaving(limit * _SUMMARY_LOW_WATER, 1)):
             self._leave(count, self._cut(summary, limit * _SUMMARY_SHARE))
@@ -324,7 +328,7 @@ class History:
         return text
 
     def fit(self, limit: float) -> bool:
-        """Make what is sent no longer than `limit` tokens. False when nothing is left to shorten, and it is longer."""
+        """Reduce what is sent to `limit` tokens. Return False if it is still longer with nothing left to shorten."""
         if self._tokens <= limit or not self._starts:
             return self._tokens <= limit
         target = limit * _LOW_WATER
@@ -351,7 +355,7 @@ class History:
         ]
 
     def _count_leaving(self, target: float, keep: int) -> int:
-        """How many of the oldest turns have to leave, but for the last `keep`, until no more than `target` is left."""
+        """Return how many of the oldest turns have to be left out to reach `target` tokens; keep the last `keep`."""
         left, count = self._tokens, 0
         starts = self._starts
         while left > target and count < len(starts) - max(1, keep):
@@ -361,7 +365,7 @@ class History:
         return count
 
     def _leave(self, count: int, summary: str) -> None:
-        """Leave the `count` oldest turns out; a note stands for them, with the summary where there is one."""
+        """Leave the `count` oldest turns out, and send a note instead, with the summary where there is one."""
         entries, starts = self._entries, self._starts
         begin, end = starts[0], starts[count]
         kept: list[_Entry] = []
@@ -371,13 +375,13 @@ class History:
         pinned = entries[self._heads + had_note : begin] + kept
         self._left_out += count
         self._summary = summary
-        gone = sum(each.tokens for each in entries[self._heads : end]) - sum(each.tokens for each in pinned)
-        note = self._noted(gone)
+        saved = sum(each.tokens for each in entries[self._heads : end]) - sum(each.tokens for each in pinned)
+        note = self._new_note(saved)
         front = [*entries[: self._heads], *([note] if note else []), *pinned]
         self._note = note
         self._entries = front + entries[end:]
         self._shown = [each.message for each in self._entries]
-        self._lent = 0
+        self._viewed = 0
         moved = len(front) - end
         for _ in range(count):
             starts.popleft()
@@ -390,27 +394,27 @@ class History:
     def _is_shortened(self, entry: _Entry) -> bool:
         return isinstance(entry.message, ToolMessage) and entry.message is not self._messages[entry.place]
 
-    def _noted(self, room: int) -> _Entry | None:
-        """What stands for the turns that have left, if it takes less than they did."""
+    def _new_note(self, most_tokens: int) -> _Entry | None:
+        """Return the note that replaces the turns that were left out; None if it would take more than `most_tokens`."""
         turns = f"{self._left_out} earlier turn{'s' if self._left_out != 1 else ''}"
         plain = f"[{turns} of this conversation left out here.]"
         summed = f"[{turns} of this conversation left out here. In short:]\n{self._summary}"
         for text in (summed, plain) if self._summary else (plain,):
             message = SystemMessage(text=text, message_id="")
             tokens = self._count(message)
-            if tokens <= room:
+            if tokens <= most_tokens:
                 return _Entry(message, -1, tokens)
         return None
 
     def _newest_round(self) -> int:
-        """Where that begins which the model has not seen yet: the newest results, and what stands behind them."""
+        """Return the index of the first message that the model has not seen yet: a new result, or a later message."""
         index = len(self._entries)
         while index > self._starts[-1] + 1 and not isinstance(self._entries[index - 1].message, AssistantMessage):
             index -= 1
         return index
 
     def _shorten(self, target: float, end: int) -> None:
-        """Replace results before `end` by a line, the oldest first, until no more than `target` is left."""
+        """Replace results before index `end` by a line, the oldest first, until at most `target` tokens are sent."""
         index = max(self._starts[0], self._lines_until - self._offset)
         while index < end and self._tokens > target:
             each = self._entries[index]
@@ -420,7 +424,7 @@ class History:
         self._lines_until = index + self._offset
 
     def _shrink(self, begin: int, limit: float) -> None:
-        """Cut the results from `begin` on, one by one, the longest first; then send them without images and files."""
+        """Cut the results from index `begin` on, the longest first; then send them without images and files."""
         newest = [index for index in range(begin, len(self._entries)) if not self._entries[index].is_fixed]
         for index in sorted(newest, key=lambda at: -self._entries[at].tokens):
             each = self._entries[index]
@@ -437,12 +441,12 @@ class History:
 
 
 def _is_note(message: Message) -> bool:
-    """Whether this belongs to the prompt behind it, and not to the round before, as a note on its failures does."""
+    """Return whether this is a note that belongs to the next prompt; a note on failures belongs to the round before."""
     return isinstance(message, SystemMessage) and not _FAILURES.fullmatch(message.message_id)
 
 
 def _edits_of(fold: Fold, seen: Seen) -> Sequence[Edit]:
-    """What a policy says to a message. Raises `ApplicationError` for one that fails, or says what makes no sense."""
+    """Return a policy's edits for a message. Raises `ApplicationError` if the policy fails or its edits are invalid."""
     try:
         edits = fold.add(seen)
         return [(int(place), encodable(text)) for place, text in edits] if edits else ()
@@ -451,7 +455,7 @@ def _edits_of(fold: Fold, seen: Seen) -> Sequence[Edit]:
 
 
 def _sensitive(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[_Entry]:
-    """What of a turn that leaves is sent all the same: its sensitive results, with their calls, behind the prompt."""
+    """Return the entries of a left-out turn that are still sent: its sensitive results, their calls and the prompt."""
     kept: list[_Entry] = []
     for index, each in enumerate(turn):
         if not isinstance(each.message, AssistantMessage):
@@ -469,11 +473,11 @@ def _sensitive(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[
 
 
 def _only(reply: _Entry, results: Sequence[_Entry], count: Callable[[Message], int]) -> _Entry:
-    """A reply with no other calls than those of `results`."""
+    """Return the entry of a reply with only the calls of `results`."""
     message = cast("AssistantMessage", reply.message)
     ids = {cast("ToolMessage", each.message).call_id for each in results}
     calls = tuple(call for call in message.tool_calls if call.call_id in ids)
     if calls == message.tool_calls:
         return reply
-    alone = AssistantMessage(tool_calls=calls, message_id=message.message_id)
-    return _Entry(alone, reply.place, count(alone))
+    reduced = AssistantMessage(tool_calls=calls, message_id=message.message_id)
+    return _Entry(reduced, reply.place, count(reduced))

@@ -1,4 +1,4 @@
-"""When a request has to stop. Data with its own checks; `core.turn` does the counting."""
+"""The limits at which a request stops. Data with its own checks; `core.turn` does the counting."""
 
 from __future__ import annotations
 
@@ -22,36 +22,38 @@ _REASONS: tuple[str, ...] = get_args(FailureReason)
 class Limits:
     """The limits that stop a request, and their defaults. Every one but `max_cost` is finite.
 
-    A limit is no error: the request ends `stopped`, and `RequestResult.reason` names the limit with its value.
+    Reaching a limit is not an error: the request ends `stopped`, and `RequestResult.reason` names the limit with its
+    value.
 
     max_rounds: replies of the model to which tools were offered; the last one's calls are still run.
-    max_calls_per_round: calls in one reply; those past it get an error result, and the request goes on.
+    max_calls_per_round: calls in one reply; those past it get an error result, and the request continues.
     max_tool_calls: calls over the whole request.
     max_consecutive_errors: failed calls in a row, counted in call order; a success resets the count.
     max_repeats: calls in a row of the same tool with the same arguments.
-    max_model_attempts: calls of one provider for one reply, while it is overloaded, out of reach or silent.
-    max_output_repairs: how often a text that is not the structured output asked for is sent back to be mended.
-    timeout_seconds: the whole request, from its start; it stands still while a person is asked for approval.
-    tool_timeout_seconds: one call of a tool, from its request, waiting for a free worker included.
+    max_model_attempts: calls of one provider for one reply, while it is overloaded, unreachable or silent.
+    max_output_repairs: requests to the model to repair a text that is not the structured output asked for.
+    timeout_seconds: the whole request, from its start; the clock is paused while a person is asked for approval.
+    tool_timeout_seconds: one tool call, from its request, including the wait for a free worker.
     model_timeout_seconds: one call of the model, from its start to the reply's end.
-    approval_timeout_seconds: a person's decision on one call, from its question; then the call is `denied`.
-    stream_idle_seconds: a stream that has begun and in which nothing comes any more (kept within a tenth). It begins
-        with the first piece of the reply; from then on work of a server's own tools, pings and comments count too.
+    approval_timeout_seconds: a person's decision on one call, from the question; then the call is `denied`.
+    stream_idle_seconds: the silence of a stream that has begun (kept to within a tenth of it). A stream begins with the
+        first piece of the reply; after that, work of a server's own tools, pings and comments count as activity too.
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
-    max_facts: facts of the request, which are what a journal keeps of it; and
-    max_journal_bytes: what they take there, as the store counts it. A sub-request's are not kept, and not counted.
+    max_facts: facts of the request, which are what a journal keeps of it.
+    max_journal_bytes: size of these facts in the journal, as the store counts it. Facts of a sub-request are not kept,
+        so neither limit counts them.
     max_cost: over all calls of the model, in the currency of the price table that it needs (`prices=`).
-    on_limit: "answer" asks the model once more with no tools offered, so that the user gets the best answer there
-        is (not after `timeout_seconds`, the token limits and `max_cost`); "stop" ends at once, with the last text.
+    on_limit: "answer" asks the model once more with no tools offered, so that the user gets the best possible answer
+        (not after `timeout_seconds`, the token limits and `max_cost`); "stop" ends at once, with the last text.
     on_failure: "collect" sends failures to the model beside the results; "fail_fast" ends the request `stopped` at
         the first failed call: calls that still run are cancelled, completed ones stay.
-    stop_on: the reasons of failed calls that end the request like that whatever `on_failure` is, such as
+    stop_on: the reasons of failed calls that end the request in the same way, whatever `on_failure` is, for example
         {"unknown_tool"}.
 
-    `Limits.brief()`, `Limits.standard()` and `Limits.thorough()` have 5, 10 and 20 rounds: the habits of assistants
-    that look one thing up, of those that carry a task out, and of those that work through many files.
+    `Limits.brief()`, `Limits.standard()` and `Limits.thorough()` have 5, 10 and 20 rounds: the usual numbers of
+    assistants that look one thing up, of those that carry out a task, and of those that work through many files.
 
-    Raises `ConfigurationError`, which is a `ValueError`, for what is zero, negative, NaN or infinite.
+    Raises `ConfigurationError`, which is a `ValueError`, for a value that is zero, negative, NaN or infinite.
     """
 
     max_rounds: int = 10
@@ -88,24 +90,24 @@ class Limits:
                 continue
             elif isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ConfigurationError(f"{each.name} is {value!r}; it must be a number")
-            elif not 0 < value < math.inf:  # false for NaN too
+            elif not 0 < value < math.inf:  # NaN fails this comparison as well.
                 raise ConfigurationError(f"{each.name} is {value!r}; it must be above zero and finite")
             elif each.name.startswith("max_") and each.name != "max_cost" and not isinstance(value, int):
                 raise ConfigurationError(f"{each.name} is {value!r}; it must be a whole number")
 
     @classmethod
     def brief(cls) -> Limits:
-        """5 rounds."""
+        """Return limits with 5 rounds."""
         return cls(max_rounds=5)
 
     @classmethod
     def standard(cls) -> Limits:
-        """10 rounds: the defaults."""
+        """Return the defaults, with 10 rounds."""
         return cls()
 
     @classmethod
     def thorough(cls) -> Limits:
-        """20 rounds, and the time for them: 600 seconds."""
+        """Return limits with 20 rounds, and 600 seconds for the whole request."""
         return cls(max_rounds=20, timeout_seconds=600.0)
 
 

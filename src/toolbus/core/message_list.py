@@ -1,4 +1,4 @@
-"""A view of a transcript. The transcript only ever grows, so that a view of it stays true and costs nothing to take."""
+"""A read-only view of a transcript. The transcript only grows at its end, so a view stays correct and needs no copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["Messages"]
 
 
 class Messages(Sequence[Message]):
-    """A read-only view of the first `length` messages of a transcript that only grows, behind a system message."""
+    """A read-only view of the messages that a transcript has now, after an optional system message.
+
+    Messages that are appended to the transcript later are not part of the view.
+    """
 
     __slots__ = ("_length", "_messages", "_system")
 
@@ -30,12 +33,12 @@ class Messages(Sequence[Message]):
     def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
         if isinstance(index, slice):
             return list(self)[index]
-        place = range(len(self))[index]
+        position = range(len(self))[index]
         if self._system is not None:
-            if place == 0:
+            if position == 0:
                 return self._system
-            place -= 1
-        return self._messages[place]
+            position -= 1
+        return self._messages[position]
 
     def __iter__(self) -> Iterator[Message]:
         if self._system is not None:

@@ -1,8 +1,8 @@
-"""Structured output: a type as a tool that the model calls with its answer, and texts read as such an answer. Pure.
+"""Structured output: a type as a tool that the model calls with its answer, and a reader of answers in text. Pure.
 
-The answer is an object; a type that is none (a list, a number) is wrapped as `{"value": ...}`. The model may call
-the tool, or write the JSON as its text, to which its provider may hold it: all are validated by pydantic in its mode
-for JSON.
+The answer is a JSON object; a type that is not an object (a list, a number) is wrapped as `{"value": ...}`. The model
+may call the tool, or write the JSON as its text, which its provider may enforce. Both are validated by pydantic in its
+JSON mode.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ _OPENING = re.compile(r"```\w*$")
 
 
 class OutputType(Generic[T]):
-    """What a request has to give in the end. Raises `ConfigurationError` for what pydantic has no JSON schema of."""
+    """The type of a request's answer. Raises `ConfigurationError` for a type without a JSON schema in pydantic."""
 
     __slots__ = ("_adapter", "_checked", "_wrapped", "deliver", "spec")
 
     def __init__(self, wanted: type[T]) -> None:
-        self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None  # puts secrets in, where marked
-        self._checked: tuple[bytes, T] | None = None  # the newest answer that was found to be valid, and its value
+        # `deliver` replaces the marks for secrets in an answer by the secrets, where the request has any.
+        self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+        self._checked: tuple[bytes, T] | None = None  # the newest valid answer, and its value
         try:
             form = checkable(wanted)
             self._adapter: TypeAdapter[Any] = TypeAdapter(form)
@@ -54,23 +55,25 @@ class OutputType(Generic[T]):
             raise ConfigurationError(f"output={wanted!r} has no JSON schema: {exc}") from exc
         self.spec = ToolSpec(
             name=FINAL_ANSWER,
-            description="Give the final answer. Call this once, alone, when you know it: the arguments are the answer.",
+            description=(
+                "Give the final answer. Call this once, on its own, when you know it: the arguments are the answer."
+            ),
             parameters=tidy(schema),
             validate=self._check,
             control="output",
         )
 
     def load(self, arguments: Mapping[str, Any]) -> T:
-        """The value that the arguments are. Raises `InvalidArguments`, worded for the model.
+        """Return the arguments as a value of the type. Raises `InvalidArguments`, worded for the model.
 
-        Those that were just checked are not validated a second time: a validator may take each answer only once.
+        Arguments that were just checked are not validated again, since a validator may accept each answer only once.
         """
         known, self._checked = self._checked, None
         written = self._written(arguments)
         return known[1] if known is not None and known[0] == written else self._validated(written)
 
     def _written(self, arguments: Mapping[str, Any]) -> bytes:
-        """The answer as JSON, with its secrets, so that strict types take what JSON has for them: dates, tuples."""
+        """Return the answer as JSON, with its secrets: from JSON, strict types take strings for dates, for example."""
         return orjson.dumps(arguments if self.deliver is None else self.deliver(arguments), default=dict)
 
     def _validated(self, written: bytes) -> T:
@@ -78,12 +81,12 @@ class OutputType(Generic[T]):
             value = self._adapter.validate_json(written)
         except ValidationError as exc:
             raise InvalidArguments(explain(exc)) from None
-        except Exception as exc:  # a validator of the application's that raises what pydantic does not translate
+        except Exception as exc:  # A validator of the application may raise what pydantic does not translate.
             raise InvalidArguments(f"the answer could not be checked: {type(exc).__name__}") from exc
         return cast("T", cast("Any", value).value if self._wrapped and isinstance(value, BaseModel) else value)
 
     def read(self, text: str) -> dict[str, Any]:
-        """The arguments that a model has written as text: JSON, alone or in a fenced block.
+        """Return the arguments that a model has written as text: JSON, bare or in a fenced block.
 
         Raises `InvalidArguments`.
         """
@@ -95,8 +98,8 @@ class OutputType(Generic[T]):
         try:
             arguments = parse_arguments(written)
         except InvalidArguments as exc:
-            raise InvalidArguments(_of_answer(str(exc))) from None
-        if self._wrapped and arguments.keys() != {"value"}:  # an object of a union, say, as it is
+            raise InvalidArguments(_about_answer(str(exc))) from None
+        if self._wrapped and arguments.keys() != {"value"}:  # for example an object that is a member of a union
             arguments = {"value": arguments}
         self._check(arguments)
         return arguments
@@ -107,28 +110,31 @@ class OutputType(Generic[T]):
 
 
 def repair_prompt(problem: object, *, native: bool) -> str:
-    """What a model is told of an answer that is not the output. `native` is whether it was held to a schema."""
+    """Return the request to the model to repair an answer that is not the output.
+
+    `native` is whether the provider was asked to enforce the schema.
+    """
     way = "Answer again, with the whole JSON and nothing else." if native else f"Call {FINAL_ANSWER} with it."
     return f"This is not the answer that was asked for: {problem}. {way}"
 
 
 def json_in(text: str) -> str:
-    """The last fenced block of `text`, else all of it. In one pass, since models write anything."""
+    """Return the last fenced block of `text`, else all of it. Takes one pass, since a text may be long and odd."""
     found: str | None = None
     block: list[str] | None = None
-    for line in text.split("\n"):  # nothing else ends a line: JSON's texts may hold the other separators
+    for line in text.split("\n"):  # Only "\n" ends a line, since strings in JSON may hold the other separators.
         bare = line.rstrip()
         if block is None:
             block = [] if _OPENING.search(bare) else None
-        elif bare.endswith("```"):  # at a line's end, where no text of JSON's can be
+        elif bare.endswith("```"):  # A string in JSON cannot end a line, so this closes the block.
             found, block = "\n".join([*block, bare[:-3]]), None
         else:
             block.append(line)
     return (text if found is None else found).strip()
 
 
-def _of_answer(error: str) -> str:
-    """What is wrong with arguments, said of an answer."""
+def _about_answer(error: str) -> str:
+    """Return an error about arguments, reworded to be about an answer."""
     for arguments, answer in (
         ("arguments are", "answer is"),
         ("arguments have", "answer has"),

@@ -1,4 +1,4 @@
-"""What calls of models cost, by a table that the application passes in. Data and one multiplication."""
+"""The cost of model calls, by a price table that the application passes in. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _TOKENS = 1_000_000
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Price:
-    """What a million tokens of one model cost, in the currency of the whole table.
+    """The price of a million tokens of one model, in the currency of the whole table.
 
-    `cached` is the price of input that the provider had kept; None where it costs what other input costs. Reasoning
-    is counted as output, as vendors do. Raises `ConfigurationError` for what is negative or no number.
+    `cached` is the price of input that the provider reads from its cache; None where it costs the same as other input.
+    Reasoning is counted as output, as vendors do. Raises `ConfigurationError` for a price that is negative or not a
+    number.
     """
 
     input: float
@@ -36,10 +37,10 @@ class Price:
 
 
 def cost_of(usage: Usage, vendor: str, model: str, prices: Mapping[str, Price]) -> float | None:
-    """What `usage` costs; None where the table has neither "vendor:model" nor the model's name nor "*"."""
+    """Return the cost of `usage`; None where the table has neither "vendor:model" nor the model's name nor "*"."""
     price = prices.get(f"{vendor}:{model}") or prices.get(model) or prices.get("*")
     if price is None:
         return None
     cached = min(usage.cached_tokens, usage.input_tokens)
-    kept = price.input if price.cached is None else price.cached
-    return ((usage.input_tokens - cached) * price.input + cached * kept + usage.output_tokens * price.output) / _TOKENS
+    rate = price.input if price.cached is None else price.cached
+    return ((usage.input_tokens - cached) * price.input + cached * rate + usage.output_tokens * price.output) / _TOKENS

@@ -1,7 +1,7 @@
-"""`read_result`: how a model reads on where a result was cut or left out for it. Pure.
+"""`read_result`: the tool with which a model reads the rest of a result that was cut or left out. Pure.
 
-The turn machine answers it from the transcript, which has every result whole: whoever has run the call, in whichever
-turn, and wherever the transcript is kept.
+The turn machine answers it from the transcript, which has every result whole. So it works for the calls of every
+process and every turn, and with every store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .shorten import page
 __all__ = ["READ_RESULT", "read_page", "why_unreadable"]
 
 _NAME = "read_result"
-_MOST_TOLD = 20  # results that a refusal lists, the newest ones
+_MOST_LISTED = 20  # the newest results, which a refusal lists
 
 
 def _check(arguments: Mapping[str, Any]) -> None:
@@ -57,29 +57,29 @@ READ_RESULT = ToolSpec(
     control="read",
     kind="query",
 )
-"""The tool that a session offers once something was shortened for the model."""
+"""The tool that a session offers once a result has been shortened for the model."""
 
 
 def why_unreadable(messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
-    """What is wrong with valid arguments of `read_result`: there is no such result. Empty where there is one."""
+    """Return the error for valid arguments that name no result in `messages`; an empty text where there is one."""
     call_id = arguments["call_id"]
     if _find(messages, call_id) is not None:
         return ""
-    told = ", ".join(islice(_readable(messages), _MOST_TOLD))
-    return (
-        f"There is no result of a call {call_id[:80]!r}. {f'The newest are: {told}.' if told else 'There is none yet.'}"
-    )
+    listed = ", ".join(islice(_readable(messages), _MOST_LISTED))
+    newest = f"The newest are: {listed}." if listed else "There is nothing to read yet."
+    return f"There is no result of a call {call_id[:80]!r}. {newest}"
 
 
 def read_page(messages: Sequence[Message], arguments: Mapping[str, Any], max_chars: int) -> str:
-    """The page that a call of `read_result` asks for; of a result that is not there, nothing."""
+    """Return the page that a call of `read_result` asks for; an empty text where there is no such result."""
     found = _find(messages, arguments["call_id"])
     return "" if found is None else page(found.content, arguments.get("offset", 0), max_chars)
 
 
 def _find(messages: Sequence[Message], call_id: str) -> ToolMessage | None:
-    """The newest result of a call with that id, ours or the one that its provider gave it. Costs O(messages)."""
-    results: dict[str, ToolMessage] = {}  # of the reply above them: ids from elsewhere are a reply's own
+    """Return the newest result of a call with that id, ours or its provider's. Costs O(messages)."""
+    # Ids in a history from elsewhere are unique only within one reply, so the results are kept for one reply at a time.
+    results: dict[str, ToolMessage] = {}
     for message in reversed(messages):
         if isinstance(message, ToolMessage):
             results[message.call_id] = message
@@ -93,7 +93,7 @@ def _find(messages: Sequence[Message], call_id: str) -> ToolMessage | None:
 
 
 def _readable(messages: Sequence[Message]) -> Iterable[str]:
-    """What could be read, newest first."""
+    """Yield a description of each result that can be read, newest first."""
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.name != _NAME:
             yield f"{message.call_id!r} ({message.name}, {len(message.content)} characters)"

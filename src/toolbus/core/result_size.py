@@ -1,4 +1,4 @@
-"""How much of a tool's result is sent to the model, and whether it may ever be less than all of it. Pure."""
+"""The number of characters of a tool's result that are sent to the model. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from .shorten import MIN_CHARS
 __all__ = ["DEFAULT_RESULT_CHARS", "is_of_interest", "most_chars", "spec_of"]
 
 DEFAULT_RESULT_CHARS = 4_000
-"""How much of one result is sent, in characters, unless the request or the tool says otherwise."""
+"""Characters of one result that are sent, unless the request or the tool says otherwise."""
 
 
 def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_chars: int) -> bool:
-    """Whether there may ever be something to shorten once this message is there; without such, no history is kept."""
+    """Return whether this message may have to be shortened, now or later.
+
+    While a transcript has no such message, no `History` is needed for it.
+    """
     if not isinstance(message, ToolMessage):
         return False
     spec = specs.get(message.name)
@@ -26,15 +29,15 @@ def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_c
 
 
 def most_chars(spec: ToolSpec | None, default: int) -> float:
-    """How much of a result of this tool is sent; infinite where it is never cut."""
+    """Return how many characters of a result of this tool are sent; infinity where results are never cut."""
     if spec is None:
         return default
     if spec.control == "read" or (spec.sensitive_history and spec.max_result_chars is None):
-        return float("inf")  # a page is as long as it may be
+        return float("inf")  # A page of `read_result` has the right length already.
     return default if spec.max_result_chars is None else spec.max_result_chars
 
 
 def spec_of(message: ToolMessage, specs: Mapping[str, ToolSpec]) -> ToolSpec | None:
-    """The result's tool: one of `specs`, or the one that sessions offer to read results with."""
+    """Return the result's tool: one of `specs`, or `read_result`, which sessions offer themselves; None if unknown."""
     spec = specs.get(message.name)
     return READ_RESULT if spec is None and message.name == READ_RESULT.name else spec

@@ -1,6 +1,6 @@
-"""Long results cut for the model, so that what is left can still be read: JSON stays JSON. Pure.
+"""A shortener for long results that keeps them readable for the model: JSON stays JSON. Pure.
 
-Nothing is lost by it: the whole result stays in the transcript, and `read_result` pages through it.
+Nothing is lost: the whole result stays in the transcript, and `read_result` pages through it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from ..tool_results import clean
 __all__ = ["MIN_CHARS", "page", "shorten"]
 
 MIN_CHARS = 200
-"""The least that anything is cut to: what is missing, and how to read it, has to fit as well."""
+"""The lower bound of every cut, in characters: a note on what is missing, and on how to read it, has to fit as well."""
 
 _OPENING = re.compile(r"\s*[\[{]")
 _LONG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; longer numbers are kept as they are written
-_MARK_CHARS = 32  # a text is not cut where the mark would be as long as what it stands for
-_STEP_CHARS = 16  # by which texts grow, while lists grow by an item
-_FINE = 16  # the search ends within a sixteenth of the best
+_MARK_CHARS = 32  # a text is not cut where the mark would be as long as the text that it replaces
+_STEP_CHARS = 16  # characters by which texts grow for each item by which lists grow
+_FINE = 16  # the search ends within a sixteenth of the best size
 
 
 def shorten(content: str, max_chars: int, call_id: str = "") -> str:
-    """`content` as it is where it fits, else at most `max_chars` characters of it; never fewer than `MIN_CHARS`.
+    """Return `content` unchanged if it fits, else at most `max_chars` characters of it (at least `MIN_CHARS`).
 
-    A JSON object or array stays one. Each list keeps its first items and each object its keys; long texts are cut; and
-    where that is not enough, what is deepest is left out first, then keys from the end. What is missing is said where
-    it is: by a last item "... 488 more items", a text's end "... 90 more characters", a key "..." with "5 more keys".
-    The end of the whole tells how many characters there were. JSON that fits without its white space loses that alone.
-    Any other text keeps its beginning; so does JSON in more than 1,024 levels.
+    A JSON object or array stays valid JSON. Each list keeps its first items and each object its keys; long texts are
+    cut; and where that is not enough, the deepest values are left out first, then keys from the end. A mark at each cut
+    says what is missing: a last item "... 488 more items", a text's end "... 90 more characters", a key "..." with
+    "5 more keys". The mark at the end says how many characters the whole had. JSON that fits without its white space
+    loses only the white space. Any other text keeps its beginning; so does JSON with more than 1,024 levels.
 
-    With `call_id` the mark says how `read_result` gives the rest, unless the id itself is too long. Deterministic, and
-    never raises. Shorten the whole again rather than what was shortened, whose marks would be counted as items. Costs
-    one reading of `content` (some 50 ms for each MiB), and steps in proportion to `max_chars`.
+    With `call_id` the last mark shows the call of `read_result` that returns the rest, unless the id is too long for
+    it. The result is deterministic, and the function never raises. To shorten further, pass the whole content again and
+    not a shortened one, whose marks would be counted as items. Costs one reading of `content` (some 50 ms for each
+    MiB), and steps in proportion to `max_chars`.
     """
     max_chars = max(max_chars, MIN_CHARS)
     if len(content) <= max_chars:
@@ -56,9 +57,10 @@ def shorten(content: str, max_chars: int, call_id: str = "") -> str:
 
 
 def page(content: str, offset: int, max_chars: int) -> str:
-    """A part of `content` from character `offset` on, behind a line that says which one and where the next begins.
+    """Return the page of `content` that begins at character `offset`, after a line with its range and the next offset.
 
-    At most `max_chars` characters with that line, and never fewer than `MIN_CHARS`. Past the end, the line says so.
+    The page has at most `max_chars` characters with that line (at least `MIN_CHARS`). Past the end, it is one line that
+    says so.
     """
     total = len(content)
     if offset >= total:
@@ -90,19 +92,19 @@ _Container: TypeAlias = list[Any] | dict[str, Any]
 
 
 class _Number(str):
-    """A number as it was written."""
+    """A number in the digits of the original text."""
 
     __slots__ = ()
 
 
 def _read(content: str) -> Any:
-    """What `content` says, or None where it is no JSON."""
+    """Return the JSON value in `content`, or None if it is not valid JSON."""
     if not _LONG_NUMBER.search(content):
         try:
             return orjson.loads(content)
         except orjson.JSONDecodeError:
             pass
-    try:  # more patient: lone surrogates, and numbers of any size
+    try:  # The standard library's reader accepts lone surrogates, and numbers of any size.
         return json.loads(content, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
@@ -116,14 +118,14 @@ def _refuse(word: str) -> None:
 
 
 class _Box:
-    """A list or an object as it is going to be written: its first members, and a mark for the others."""
+    """A list or an object in the form in which it will be written: its first members, and a mark for the others."""
 
     __slots__ = ("members", "rest", "value")
 
     def __init__(self, value: _Container) -> None:
         self.value = value
-        self.members: list[tuple[str, str | _Box]] = []  # a key with its colon, and what is written of the item
-        self.rest = len(value)
+        self.members: list[tuple[str, str | _Box]] = []  # a key with its colon, and the item in written form
+        self.rest = len(value)  # the number of members that are left out
 
     def add(self, name: str, piece: str | _Box) -> None:
         """Write one more member."""
@@ -140,7 +142,7 @@ def _shortened(value: _Container, max_chars: int, total: int, hint: str) -> str:
 
 
 def _finest(value: _Container, budget: int) -> _Box | None:
-    """All parts of `value`, with as many items of each list and characters of each text as fit; None where none do."""
+    """Return the outline of `value` with the most items of each list and characters of each text that fits, or None."""
     best = _outline(value, budget, 0)
     if best is None:
         return None
@@ -157,9 +159,9 @@ def _finest(value: _Container, budget: int) -> _Box | None:
 
 
 def _outline(value: _Container, budget: int, grain: int) -> _Box | None:
-    """`value` with the first `grain` items of each list, at least one, and 16 times as many characters of each text.
+    """Return `value` with the first `grain` items of each list, at least one, and `16 * grain` characters of each text.
 
-    None where that is longer than `budget`. Costs O(budget), however much there is.
+    Returns None where the outline is longer than `budget` characters. Costs O(budget), whatever the size of `value`.
     """
     most, longest = max(1, grain), min(grain * _STEP_CHARS, budget)
     root = _Box(value)
@@ -175,7 +177,7 @@ def _outline(value: _Container, budget: int, grain: int) -> _Box | None:
                 left -= len(piece)
             else:
                 boxes.append(piece)
-            if left < 0:  # by a comma too many, at most
+            if left < 0:  # The count may be one comma too high, which is corrected below.
                 return None
             box.add(name, piece)
         left += len(",") if box.members and not box.rest else -len(_mark(box.value, box.rest))
@@ -185,7 +187,7 @@ def _outline(value: _Container, budget: int, grain: int) -> _Box | None:
 
 
 def _head(value: _Container, budget: int) -> _Box:
-    """What is uppermost in `value`: level by level, each key as long as there is room, and the first item of lists."""
+    """Return the top levels of `value`: level by level, the keys that fit in `budget`, and the first item of lists."""
     root = _Box(value)
     boxes = deque([root])
     left = budget - _closed_size(root)
@@ -209,12 +211,12 @@ def _head(value: _Container, budget: int) -> _Box:
 
 
 def _closed_size(box: _Box) -> int:
-    """The length of a list or an object of which nothing is written but the mark."""
+    """Return the length of a list or an object of which only the mark is written."""
     return len("[]") + len(_mark(box.value, len(box.value)))
 
 
 def _members(value: _Container, most: int) -> Iterator[tuple[str, Any]]:
-    """The first `most` items of a list, or all keys of an object, written with the colon, and what is at them."""
+    """Yield the first `most` items of a list with an empty name, or all items of an object with their key and colon."""
     if isinstance(value, list):
         for item in islice(value, most):
             yield "", item
@@ -224,7 +226,7 @@ def _members(value: _Container, most: int) -> Iterator[tuple[str, Any]]:
 
 
 def _piece(item: Any, longest: int) -> str | _Box:
-    """What is written of an item: a text with at most `longest` characters before its mark, or what is yet to open."""
+    """Return the written form of a simple item, cut to `longest` characters and a mark, or a box for a container."""
     if isinstance(item, (list, dict)):
         inside = cast("_Container", item)
         return _Box(inside) if inside else str(inside)
@@ -232,7 +234,8 @@ def _piece(item: Any, longest: int) -> str | _Box:
         return str(item) if len(item) <= longest + _MARK_CHARS else _cut(item, longest, "digits")
     if isinstance(item, str):
         return _quoted(item) if len(item) <= longest + _MARK_CHARS else _cut(item, longest, "characters")
-    return "null" if item is None else repr(item).lower()  # of numbers and truth values, Python's words are JSON's
+    # Python writes numbers and booleans as JSON does, except for the capital letters of booleans.
+    return "null" if item is None else repr(item).lower()
 
 
 def _cut(text: str, longest: int, what: str) -> str:
@@ -240,7 +243,7 @@ def _cut(text: str, longest: int, what: str) -> str:
 
 
 def _mark(value: _Container, rest: int, tail: str = "") -> str:
-    """The last member of what is cut: how many others there are. Empty where there is nothing to be said."""
+    """Return the last member of a cut container: the number of members left out, and `tail`. Empty without both."""
     is_list = isinstance(value, list)
     said = f"{rest} more {'item' if is_list else 'key'}{'' if rest == 1 else 's'}" if rest else ""
     said = f"{said}; {tail}" if said and tail else said or tail
@@ -260,7 +263,7 @@ def _free_key(value: _Container) -> str:
 def _quoted(text: str) -> str:
     try:
         return orjson.dumps(text).decode()
-    except TypeError:  # a lone surrogate: escaped, as whoever wrote the JSON has done
+    except TypeError:  # A lone surrogate has to be escaped, as it was in the original JSON.
         return json.dumps(text)
 
 

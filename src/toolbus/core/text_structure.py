@@ -1,7 +1,7 @@
-"""How a text is built: what kind of line each one is, and which definition or section it belongs to.
+"""The structure of a text: the kind of each line, and the definition or section that it belongs to. Pure.
 
-Goes by indentation, which is right for nearly all code that people keep tidy, and by headings in prose; it parses no
-language. Pure.
+It relies on indentation, which is right for nearly all well-formatted code, and on headings in prose; it does not parse
+any language.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFINE = re.compile(
     rf"^\s*{_MODIFIERS}(?:(?P<what>def|class|function\*?|func|fn|struct|enum|trait|interface|type|namespace|impl|record)\s+"
     r"(?:\([^)]*\)\s*)?|#define\s+)(?P<name>[A-Za-z_$][\w$]*)"
 )
-# `name(arguments) {`: a method in JavaScript, C or Java. The words are statements that look like it.
+# A method in JavaScript, C or Java looks like `name(arguments) {`. So do the statements that are excluded by name.
 _METHOD = re.compile(
     r"^\s*(?:[\w<>\[\],*&:]+\s+){0,5}(?!(?:if|for|while|switch|catch|return|else|with)\b)([A-Za-z_$][\w$]*)\s*\([^;]*\)\s*\{\s*$"
 )
@@ -44,13 +44,13 @@ _UNDERLINE = re.compile(r"^([=\-~^\"'`*+#:.])\1{2,}\s*$")
 _PROSE = re.compile(
     r"\.(?:md|mdx|markdown|rst|txt|adoc|html?)$|(?:^|/)(?:readme|license|changes|changelog|news)[^/]*$", re.IGNORECASE
 )
-_PARAGRAPH = 5  # lines; shorter ones are joined
+_PARAGRAPH = 5  # lines; shorter paragraphs are joined
 _QUOTES = ('"""', "'''")
 
 
 @dataclass(slots=True)
 class Line:
-    """One line: its number from 1, its kind, the name it defines, how far it is indented."""
+    """One line: its number from 1, its kind, the name that it defines, and its indentation in columns."""
 
     number: int
     text: str
@@ -61,10 +61,11 @@ class Line:
 
 @dataclass(slots=True)
 class Scope:
-    """A definition or section with the lines that are its own, not those of scopes inside it.
+    """A definition or section with its own lines, without those of scopes inside it.
 
-    `head` are the lines of its signature or heading, `doc` those of the docstring or the comment above it; both are
-    among `lines`. The scope of a file's top level has no head.
+    `head` has the lines of its signature or heading, `doc` those of the docstring or of the comment above it; both are
+    also in `lines`. `what` is the keyword of the definition, "function", "macro" or "section". The scope of a file's
+    top level has no head.
     """
 
     path: str
@@ -82,12 +83,12 @@ class Scope:
 
 
 def is_prose(path: str) -> bool:
-    """Whether the file is written for people, not for a compiler."""
+    """Return whether the file, by its name, is prose and not code."""
     return _PROSE.search(path) is not None
 
 
 def read_structure(path: str, known: Mapping[int, str]) -> list[Scope]:
-    """The scopes of a file of which some lines are known, in order. A gap in the lines ends every open scope."""
+    """Return the scopes of a file, in order, from its `known` lines by number. A gap in them ends every open scope."""
     prose = is_prose(path)
     scopes: list[Scope] = []
     region: list[tuple[int, str]] = []
@@ -102,9 +103,9 @@ def read_structure(path: str, known: Mapping[int, str]) -> list[Scope]:
 
 
 def _paragraphs(scope: Scope) -> list[Scope]:
-    """What stands outside of every definition, as pieces that belong together: they end at blank lines."""
+    """Return the lines outside of every definition as paragraphs, which end at blank lines."""
     parts = [Scope(scope.path)]
-    filled = 0  # lines of the newest part that are not blank
+    filled = 0  # the number of lines of the newest part that are not blank
     for line in scope.lines:
         lines = parts[-1].lines
         if lines and (line.number - lines[-1].number > 2 or (line.kind == "blank" and filled >= _PARAGRAPH)):
@@ -119,7 +120,7 @@ def _paragraphs(scope: Scope) -> list[Scope]:
 
 
 def _prose_scopes(path: str, region: list[tuple[int, str]]) -> list[Scope]:
-    """A section per heading; the levels of Markdown's headings nest, those of underlined ones go by their character."""
+    """Return a scope for each heading. Markdown's headings nest by level, underlined ones by first use of the mark."""
     scopes = [Scope(path)]
     open_scopes: list[tuple[int, Scope]] = []
     underlines: list[str] = []
@@ -147,9 +148,10 @@ def _prose_scopes(path: str, region: list[tuple[int, str]]) -> list[Scope]:
 
 
 def _code_scopes(path: str, region: list[tuple[int, str]]) -> list[Scope]:
-    """The scopes of lines of which the first may be in the middle of a docstring.
+    """Return the scopes of consecutive lines, the first of which may be in the middle of a docstring.
 
-    Read both ways; the right one is that in which more definitions and imports stand outside of text.
+    The lines are read once as code and once for each kind of open quote. The reading with the most definitions and
+    imports outside of strings is the right one.
     """
     outside = _read_code(path, region, "")
     if region[0][0] == 1 or not any(quote in text for _, text in region for quote in _QUOTES):
@@ -165,9 +167,9 @@ def _read_code(path: str, region: list[tuple[int, str]], quote: str) -> list[Sco
     top = Scope(path)
     scopes = [top]
     stack = [(-1, top)]
-    above: list[Line] = []  # comments and decorators that stand directly above
+    above: list[Line] = []  # the comments and decorators directly above the line
     head_until = -1
-    described: Scope | None = None  # the scope of which only head and docstring were seen
+    described: Scope | None = None  # the scope of which only head and docstring were read so far
     for position, (number, text) in enumerate(region):
         line = _line(number, text, in_text=bool(quote))
         quote, opened = _quote_state(text, quote)
@@ -185,7 +187,8 @@ def _read_code(path: str, region: list[tuple[int, str]], quote: str) -> list[Sco
             stack[-1][1].inside.append(scope)
             head_until = _end_of_head(region, position)
             outer = stack[-1][1].lines
-            while above and outer and outer[-1].number >= above[0].number:  # they are the newest ones there
+            # The comments above belong to this scope, so they are removed from the end of the outer one.
+            while above and outer and outer[-1].number >= above[0].number:
                 outer.pop()
             scope.doc += above
             scope.lines += above
@@ -232,7 +235,7 @@ def _line(number: int, text: str, *, in_text: bool) -> Line:
 
 
 def _quote_state(text: str, quote: str) -> tuple[str, bool]:
-    """Which triple quote is open behind this line, and whether the line opened one."""
+    """Return the triple quote that is open after this line, or an empty text, and whether the line opened one."""
     opened = False
     at = 0
     while True:
@@ -250,7 +253,7 @@ def _quote_state(text: str, quote: str) -> tuple[str, bool]:
 
 
 def _end_of_head(region: list[tuple[int, str]], position: int) -> int:
-    """Where the signature that begins at `position` ends: the brackets are closed, within thirty lines."""
+    """Return the position of the line that closes the brackets of the signature at `position`, within thirty lines."""
     depth = 0
     for index in range(position, min(position + 30, len(region))):
         text = region[index][1]

@@ -1,7 +1,7 @@
-"""How many tokens a message is, estimated from its characters, and corrected by what providers report. Pure.
+"""An estimate of the tokens of a message from its characters, corrected by the usage that providers report. Pure.
 
-Knows no vendor, downloads no vocabulary. The numbers below were fitted to usage that vendors reported for recorded
-calls; `docs/explanation/token-estimates.md` has the errors, `tests/data/recorded_usage.csv` the figures behind them.
+It knows no vendor and downloads no vocabulary. The numbers below were fitted to usage that vendors reported for
+recorded calls; `docs/explanation/token-estimates.md` has the errors, `tests/data/recorded_usage.csv` the data.
 """
 
 from __future__ import annotations
@@ -27,55 +27,59 @@ __all__ = [
 ]
 
 Tokenizer: TypeAlias = Callable[[str], int]
-"""The tokens of a text: a vendor's tokenizer, in the place of `estimate_text`. It must be pure, and cheap enough to be
-called once for each new text of a transcript."""
+"""A function that returns the tokens of a text: a vendor's tokenizer, instead of `estimate_text`.
+
+It must be pure, and cheap enough to be called once for each new text of a transcript.
+"""
 
 WEIGHTS: dict[str, float] = {
-    # Runs and pairs, as tokenizers cut before they merge: a word takes the blank before it along.
+    # Tokenizers first split a text into runs, in which a word includes the blank before it. These classes count runs.
     "words": 1.06,
     "long_words": 0.18,  # every eight letters in a row
-    "blobs": 4.0,  # every sixteen: no word, but something encoded. Set, not fitted: prose has none
+    "blobs": 4.0,  # every sixteen letters in a row: encoded data, not a word. Set, not fitted, since prose has no blobs
     "humps": 0.92,  # camelCase
     "numbers": 1.53,
     "digits": 0.43,
-    "punctuation": 0.67,  # runs of it
-    "rules": 0.25,  # every four marks in a row
+    "punctuation": 0.67,  # runs of punctuation
+    "rules": 0.25,  # every four punctuation marks in a row
     "lines": 0.40,
-    "indents": 1.15,  # runs of two blanks and more
-    "padding": 0.5,  # every sixteen blanks. Set, not fitted
-    # Characters, by the first byte of their UTF-8.
-    "accents": 0.70,  # Latin letters beyond ASCII, which also join words. Set: 0.95 by the fit, 0.13 by Vietnamese
-    "cyrillic": 0.28,  # and Greek
-    "semitic": 0.42,  # Hebrew, Arabic and their neighbours
+    "indents": 1.15,  # runs of two blanks or more
+    "padding": 0.5,  # every sixteen blanks in a row. Set, not fitted
+    # The classes below count characters, by the first byte of their UTF-8 form.
+    "accents": 0.70,  # Latin letters beyond ASCII, also counted in words. Set: the fit gives 0.95, Vietnamese 0.13
+    "cyrillic": 0.28,  # Cyrillic and Greek
+    "semitic": 0.42,  # Hebrew, Arabic and neighbouring scripts
     "indic": 0.40,  # from Devanagari to Thai
     "cjk": 0.72,  # kana and Han
     "hangul": 0.56,
-    "symbols": 0.5,  # dashes, quotes, arrows, boxes. Set: the fit has few
-    "emoji": 1.2,  # all beyond the basic plane. Set, likewise
+    "symbols": 0.5,  # dashes, quotes, arrows, boxes. Set, since they are rare in the fitted data
+    "emoji": 1.2,  # all characters beyond the basic plane. Set for the same reason
 }
-"""Tokens for one of each class; `count_classes` has them in this order."""
+"""The tokens for one occurrence of each class, in the order of `count_classes`."""
 
 MESSAGE_TOKENS = 5
-"""Role and separators of one message; OpenAI's cookbook counts 3 and a role, and 3 more for the reply."""
+"""The role and separators of one message; OpenAI's cookbook counts 3 and a role, and 3 more for the reply."""
 CALL_TOKENS = 12
-"""What stands around a call's name and arguments, its id with it: 5 (GPT) to 39 (Claude) in the recorded usage."""
+"""The text around a call's name and arguments, with its id: 5 (GPT) to 39 (Claude) in the recorded usage."""
 TOOL_TOKENS = 5
-"""What stands around a tool's name, description and schema."""
+"""The text around a tool's name, description and schema."""
 TOOLS_TOKENS = 12
-"""What a vendor adds once where there are tools: 11 for GPT, hundreds elsewhere (Claude 508, Command 1,347), which is
-for `Calibration` to learn."""
+"""The tokens that a vendor adds once for a request with tools: 11 for GPT, hundreds for others.
+
+Claude adds 508 and Command 1,347; `Calibration` learns the difference.
+"""
 IMAGE_TOKENS = 1_000
 """One image. Vendors count pixels: 258 for a tile (Gemini), 765 for 1024 x 1024 (GPT-4o), up to 1,600 (Claude)."""
 FILE_TOKENS = 3_000
-"""One file that is no text. Vendors count pages: of a PDF 258 (Gemini), 1,500 to 3,000 (Claude)."""
+"""One file that is not text. Vendors count pages of a PDF: 258 each (Gemini), 1,500 to 3,000 each (Claude)."""
 
-_BASE64_CHARACTERS_PER_TOKEN = 5.3  # 4 characters are 3 bytes, and 4 bytes of prose are a token
+_BASE64_CHARACTERS_PER_TOKEN = 5.3  # 4 characters encode 3 bytes, and 4 bytes of prose are about one token
 
-_CONTINUATION = bytes(range(0x80, 0xC0))  # UTF-8 bytes that only go on with a character
+_CONTINUATION = bytes(range(0x80, 0xC0))  # the UTF-8 bytes after the first one of a character
 
 
 def _kind(byte: int) -> str:
-    """The class of the character whose UTF-8 begins with `byte`."""
+    """Return the class of the characters whose UTF-8 form begins with `byte`."""
     if byte < 0x80:
         character = chr(byte)
         found = (
@@ -86,7 +90,7 @@ def _kind(byte: int) -> str:
             (" ", character.isspace()),
         )
         return next((kind for kind, holds in found if holds), ".")
-    if byte == 0xE1:  # Latin Extended Additional (Vietnamese), and Georgian, Khmer, Ethiopic: far rarer
+    if byte == 0xE1:  # Latin Extended Additional (Vietnamese), and the far rarer Georgian, Khmer and Ethiopic
         return "e"
     if byte in {0xE2, 0xEE, 0xEF}:
         return "s"
@@ -98,7 +102,7 @@ _KINDS = b"".join(_kind(byte).encode() for byte in range(256))
 
 
 def _only(kinds: bytes) -> bytes:
-    """A table that makes `kinds` an "x" and all else a blank."""
+    """Return a translation table that maps `kinds` to "x" and all else to a blank."""
     return bytes(0x78 if byte in kinds else 0x20 for byte in range(256))
 
 
@@ -106,14 +110,14 @@ _LETTERS, _DIGITS, _MARKS, _BLANKS = _only(b"aAe"), _only(b"0"), _only(b"."), _o
 
 
 def _runs(only: bytes, end: bytes = b"x") -> int:
-    """How many runs of "x" end with `end`."""
+    """Return the number of runs of "x" that end with `end`."""
     return only.count(end + b" ") + only.endswith(end)
 
 
 def count_classes(text: str) -> tuple[int, ...]:
-    """How often each class of `WEIGHTS` occurs, in that order. A few passes over bytes, none of them in Python.
+    """Return the occurrences of each class of `WEIGHTS`, in that order. Takes a few passes over bytes, all in C.
 
-    Characters appended never lower a count. Lone surrogates count as Hangul, since their bytes begin alike.
+    Appending characters never lowers a count. Lone surrogates count as Hangul, since they begin with the same byte.
     """
     raw = text.encode("utf-8", "surrogatepass")
     kinds = raw.translate(_KINDS, _CONTINUATION)
@@ -121,7 +125,7 @@ def count_classes(text: str) -> tuple[int, ...]:
     digits = kinds.translate(_DIGITS) if b"0" in kinds else b""
     blanks = kinds.translate(_BLANKS) if b"  " in kinds else b""
     ascii_counts = (
-        letters.count(b" x") + letters.startswith(b"x"),  # their runs, from the end that is found faster
+        letters.count(b" x") + letters.startswith(b"x"),  # Counting the starts of runs is faster than their ends.
         letters.count(b"x" * 8),
         letters.count(b"x" * 16),
         kinds.count(b"aA"),
@@ -139,21 +143,21 @@ def count_classes(text: str) -> tuple[int, ...]:
 
 
 def weigh(counts: Sequence[int]) -> float:
-    """The tokens that counts of `count_classes` stand for; linear, so counts of several texts may be added first."""
+    """Return the tokens for counts of `count_classes`; it is linear, so counts of several texts may be added first."""
     return sum(count * weight for count, weight in zip(counts, WEIGHTS.values(), strict=True))
 
 
 def estimate_text(text: str) -> int:
-    """About how many tokens `text` is: 0 only for empty text."""
+    """Return the estimated tokens of `text`: 0 only for an empty text."""
     return max(1, round(weigh(count_classes(text)))) if text else 0
 
 
 def estimate_message(message: Message, count: Tokenizer = estimate_text) -> int:
-    """About how many tokens of input `message` is, with what vendors put around it; `count` counts its texts.
+    """Return the estimated input tokens of `message`, with what vendors put around it; `count` counts its texts.
 
-    Images and files are flat, `data:` URLs or not (`IMAGE_TOKENS`, `FILE_TOKENS`), except that the text of an inline
-    text file counts by its length. Reasoning counts only where `vendor_data` goes back with the message, for without
-    it no vendor is sent any; signatures and encrypted forms of it count as the text that they stand for.
+    Images and files have a flat number, as `data:` URLs too (`IMAGE_TOKENS`, `FILE_TOKENS`), except that the text of an
+    inline text file counts by its length. Reasoning counts only where `vendor_data` is sent back with the message,
+    since no vendor is sent any without it; signatures and encrypted reasoning count as the text that they stand for.
     """
     if isinstance(message, SystemMessage):
         return MESSAGE_TOKENS + count(message.text)
@@ -183,7 +187,10 @@ def _file(part: FilePart) -> int:
 
 
 def estimate_tools(specs: Iterable[ToolSpec], count: Tokenizer = estimate_text) -> int:
-    """About how many tokens of input the descriptions of tools are: 0 for none. To be kept while the tools stay."""
+    """Return the estimated input tokens of the tools' descriptions: 0 without tools.
+
+    Callers should keep the number while the tools stay the same.
+    """
     each = [TOOL_TOKENS + count(spec.name) + count(spec.description) + count(_json(spec.parameters)) for spec in specs]
     return TOOLS_TOKENS + sum(each) if each else 0
 
@@ -191,27 +198,27 @@ def estimate_tools(specs: Iterable[ToolSpec], count: Tokenizer = estimate_text) 
 def _json(value: object) -> str:
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # lone surrogates, integers over 64 bits: about as long in Python's form
+    except TypeError:  # Lone surrogates and integers over 64 bits are about as long in Python's form.
         return repr(value)
 
 
 def _plain(value: Any) -> Any:
-    """What orjson does not know: mappings of other kinds as dictionaries, all else by its name."""
+    """Return a form that orjson can write: mappings as dictionaries, all else as its `repr`."""
     return dict(value) if hasattr(value, "keys") else repr(value)
 
 
 _LOWEST, _HIGHEST = 0.3, 4.0
-_MOST_OVERHEAD = 2_000  # more than any vendor's in the recorded usage
-_STEP = 2.0  # how far from what was expected one report may pull
-_DECAY = 0.8  # what a report weighs after the next one
+_MOST_OVERHEAD = 2_000  # tokens; more than any vendor's overhead in the recorded usage
+_STEP = 2.0  # the largest factor by which one report may differ from the expected number
+_DECAY = 0.8  # the factor by which each new report reduces the weight of the older ones
 _MOST_MARGIN = 0.25
-_PRIOR = 0.03  # what the factor 1 weighs before there are reports; a report weighs 1 at most, 0.25 where it fits
-_ABSURD = 20.0  # reports this far off, overhead apart, are no tokenizer's doing
+_PRIOR = 0.03  # the weight of the factor 1 before there are reports; a report weighs at most 1, and 0.25 where it fits
+_ABSURD = 20.0  # a report that is off by this factor, apart from overhead, is not explained by a tokenizer
 
 
 @dataclass(slots=True)
 class _Line:
-    """Reported = overhead + factor * estimated: decayed sums for least squares of the relative errors."""
+    """The line `reported = overhead + factor * estimated`: decayed sums for least squares of the relative errors."""
 
     weight: float = 0.0
     x: float = 0.0
@@ -242,16 +249,17 @@ class _Line:
 
 
 class Calibration:
-    """What models really count, learned from reported usage, for each model by itself.
+    """A correction of estimates, learned for each model from the usage that its provider reports.
 
-    `overhead(model) + factor(model) * estimate` is the calibrated estimate. The factor is how the model's vocabulary
-    compares, the overhead what its vendor adds to each request, hundreds of tokens for some: a factor alone would
+    `overhead(model) + factor(model) * estimate` is the calibrated estimate. The factor reflects the model's vocabulary,
+    the overhead what its vendor adds to each request, hundreds of tokens for some. A factor without an overhead would
     have to be 5 for a short request with tools, and 1.1 for a long one.
 
-    A line through the reports, older ones counting less, drawn to the factor 1 as long as requests are too small or too
-    alike to tell one from the other. The factor is bounded by 0.3 and 4, the overhead by 0 and 2,000. One odd report
-    moves them by a limited step; one that is zero, negative or absurd is left out. One object may serve all sessions of
-    a runtime; it is meant for one thread. It keeps the `max_models` that were used last, in constant memory each.
+    The correction is a line through the reports, in which older ones count less. It stays near the factor 1 as long as
+    requests are too small or too similar to tell factor and overhead apart. The factor is bounded by 0.3 and 4, the
+    overhead by 0 and 2,000 tokens. One odd report moves them by a limited step; a report that is zero, negative or
+    absurd is ignored. One object may serve all sessions of a runtime; it is meant for one thread. It keeps the
+    `max_models` that were used last, in constant memory each.
     """
 
     __slots__ = ("_lines", "_max_models")
@@ -261,9 +269,9 @@ class Calibration:
         self._lines: OrderedDict[str, _Line] = OrderedDict()
 
     def observe(self, model: str, estimated: int, actual: int) -> None:
-        """`actual` input tokens were reported for a request that was estimated, uncalibrated, at `estimated`.
+        """Learn that `actual` input tokens were reported for a request whose uncalibrated estimate was `estimated`.
 
-        `model` is "vendor:model". `actual` is all the input, what was read from the provider's cache included.
+        `model` is "vendor:model". `actual` is all the input, including what was read from the provider's cache.
         """
         if estimated <= 0 or actual <= 0:
             return
@@ -277,15 +285,18 @@ class Calibration:
             self._lines.popitem(last=False)
 
     def factor(self, model: str) -> float:
-        """What to multiply an estimate for `model` by: 1 where nothing was observed."""
+        """Return the factor for an estimate for `model`: 1 where nothing was observed."""
         return self._line(model).factor
 
     def overhead(self, model: str) -> float:
-        """The tokens to add to an estimate for `model`, once for a request: 0 where nothing was observed."""
+        """Return the tokens to add to an estimate for `model`, once for a request: 0 where nothing was observed."""
         return self._line(model).overhead
 
     def margin(self, model: str) -> float:
-        """By which share reports were above the calibrated estimate lately, at most 0.25: what a limit has to leave."""
+        """Return the share by which recent reports exceeded the calibrated estimate, at most 0.25.
+
+        A limit should leave this share free.
+        """
         return self._line(model).margin
 
     def _line(self, model: str) -> _Line:

@@ -1,26 +1,27 @@
-"""What makes a message list valid for model providers, and how a broken one is mended. Pure.
+"""The rules by which message lists are valid for model providers, and the repair of broken lists. Pure.
 
 One rule for all providers, at least as strict as each vendor's own:
 
-1. Directly behind an assistant message with calls come its results: one for each call, in call order, nothing between.
+1. Directly after an assistant message with calls come its results: one for each call, in call order, nothing between.
 2. There is no other tool message, and no id is used twice in one reply.
 
-What is behind it, and what a dialect wants beyond it:
+The reasons for this rule, and what a dialect requires beyond it:
 
-- "openai", chat completions: error 400 for a call without its tool message directly behind ("An assistant message with
-  'tool_calls' must be followed by tool messages responding to each 'tool_call_id'"), and for a tool message without its
-  call. A user message of no parts is refused.
+- "openai", chat completions: error 400 for a call without its tool message directly after it ("An assistant message
+  with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'"), and for a tool message
+  without its call. A user message without parts is refused.
 - "responses", OpenAI's Responses: error 400 for a `function_call` without its `function_call_output` ("No tool output
-  found for function call"), and for the reverse ("No tool call found for function call output"). Order is free at
-  OpenAI; servers that imitate it want the two side by side. A reasoning item has to be followed by the item that came
-  of it ("was provided without its required following item"), so a reply of reasoning alone is refused.
+  found for function call"), and for the reverse ("No tool call found for function call output"). OpenAI accepts any
+  order; servers that imitate it want the two side by side. A reasoning item has to be followed by the item that it led
+  to ("was provided without its required following item"), so a reply with nothing but reasoning is refused.
 - "anthropic", Messages: error 400 where the next message does not begin with the results ("`tool_use` ids were found
   without `tool_result` blocks immediately after"), or has one more ("unexpected `tool_use_id`", "each tool_use must
-  have a single result"). Instructions come first, then a user message; no message is empty, and blanks alone are
-  empty; "The final block in an assistant message cannot be `thinking`". The strictest, and so the default.
-- "ollama": the server refuses nothing and has no ids. Its templates pair calls and results by order and name, and
-  what stands in the wrong place is shown to the model there, or not at all (ollama: template/template.go, collate).
-  So the rule is all that it wants.
+  have a single result"). Instructions come first, then a user message; no message is empty, and a message of only
+  blanks counts as empty; "The final block in an assistant message cannot be `thinking`". The strictest dialect, and so
+  the default.
+- "ollama": the server refuses nothing and has no ids. Its templates pair calls and results by order and name; a
+  message in the wrong position is shown to the model there, or not at all (ollama: template/template.go, collate). So
+  it requires nothing beyond the rule.
 """
 
 from __future__ import annotations
@@ -42,22 +43,23 @@ Dialect: TypeAlias = Literal["openai", "responses", "anthropic", "ollama"]
 class Rules:
     """The rules as a fold: `add` each message in turn, then `end`. Constant cost per message.
 
-    Raises `InvalidHistory` with the message's index and leaves itself unchanged; `ConfigurationError` for a dialect
-    that there is not.
+    Raises `InvalidHistory` with the message's index, and stays unchanged. Raises `ConfigurationError` for an unknown
+    dialect.
     """
 
     __slots__ = ("_awaited", "_count", "_dialect", "_opened")
 
     def __init__(self, dialect: Dialect = "anthropic") -> None:
         if dialect not in get_args(Dialect):
-            raise ConfigurationError(f"the dialect is {dialect!r}; say {', '.join(map(repr, get_args(Dialect)))}")
+            dialects = ", ".join(map(repr, get_args(Dialect)))
+            raise ConfigurationError(f"the dialect is {dialect!r}; it must be one of {dialects}")
         self._dialect = dialect
         self._count = 0
-        self._awaited: deque[str] = deque()  # ids whose results have to come next, in this order
-        self._opened = False  # a user message was seen
+        self._awaited: deque[str] = deque()  # the ids of the calls whose results have to come next, in this order
+        self._opened = False  # whether there was a user message
 
     def add(self, message: Message) -> None:
-        """Check one more message."""
+        """Check the next message."""
         if isinstance(message, ToolMessage):
             self._check_result(message)
             self._awaited.popleft()
@@ -75,13 +77,13 @@ class Rules:
         self._count += 1
 
     def end(self) -> None:
-        """Check that nothing is owed: no call without its result."""
+        """Check that no result is missing at the end."""
         if self._awaited:
             self._refuse(f"the transcript ends without a result for call {self._awaited[0]!r}")
 
     def _check_result(self, message: ToolMessage) -> None:
         if not self._awaited:
-            self._refuse(f"a tool message for call {message.call_id!r}, which nothing asked for here")
+            self._refuse(f"a tool message for call {message.call_id!r}, but no call is waiting for a result here")
         if message.call_id != self._awaited[0]:
             self._refuse(f"the result of call {self._awaited[0]!r} belongs here, not that of {message.call_id!r}")
 
@@ -95,8 +97,8 @@ class Rules:
         if strict and not self._opened:
             self._refuse("an assistant message before the first user message")
         if (strict or (self._dialect == "responses" and message.vendor_data)) and _is_empty(message):
-            alone = " but reasoning" if message.vendor_data else ""
-            self._refuse(f"an assistant message with neither text nor tool calls{alone}")
+            but = " but reasoning" if message.vendor_data else ""
+            self._refuse(f"an assistant message with neither text nor tool calls{but}")
 
     def _check_prompt(self, message: UserMessage) -> None:
         nothing = not message.content and not isinstance(message.content, str)
@@ -108,9 +110,10 @@ class Rules:
 
 
 def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> None:
-    """Check a whole transcript that is about to be sent. What is valid by default is valid in every dialect.
+    """Check a whole transcript before it is sent. What is valid by default is valid in every dialect.
 
-    Raises `InvalidHistory`, which has the index of the first message that breaks a rule and says which. `repair` mends.
+    Raises `InvalidHistory` with the index of the first message that breaks a rule, and with the rule. Raises
+    `ConfigurationError` for an unknown dialect. `repair` makes a valid transcript of a broken one.
     """
     rules = Rules(dialect)
     for message in messages:
@@ -118,15 +121,15 @@ def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> Non
     rules.end()
 
 
-def _check_note(place: int, message: SystemMessage) -> None:
-    """What is none of the others is a note, or no message at all."""
+def _check_note(index: int, message: SystemMessage) -> None:
+    """Raise `InvalidHistory` for an object that is not a message; the caller has checked for the other kinds."""
     if not isinstance(message, SystemMessage):  # pyright: ignore[reportUnnecessaryIsInstance]
-        way_out = "toolbus.messages.from_openai, say, makes messages of a vendor's dictionaries"
-        raise InvalidHistory(place, f"a {type(message).__name__} is no message", way_out)
+        way_out = "for example, toolbus.messages.from_openai makes messages of a vendor's dictionaries"
+        raise InvalidHistory(index, f"a {type(message).__name__} is not a message", way_out)
 
 
 def _is_empty(message: Message) -> bool:
-    """Whether there is nothing in a user's or model's message that could be sent."""
+    """Return whether a user message or a reply has no content that could be sent."""
     if isinstance(message, UserMessage):
         parts = (message.content,) if isinstance(message.content, str) else message.content
         texts = [part if isinstance(part, str) else part.text for part in parts if isinstance(part, (str, TextPart))]
@@ -136,28 +139,31 @@ def _is_empty(message: Message) -> bool:
     return False
 
 
-_LEANING = frozenset(
+_DEPENDENT = frozenset(
     {None, "thinking", "redacted_thinking", "reasoning", "text", "tool_use", "message", "function_call"}
 )
-"""The kinds of kept blocks and items that say nothing by themselves: reasoning has to be followed by what came of it,
-and text and calls are in the message too, unless somebody took them out."""
+"""The kinds of blocks and items in `vendor_data` that cannot make up a reply by themselves.
+
+Reasoning has to be followed by the item that it led to. Text and calls are in the message too, unless an application
+has removed them.
+"""
 
 
 def _stands_alone(vendor_data: Mapping[str, Any] | None) -> bool:
-    """Whether a vendor keeps something of a reply that it may consist of, such as what a search of its own found."""
+    """Return whether `vendor_data` has an item that can be a whole reply, such as the results of a server's search."""
     for kept in (vendor_data or {}).values():
         for value in cast("Mapping[str, Any]", kept).values() if isinstance(kept, Mapping) else (kept,):
             if not isinstance(value, (list, tuple)):
                 if value:
                     return True
-            elif any(_kind(each) not in _LEANING for each in cast("Sequence[Any]", value)):
+            elif any(_kind(each) not in _DEPENDENT for each in cast("Sequence[Any]", value)):
                 return True
     return False
 
 
 def _kind(kept: Any) -> str | None:
     kind = cast("Mapping[str, Any]", kept).get("type") if isinstance(kept, Mapping) else None
-    return kind if kind is None or isinstance(kind, str) else repr(kind)  # which no vendor writes
+    return kind if kind is None or isinstance(kind, str) else repr(kind)  # No vendor writes a type that is not a text.
 
 
 # ----------------------------------------------------------------------------------------------------- repair
@@ -166,17 +172,18 @@ _INTERRUPTED = failure_content("interrupted", "The call was interrupted; its res
 
 
 def repair(messages: Sequence[Message]) -> list[Message]:
-    """A valid transcript with as much of `messages` as can be kept; the given list is not changed.
+    """Return a valid transcript with as much of `messages` as can be kept; the given list is not changed.
 
-    Results move directly behind their call, in call order; a missing one is made up as `interrupted`; orphans and
-    second results are dropped. A result belongs to the reply that it stands behind, be there notes between, else to
-    the oldest unanswered call of its id, so ids that a provider uses again in each reply stay as they are; within one
-    reply, the second call of an id gets one of its own. Empty messages are dropped, and what the model said before the
-    first user message. All else stays in its order, with its ids, parts and what vendors keep beside it: no call
-    changes but in its id, after which the wire forms look.
+    Results move directly after their calls, in call order; a missing result is made up as `interrupted`; orphans and
+    second results are dropped. A result belongs to the reply before it, even with notes in between, else to the oldest
+    unanswered call with its id. So ids that a provider uses again in each reply stay as they are; within one reply, the
+    second call with an id gets a new id. Empty messages are dropped, and so are replies before the first user message.
+    All else keeps its order, its ids, its parts and its `vendor_data`: nothing but the id of a call changes, and the
+    wire forms take care of the ids that a vendor is sent.
 
-    What is valid by default is not changed: the messages are the very same. Deterministic and idempotent; the time it
-    takes grows with the messages and calls, whatever their ids. Raises `InvalidHistory` for what is no message.
+    A transcript that is valid by default is not changed: the result has the same message objects. Deterministic and
+    idempotent; the time is linear in the number of messages and calls, whatever their ids. Raises `InvalidHistory` for
+    an object that is not a message.
     """
     kept = _without_empty(messages)
     replies = _with_own_ids(kept)
@@ -186,9 +193,9 @@ def repair(messages: Sequence[Message]) -> list[Message]:
 def _without_empty(messages: Iterable[Message]) -> list[Message]:
     kept: list[Message] = []
     opened = False
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if not isinstance(message, (UserMessage, AssistantMessage, ToolMessage)):
-            _check_note(place, message)
+            _check_note(index, message)
         if _is_empty(message) or (isinstance(message, AssistantMessage) and not opened):
             continue
         opened = opened or isinstance(message, UserMessage)
@@ -197,20 +204,20 @@ def _without_empty(messages: Iterable[Message]) -> list[Message]:
 
 
 def _paired(messages: Sequence[Message]) -> dict[tuple[int, int], ToolMessage]:
-    """The results by the call that each belongs to: the place of its reply, and of the call in it."""
+    """Return the results by the call that each belongs to: the index of its reply, and of the call in the reply."""
     results: dict[tuple[int, int], ToolMessage] = {}
-    asked: dict[str, deque[tuple[int, int]]] = {}  # the calls of an id, oldest first; some may be answered already
-    behind: dict[str, deque[tuple[int, int]]] = {}  # the same, of the reply whose results stand here
-    for place, message in enumerate(messages):
+    asked: dict[str, deque[tuple[int, int]]] = {}  # the calls by id, oldest first; some may be answered already
+    newest: dict[str, deque[tuple[int, int]]] = {}  # the unanswered calls of the reply before, by id
+    for index, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
-            behind = {}
+            newest = {}
             for number, call in enumerate(message.tool_calls):
-                behind.setdefault(call.call_id, deque()).append((place, number))
-                asked.setdefault(call.call_id, deque()).append((place, number))
+                newest.setdefault(call.call_id, deque()).append((index, number))
+                asked.setdefault(call.call_id, deque()).append((index, number))
         elif isinstance(message, UserMessage):
-            behind = {}
+            newest = {}
         elif isinstance(message, ToolMessage):
-            if own := behind.get(message.call_id):
+            if own := newest.get(message.call_id):
                 results[own.popleft()] = message
                 continue
             older = asked.get(message.call_id)
@@ -222,11 +229,11 @@ def _paired(messages: Sequence[Message]) -> dict[tuple[int, int], ToolMessage]:
 
 
 def _with_own_ids(messages: Sequence[Message]) -> dict[int, tuple[ToolCall, ...]]:
-    """The calls of those replies, by place, in which an id was empty or used twice: each has one of its own."""
-    calling = {place: each for place, each in enumerate(messages) if isinstance(each, AssistantMessage)}
+    """Return the calls of the replies in which an id was empty or used twice, with new ids, by the reply's index."""
+    calling = {index: each for index, each in enumerate(messages) if isinstance(each, AssistantMessage)}
     taken = _Ids(call.call_id for each in calling.values() for call in each.tool_calls)
-    mended: dict[int, tuple[ToolCall, ...]] = {}
-    for place, reply in calling.items():
+    repaired: dict[int, tuple[ToolCall, ...]] = {}
+    for index, reply in calling.items():
         seen: set[str] = set()
         calls: list[ToolCall] = []
         for call in reply.tool_calls:
@@ -234,12 +241,12 @@ def _with_own_ids(messages: Sequence[Message]) -> dict[int, tuple[ToolCall, ...]
             calls.append(replace(call, call_id=taken.made_from(call.call_id)) if again else call)
             seen.add(call.call_id)
         if any(after is not before for after, before in zip(calls, reply.tool_calls, strict=True)):
-            mended[place] = tuple(calls)
-    return mended
+            repaired[index] = tuple(calls)
+    return repaired
 
 
 class _Ids:
-    """The ids that are taken. Counts on from the last number of a stem, so that repeats of an id are no search each."""
+    """The ids that are taken. It keeps the last number of each stem, so that a repeated id needs no search for it."""
 
     __slots__ = ("_numbers", "_taken")
 
@@ -264,17 +271,17 @@ def _assemble(
     replies: Mapping[int, tuple[ToolCall, ...]],
     results: Mapping[tuple[int, int], ToolMessage],
 ) -> list[Message]:
-    mended: list[Message] = []
-    for place, message in enumerate(messages):
+    repaired: list[Message] = []
+    for index, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
-            calls = replies.get(place)
-            mended.append(message if calls is None else replace(message, tool_calls=calls))
+            calls = replies.get(index)
+            repaired.append(message if calls is None else replace(message, tool_calls=calls))
             for number, call in enumerate(message.tool_calls if calls is None else calls):
-                result = results.get((place, number)) or _made_up(call)
-                mended.append(result if result.call_id == call.call_id else replace(result, call_id=call.call_id))
+                result = results.get((index, number)) or _made_up(call)
+                repaired.append(result if result.call_id == call.call_id else replace(result, call_id=call.call_id))
         elif not isinstance(message, ToolMessage):
-            mended.append(message)
-    return mended
+            repaired.append(message)
+    return repaired
 
 
 def _made_up(call: ToolCall) -> ToolMessage:

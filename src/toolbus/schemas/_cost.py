@@ -1,20 +1,20 @@
-"""What checking a value against a JSON schema may cost, known before it is checked. Pure.
+"""An upper bound on the cost of checking a value against a JSON schema, known before the check. Pure.
 
-A schema and the value may both be a stranger's, and the library that compares them cannot be stopped half way. So the
-work is bounded from above, by what stands in the schema and by the shape of the value, and whoever checks decides by
-that. The bound is on the library's way of working (jsonschema-rs 0.60), of which these facts matter:
+Both the schema and the value may come from a stranger, and the library that compares them cannot be stopped half way.
+So the work is bounded from above, by the keywords of the schema and by the shape of the value, and the caller decides
+by that bound whether to check. The bound relies on the way in which the library works (jsonschema-rs 0.60):
 
-1. A schema is applied to a value once for each way that leads to it. Ways multiply where alternatives are nested in
-   alternatives, through `$ref` as well, and again at each level of a value where a schema recurs.
-2. `unevaluatedProperties` and `unevaluatedItems` check all that stands beside them once more, to learn what it has
+1. A schema is applied to a value once for each path that leads to it. Paths multiply where alternatives are nested in
+   alternatives, also through `$ref`, and again at each level of a value where a schema recurses.
+2. `unevaluatedProperties` and `unevaluatedItems` check all keywords beside them once more, to learn what those have
    evaluated: nested n times, that is about 2.6**n times.
-3. Patterns are matched in linear time (`patterns`). `pattern` and `uniqueItems` are keywords of our own: the time that
-   the first takes is measured, and the second is linear. Formats are not checked.
-4. Telling what is wrong copies the part of the value that is wrong for each line that is told, and looks for
-   alternatives that fit once more at each level.
+3. Patterns are matched in linear time (`_patterns`). `pattern` and `uniqueItems` are keywords of our own: the time of
+   the first is measured, and the second is linear. Formats are not checked.
+4. An error report copies the wrong part of the value for each line of the report, and searches for a matching
+   alternative once more at each level.
 
-References lead within the schema, as `#/pointer`. All others are refused, so that nothing is ever fetched and what is
-counted here is what the library sees.
+References lead within the schema, as `#/pointer`. All others are refused, so that nothing is ever fetched and the
+bound covers all that the library sees.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from ._shape import Shape, TooCostly
 __all__ = ["INLINE_NS", "Bounds"]
 
 INLINE_NS: Final = 40_000_000
-"""What may be done on the event loop in one go, by our count, which is above what it takes: 40 ms."""
+"""The longest work on the event loop without a pause: 40 ms by this bound, which is higher than the real time."""
 
-_MOST_PARTS = 6_000  # subschemas, and the ways between them
-_MOST_HEIGHT = 32  # subschemas that apply to the same value, one inside of the other: the library recurses
-_MOST_STEPS = 40_000  # of working out what a level of the value costs
+_MOST_PARTS = 6_000  # subschemas, and the paths between them
+_MOST_HEIGHT = 32  # subschemas within one another that apply to the same value, since the library recurses
+_MOST_STEPS = 40_000  # steps of computing the cost of each level of a value
 _ENDLESS = 10**18
 
-# Nanoseconds, measured with jsonschema-rs 0.60.3 and rounded up; tests/tools/test_schema_bounds.py measures them again.
+# The times are measured with jsonschema-rs 0.60.3 and rounded up; tests/schemas/test_schema_bounds.py measures them
+# again. Names end with their unit: nanoseconds (_NS) or picoseconds (_PS).
 _VISIT_NS = 200
-_LIMIT_NS = 1_500  # of a number that has a fraction
-_NUMBER_NS = 2_000  # to compare it with one that is a constant
-_DIVISOR_NS, _FRACTION_NS = 2_000, 50_000
-_PATTERN_NS = 3_000  # to ask our own keyword, without the matching
+_LIMIT_NS = 1_500  # to compare a number that has a fraction with a limit
+_NUMBER_NS = 2_000  # to compare a number with a constant
+_DIVISOR_NS, _FRACTION_NS = 2_000, 50_000  # `multipleOf` with an integer, and with a fraction
+_PATTERN_NS = 3_000  # to call our own keyword `pattern`, without the matching
 _OWN_KEYWORD_NS, _OWN_BELOW_NS = 8_000, 3_000  # `uniqueItems`, for each list and each value below it
-_OWN_CHARS = 100  # so many characters below cost it as much as a value
+_OWN_CHARS = 100  # characters below a list that cost `uniqueItems` as much as one value
 _CHAR_PS = 100
 _CONTENT_PS = 60_000
 _LINE_NS, _LINE_BELOW_NS, _LINE_CHAR_NS = 10_000, 300, 10
@@ -59,29 +60,30 @@ _APPLIED = {
     **dict.fromkeys(("contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties"), _EACH),
     "patternProperties": _EACH,
 }
-_BY_NAME = frozenset({"dependencies", "dependentSchemas", "patternProperties", "properties"})  # and not a schema
+_BY_NAME = frozenset({"dependencies", "dependentSchemas", "patternProperties", "properties"})  # mappings to schemas
 _AGAIN = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 _PLAIN = frozenset({"const", "dependencies", "dependentRequired", "enum", "required", "type"})
-_LINES = frozenset({"dependencies", "dependentRequired", "required"})  # of which each name may be told
+_LINES = frozenset({"dependencies", "dependentRequired", "required"})  # may report one line for each name
 _LIMITS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"})
 _REFUSED = frozenset({"$dynamicRef", "$recursiveRef"})
 
 _Json: TypeAlias = Mapping[str, Any]
 _Cost: TypeAlias = tuple[int, int, int, int]
-"""What comparing a value costs.
+"""The cost of comparing a value.
 
 Nanoseconds for the value itself, picoseconds for each character of its texts and keys, nanoseconds for each value
-within it, and nanoseconds for telling what is wrong with it.
+within it, and nanoseconds for reporting what is wrong with it.
 """
 
 
-_NONE: list[int] = []  # which nobody changes: most parts have none
+_NONE: list[int] = []  # shared by all parts without other parts, and never changed
 
 
 class _Part:
-    """A schema, or a boolean one. Lists hold the numbers of other parts.
+    """A schema, which may be a boolean. Lists hold the numbers of other parts.
 
-    `same` apply to the same value. Of `either` at most one applies to a value inside of it, of `each` all may.
+    The parts in `same` apply to the same value. Of those in `either`, at most one applies to a value within it; of
+    those in `each`, all may.
     """
 
     __slots__ = ("again", "cost", "each", "either", "same")
@@ -89,11 +91,11 @@ class _Part:
     def __init__(self, cost: _Cost) -> None:
         self.cost = cost
         self.same = self.either = self.each = _NONE
-        self.again = False  # whether what is beside a keyword is checked anew for it
+        self.again = False  # whether a keyword makes the library check all keywords beside it once more
 
 
 class Bounds:
-    """The bounds of one schema, and its `patterns`.
+    """The bounds on the cost of one schema, and the `patterns` in it.
 
     Raises `ConfigurationError` for a schema that cannot be checked within any bounds.
     """
@@ -107,7 +109,8 @@ class Bounds:
         self._parts = reader.parts
         self._order, heights = _in_order(self._parts)
         self._height = max(heights)
-        # How often it is checked: once for each keyword before, and once more for each level that is looked through.
+        # A part with an `unevaluated` keyword is checked twice, and once more for each level of schemas that apply to
+        # the same value.
         self._times = [2 + height if part.again else 1 for part, height in zip(self._parts, heights, strict=True)]
         self._newest = self._here()
         self._levels = [self._newest[0]]
@@ -118,7 +121,7 @@ class Bounds:
             )
 
     def cost(self, shape: Shape) -> int:
-        """Return the nanoseconds that it may take to find out whether a value fits. Raises `TooCostly`."""
+        """Return the most nanoseconds that it takes to find out whether a value fits. Raises `TooCostly`."""
         levels = self._up_to(len(shape.values))
         below, letters_below = sum(shape.values), sum(shape.chars)
         total = 0
@@ -129,34 +132,34 @@ class Bounds:
             letters_below -= letters
         return total
 
-    def cost_of_telling(self, shape: Shape) -> int:
-        """Return the nanoseconds that it may take to tell all that is wrong with a value. Raises `TooCostly`."""
+    def cost_of_report(self, shape: Shape) -> int:
+        """Return the most nanoseconds that it takes to report all that is wrong with a value. Raises `TooCostly`."""
         levels = self._up_to(len(shape.values))
         below, letters_below = sum(shape.values), sum(shape.chars)
-        # Alternatives are looked through for one that fits before they are told, on each level that there are any.
+        # On each level with alternatives, the library searches for one that fits before it reports them.
         total = self.cost(shape) * (len(shape.values) * (self._height + 1) if self._height else 1)
-        for (_, _, _, telling), values, letters in zip(levels, shape.values, shape.chars, strict=False):
-            lines = -(-telling // _LINE_NS)
+        for (_, _, _, report), values, letters in zip(levels, shape.values, shape.chars, strict=False):
+            lines = -(-report // _LINE_NS)
             copied = below * _LINE_BELOW_NS + letters_below * _LINE_CHAR_NS
-            if self._has_names:  # Of a name that does not fit, all of its object is copied.
+            if self._has_names:  # For each name that does not fit, its whole object is copied.
                 copied = (copied + values * _LINE_BELOW_NS + letters * _LINE_CHAR_NS) * values
-            total += telling * values + lines * copied
+            total += report * values + lines * copied
             below -= values
             letters_below -= letters
         return total
 
     def _up_to(self, depth: int) -> list[_Cost]:
-        """Return what the schema costs at each level of a value, as far as `depth`, or as it reaches."""
+        """Return the cost of the schema at each level of a value, up to `depth` or to its own last level."""
         parts, ways = len(self._parts), sum(len(each.same) + len(each.either) + len(each.each) for each in self._parts)
         while len(self._levels) < depth and self._levels[-1] != _NOTHING:
             if len(self._levels) * (parts + ways // 4) > _MOST_STEPS:
-                raise TooCostly("$: it cannot be checked, since it is nested too deep for a schema of this size")
+                raise TooCostly("$: it cannot be checked, since it is nested too deeply for a schema of this size")
             self._newest = self._inside(self._newest)
             self._levels.append(self._newest[0])
         return self._levels
 
     def _here(self) -> list[_Cost]:
-        """Return for each part what it costs to compare the value itself."""
+        """Return the cost of each part for comparing the value itself."""
         costs = [each.cost for each in self._parts]
         for number in self._order:
             part = self._parts[number]
@@ -165,7 +168,7 @@ class Bounds:
         return costs
 
     def _inside(self, last: list[_Cost]) -> list[_Cost]:
-        """Return for each part what it costs to compare a value one level further down than that of `last`."""
+        """Return the cost of each part for comparing the values one level below those of `last`."""
         costs = [_NOTHING] * len(last)
         for number in self._order:
             part = self._parts[number]
@@ -195,8 +198,8 @@ def _most(costs: list[_Cost]) -> _Cost:
 
 
 def _in_order(parts: list[_Part]) -> tuple[list[int], list[int]]:
-    """Return the parts in such an order that those which apply to the same value come before, and their heights."""
-    # Of a height, -1 is one that is not found out yet, and -2 one that is being found out.
+    """Return the numbers of the parts, each after the parts that apply to the same value, and the parts' heights."""
+    # A height of -1 is not known yet, and one of -2 is being computed.
     heights = [-1 if part.same else 0 for part in parts]
     order = [number for number, part in enumerate(parts) if not part.same and (part.either or part.each)]
     for start, part in enumerate(parts):
@@ -215,12 +218,12 @@ def _in_order(parts: list[_Part]) -> tuple[list[int], list[int]]:
                 heights[number] = 1 + max(heights[each] for each in same)
                 order.append(number)
                 if heights[number] > _MOST_HEIGHT:
-                    raise ConfigurationError(f"more than {_MOST_HEIGHT} schemas apply to one value, each in another")
+                    raise ConfigurationError(f"more than {_MOST_HEIGHT} schemas apply to one value, one inside another")
     return order, heights
 
 
 class _Reader:
-    """One walk through a schema, from its root along all that may be applied. Definitions are read where used."""
+    """One walk through a schema, from its root to all that may be applied. Definitions are read where they are used."""
 
     def __init__(self, root: _Json | bool) -> None:  # noqa: FBT001 -- as above
         self._root = root
@@ -228,7 +231,7 @@ class _Reader:
         self._bases = ("$id", "id") if "draft-04" in str(self._draft) else ("$id",)
         self._known: dict[int, int] = {}
         self._left: list[tuple[_Part, _Json]] = []
-        self.patterns: dict[str, int] = {}  # what each costs to match
+        self.patterns: dict[str, int] = {}  # the nanoseconds for each character that each pattern costs to match
         self._ways = 0
         self._compile_ns = 0
         self.has_names = False
@@ -272,14 +275,17 @@ class _Reader:
             elif key == "patternProperties" and isinstance(given, dict):
                 self._keys(part, cast("_Json", given))
             elif key == "pattern" and isinstance(given, str):
-                self._match_ns(given)  # That it can be used is all that matters: what it takes is measured meanwhile.
+                self._match_ns(given)  # This only checks that it can be used; its time is measured during the match.
                 own.here += _PATTERN_NS
             else:
                 own.add(key, given)
-        part.cost = own.here, own.chars, own.below, own.telling
+        part.cost = own.here, own.chars, own.below, own.report
 
     def _keys(self, part: _Part, patterns: _Json) -> None:
-        """Each key is matched with each pattern: for these, for the additional and for the unevaluated properties."""
+        """Add the cost of matching each key with each pattern, for the three keywords that do so.
+
+        They are `patternProperties`, `additionalProperties` and `unevaluatedProperties`.
+        """
         total = 3 * sum(map(self._match_ns, patterns))
         part.each = [*part.each, len(self.parts)]
         self.parts.append(_Part((3 * _VISIT_NS * len(patterns), 1_000 * total, 0, 0)))
@@ -299,7 +305,7 @@ class _Reader:
         return cost.match_ns
 
     def _check_base(self, schema: _Json) -> None:
-        """Refuse what would change where references lead to: a schema of its own, or of another draft, within this."""
+        """Refuse a subschema with an id of its own or of another draft, which would change the target of references."""
         for key in self._bases:
             if isinstance(schema.get(key), str):
                 raise ConfigurationError(f"a schema within it has an {key} of its own, which is not supported")
@@ -307,10 +313,10 @@ class _Reader:
             raise ConfigurationError("a schema within it is of another draft, which is not supported")
 
     def _at(self, reference: Any) -> Any:
-        """Return what a reference leads to (RFC 6901)."""
+        """Return the target of a reference, a JSON pointer (RFC 6901)."""
         where = f"it refers to {str(reference)[:200]!r}"
         if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
-            raise ConfigurationError(f"{where}; references lead within the schema, as '#/$defs/name'")
+            raise ConfigurationError(f"{where}; references must lead within the schema, as '#/$defs/name' does")
         found: object = self._root
         for part in reference[1:].split("/")[1:]:
             if isinstance(found, dict) and found is not self._root:
@@ -321,26 +327,26 @@ class _Reader:
             elif isinstance(found, list) and name.isdecimal() and int(name) < len(cast("list[object]", found)):
                 found = cast("list[object]", found)[int(name)]
             else:
-                raise ConfigurationError(f"{where}, which is not there")
+                raise ConfigurationError(f"{where}, which does not exist")
         return found
 
 
 class _Own:
-    """What the keywords of one schema cost that apply no other schema."""
+    """The cost of the keywords of one schema that apply no other schema."""
 
-    __slots__ = ("below", "chars", "here", "telling")
+    __slots__ = ("below", "chars", "here", "report")
 
     def __init__(self, keywords: int) -> None:
         self.here = _VISIT_NS
         self.chars = _CHAR_PS * (1 + keywords)
         self.below = 0
-        self.telling = _LINE_NS * keywords
+        self.report = _LINE_NS * keywords
 
     def add(self, key: str, given: Any) -> None:
         if key in _PLAIN:
             size = _size(given)
             self.here += _VISIT_NS * size
-            self.telling += (_LINE_NS if key in _LINES else _LINE_BELOW_NS) * size
+            self.report += (_LINE_NS if key in _LINES else _LINE_BELOW_NS) * size
             if key in ("const", "enum"):
                 self.here += _NUMBER_NS * _numbers(given)
         elif key == "properties" and isinstance(given, dict):
@@ -357,7 +363,7 @@ class _Own:
 
 
 def _schemas(given: Any, *, by_name: bool) -> list[Any]:
-    """Return the schemas in what a keyword has: one, a list, or a mapping."""
+    """Return the schemas in the value of a keyword: one, a list, or a mapping."""
     if isinstance(given, (dict, list)) and (by_name or isinstance(given, list)):
         every: Iterable[Any] = cast("_Json", given).values() if isinstance(given, dict) else cast("list[Any]", given)
         return [each for each in every if isinstance(each, (dict, bool))]
@@ -365,17 +371,17 @@ def _schemas(given: Any, *, by_name: bool) -> list[Any]:
 
 
 def _size(value: Any) -> int:
-    """Return how many values there are in a value, itself included."""
+    """Return the number of values in a value, including itself."""
     return sum(1 for _ in _inside(value))
 
 
 def _numbers(value: Any) -> int:
-    """Return how many numbers there are in a value."""
+    """Return the number of numbers in a value."""
     return sum(type(each) in (int, float) for each in _inside(value))
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yield all values in a value, itself included."""
+    """Yield all values in a value, including itself."""
     left = [value]
     while left:
         each = left.pop()

@@ -1,8 +1,8 @@
-"""JSON schemas that somebody else has written, and values checked against them (extra `schema`: jsonschema-rs).
+"""A validator for JSON schemas that somebody else has written (extra `schema`: jsonschema-rs).
 
-Knows that library and what it may cost (`schema_bounds`), and nothing of tools. The library cannot be stopped, and it
-keeps the interpreter's lock, so that a thread would not help. What might take long is refused before it begins; only
-the time that patterns take is measured meanwhile, since what they may cost at most says little of what they do cost.
+Knows that library and the bounds on its cost (`_cost`), and nothing of tools. The library cannot be stopped, and it
+keeps the interpreter's lock, so a thread would not help. A check that might take long is refused before it begins; only
+the time of patterns is measured during the check, since their highest cost says little about the real one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ._signatures import joined, path_of
 __all__ = ["MAX_SCHEMA_BYTES", "JsonSchema", "json_schema_validator"]
 
 MAX_SCHEMA_BYTES: Final = 262_144
-"""The largest schema that is read: those of public MCP servers are under 10 kB."""
+"""The size of the largest schema that is read: schemas of public MCP servers are under 10 kB."""
 
-_MOST_SCHEMA_DEPTH = 100  # of its JSON; the library refuses 128
-_MOST_PATTERN_BYTES = 1_048_576  # of a compiled pattern: `^.{1,1000}$` has just under
+_MOST_SCHEMA_DEPTH = 100  # levels of its JSON; the library refuses 128
+_MOST_PATTERN_BYTES = 1_048_576  # size of a compiled pattern; `^.{1,1000}$` is just below it
 _MOST_LINES = 8
 _MOST_LINE_CHARS = 400
 _NOT_LINEAR = (
-    "is not a regular expression that is matched in linear time: those have no look-around and no references back, "
-    "and are not that big"
+    "is not a regular expression that can be matched in linear time: such an expression has no look-around and no "
+    "back-references, and is not too big"
 )
 
 _DRAFTS = {
@@ -43,10 +43,10 @@ _DRAFTS = {
 
 
 class JsonSchema:
-    """A schema, ready to check values.
+    """A compiled schema that checks values.
 
-    Its draft is the one that its `$schema` names, and 2020-12 where that names none of the known ones. `format` is an
-    annotation, as it is by default since 2019-09: it tells the model something and is not checked.
+    The draft is the one that `$schema` names, and 2020-12 without a known name. `format` is an annotation, as it is by
+    default since 2019-09: it informs the model and is not checked.
     """
 
     __slots__ = ("_bounds", "_meter", "_validator")
@@ -78,7 +78,7 @@ class JsonSchema:
                 pattern_options=linear,
                 validate_formats=False,
                 offline=True,
-                mask="the value",  # which may be long, or secret, and whoever sent it has it
+                mask="the value",  # The value may be long or secret, and whoever sent it knows it.
                 keywords={"pattern": self._meter.keyword(matches), "uniqueItems": UniqueItems},
             )
         except jsonschema_rs.ValidationError as exc:
@@ -89,7 +89,7 @@ class JsonSchema:
     def check(self, value: Any) -> None:
         """Raise `InvalidArguments`, worded for the model, for a value that does not fit.
 
-        `TooCostly`, which is one, is raised where finding that out, or telling what is wrong, might take too long.
+        Raises `TooCostly`, a subclass, where the check, or the report on what is wrong, might take too long.
         """
         shape = shape_of(value)
         if self._bounds.cost(shape) > INLINE_NS:
@@ -103,8 +103,8 @@ class JsonSchema:
         try:
             fits = self._validator.is_valid(value)
             is_checked = not self._meter.is_over
-            if is_checked and not fits and self._can_tell(shape):
-                problems = sorted(self._validator.iter_errors(value), key=_place)
+            if is_checked and not fits and self._can_report(shape):
+                problems = sorted(self._validator.iter_errors(value), key=_path)
         except BaseException as exc:
             return f"$: it cannot be checked: {_reason(exc)}"
         if not is_checked:
@@ -112,23 +112,24 @@ class JsonSchema:
         if fits:
             return ""
         if not problems or self._meter.is_over:
-            raise TooCostly("$: it does not fit the schema, and is too big for saying where")
+            raise TooCostly("$: it does not fit the schema, and is too big to say where")
         lines = [_line(f"{path_of(each.instance_path)}: {each.message}") for each in problems[:_MOST_LINES]]
         return joined(lines, len(problems))
 
-    def _can_tell(self, shape: Shape) -> bool:
+    def _can_report(self, shape: Shape) -> bool:
         try:
-            return self._bounds.cost_of_telling(shape) <= INLINE_NS
+            return self._bounds.cost_of_report(shape) <= INLINE_NS
         except TooCostly:
             return False
 
 
 def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
-    """Return a validator of arguments for a JSON schema that somebody already has.
+    """Return a validator of arguments for an existing JSON schema. The validator raises `InvalidArguments`.
 
-    One that says no more than "an object" needs no library. Checking is bounded: arguments that could hold the event
-    loop are `InvalidArguments` that say so. Raises `MissingExtra` where the library is not installed,
-    `ConfigurationError` for a schema that is none, refers to what is not within it, or has too many alternatives.
+    A schema that requires only an object needs no library. The cost of a check is bounded: for arguments that could
+    hold the event loop the validator raises `TooCostly`, a subclass of `InvalidArguments`. Raises `MissingExtra` where
+    the library is not installed. Raises `ConfigurationError` for a schema that is invalid, refers to something outside
+    of itself, or has too many alternatives.
     """
     if {"properties": {}, **schema} == {"type": "object", "properties": {}}:
         return _check_object
@@ -140,27 +141,27 @@ def _check_object(arguments: Mapping[str, Any]) -> None:
         raise InvalidArguments('$: the value is not of type "object"')
 
 
-def _place(problem: Any) -> list[str]:
+def _path(problem: Any) -> list[str]:
     return [str(part) for part in problem.instance_path]
 
 
 def _line(message: str) -> str:
-    """A message without the middle of what is long in it, such as a key, a pattern or a constant."""
+    """Return a message, without its middle if it is long because of a key, a pattern or a constant."""
     if len(message) <= _MOST_LINE_CHARS:
         return message
     return f"{message[: _MOST_LINE_CHARS // 2]} ... {message[-_MOST_LINE_CHARS // 2 :]}"
 
 
 def _fault(exc: Any) -> str:
-    """What is wrong with a schema itself, of which the library says what its meta-schema has against it."""
+    """Return the text for a schema that is itself invalid, from the library's error about the meta-schema."""
     shown = _line(repr(exc.instance))
     return _line(f"{path_of(exc.instance_path)}: {exc.message.replace('the value', shown, 1)}")
 
 
 def _reason(exc: BaseException) -> str:
-    """What the library has raised, in words. Raises it where it is nothing of the library's.
+    """Return the text for an exception of the library; raise any other one, such as `KeyboardInterrupt`, again.
 
-    A panic in Rust is a `BaseException`, since it is an error of the library's author's; it must not end a runtime.
+    A panic in Rust is a `BaseException`, since it is a bug in the library; it must not end a runtime.
     """
     if isinstance(exc, UnicodeError):
         return "there is a lone surrogate in it, which JSON cannot carry"
@@ -172,10 +173,10 @@ def _reason(exc: BaseException) -> str:
 def _written(schema: Any) -> bytes:
     try:
         text = orjson.dumps(schema, default=dict)
-    except (TypeError, ValueError) as exc:  # integers over 64 bits, keys that are no texts, too deep, endless
+    except (TypeError, ValueError) as exc:  # integers over 64 bits, keys that are not texts, too deep, cyclic
         raise ConfigurationError(f"the schema cannot be written as JSON: {exc}") from None
     if len(text) > MAX_SCHEMA_BYTES:
-        raise ConfigurationError(f"the schema has {len(text)} bytes; {MAX_SCHEMA_BYTES} may be")
+        raise ConfigurationError(f"the schema has {len(text)} bytes; at most {MAX_SCHEMA_BYTES} are allowed")
     if _depth_of(orjson.loads(text)) > _MOST_SCHEMA_DEPTH:
         raise ConfigurationError(f"the schema is nested deeper than {_MOST_SCHEMA_DEPTH} levels")
     return text
@@ -197,7 +198,7 @@ def _depth_of(value: Any) -> int:
 
 
 def _draft(schema: Any) -> str:
-    """Return the name of the library's class for the draft of a schema, and take what names no known one out of it."""
+    """Return the name of the library's class for the draft of a schema, and remove an unknown `$schema` from it."""
     named: object = cast("dict[str, Any]", schema).get("$schema") if isinstance(schema, dict) else None
     if named is None:
         return "Draft202012Validator"
@@ -208,7 +209,7 @@ def _draft(schema: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as the library takes it: dictionaries, and no integers over 64 bits, but numbers as big."""
+    """Return a value in the form that the library takes: dictionaries, and floats instead of integers over 64 bits."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):

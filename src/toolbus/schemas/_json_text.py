@@ -1,7 +1,7 @@
-"""What JSON text from outside holds, measured before it is read. Pure.
+"""Measurements of JSON text from outside, made before it is read. Pure.
 
-Reading JSON costs by its values and not by its bytes: 8 MiB of `[],` take a second of the event loop, 8 MiB of one
-string a hundredth. The functions here take at most 8 ms for each MiB.
+The cost of reading JSON depends on its values and not on its bytes: 8 MiB of `[],` take a second of the event loop,
+8 MiB of one string a hundredth of that. The functions here take at most 8 ms for each MiB.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = ["MAX_VALUES", "has_big_number", "has_many_values"]
 
 MAX_VALUES = 100_000
-"""Values in one piece of JSON, beyond which it is not read: 50 ms of reading, and far beyond what a model writes."""
+"""The most values in one JSON text that is read: they take 50 ms, and a model writes far fewer."""
 
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _BLOCK_BYTES = 2**18
@@ -17,17 +17,17 @@ _BIG = b"0" * 19  # 2**63 has 19 digits; an integer with fewer is exact in every
 
 
 def has_big_number(data: bytes) -> bool:
-    """Whether 19 digits stand in a row, so that a fast reader may have turned an integer into a float."""
+    """Return whether there are 19 digits in a row, so that a fast reader may have turned an integer into a float."""
     return _BIG in data.translate(_DIGITS)
 
 
 def has_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
-    """Whether JSON has more than `most` values; each member of an object and each item of a list is one."""
+    """Return whether JSON has more than `most` values; each member of an object and each item of a list counts."""
     if len(data) < 2 * most or _separators(data) <= most:
         return False
-    # Most of them may stand in strings.
+    # Most of the separators may be in strings, which do not count.
     values = quotes = 0
-    begun = b""  # a backslash at the end of a block, which escapes the first character of the next one
+    begun = b""  # the backslash at the end of a block that escapes the first character of the next one
     for start in range(0, len(data), _BLOCK_BYTES):
         block = begun + data[start : start + _BLOCK_BYTES]
         begun = b""
@@ -37,7 +37,7 @@ def has_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
             block = block.removesuffix(b"\\").replace(b'\\"', b"")
         in_string = quotes % 2
         quotes += block.count(b'"')
-        if quotes > 4 * most:  # those of a key and of a value for each
+        if quotes > 4 * most:  # A member needs at most four quotes: two for its key and two for its value.
             return True
         values += _separators(b"".join(block.split(b'"')[in_string::2]))
         if values > most:

@@ -1,7 +1,7 @@
-"""Two keywords of JSON schemas as the library is to check them: `pattern`, with a look at the clock, and `uniqueItems`.
+"""Two keywords of JSON schemas that replace the library's own: `pattern`, under a time limit, and `uniqueItems`.
 
-The library keeps its own time for neither. What patterns may cost at most says little of what they do cost, so the time
-that they take is measured, and once it is used up nothing fits any more: whoever checks asks `Meter.is_over`.
+The library limits the time of neither. The highest cost of a pattern says little about its real cost, so the time of
+matching is measured. Once that time is used up, no text matches any more, and the caller has to ask `Meter.is_over`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _MOST_TEXT_NS = 20_000_000  # for one of them, which cannot be interrupted
 
 
 class Meter(threading.local):
-    """The time that the patterns of one schema take, of each thread that checks a value with it."""
+    """A meter of the time that the patterns of one schema take, for each thread that checks a value with it."""
 
     def __init__(self) -> None:
         self.is_over = False
         self._deadline = 0.0
 
     def start(self) -> None:
-        """Begin to check a value."""
+        """Start the time for a new value."""
         self.is_over = False
         self._deadline = time.thread_time() + _MOST_SECONDS
 
     def keyword(self, matches: Mapping[str, Callable[[str], bool]]) -> type[Any]:
-        """Return the keyword `pattern`. `matches` are functions, by their patterns."""
+        """Return the class of the keyword `pattern`. `matches` has a function for each pattern."""
         meter = self
 
         class Pattern:
@@ -43,7 +43,7 @@ class Meter(threading.local):
                 self._matches = matches[self._pattern]
 
             def validate(self, instance: Any) -> None:
-                """Raise `ValueError`, in words, for a text that does not match."""
+                """Raise `ValueError` with a message for a text that does not match."""
                 if not isinstance(instance, str):
                     return
                 if not meter.is_over:
@@ -56,16 +56,16 @@ class Meter(threading.local):
 
 
 class UniqueItems:
-    """The keyword `uniqueItems`, in linear time: items are compared as texts, whose hashes nobody can foresee.
+    """The keyword `uniqueItems`, in linear time: items are compared as texts, whose hashes nobody can predict.
 
-    The library's own takes quadratic time where many items have one hash, as integers above 2**53 have.
+    The library's own keyword takes quadratic time where many items have the same hash, as integers above 2**53 have.
     """
 
     def __init__(self, _parent: object, value: object, _path: object) -> None:
         self._is_wanted = value is True
 
     def validate(self, instance: Any) -> None:
-        """Raise `ValueError`, in words, for a list with equal items."""
+        """Raise `ValueError` with a message for a list with equal items."""
         if not self._is_wanted or not isinstance(instance, (list, tuple)):
             return
         seen: dict[str, int] = {}
@@ -75,13 +75,13 @@ class UniqueItems:
             except OverflowError:
                 continue
             if first != number:
-                raise ValueError(f"the items {first} and {number} are equal, and each may be there once")
+                raise ValueError(f"the items {first} and {number} are equal, and each may occur only once")
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value with one writing for each number: in JSON 1 and 1.0 are equal.
+    """Return a value in which equal numbers have one form: in JSON, 1 and 1.0 are equal.
 
-    Raises `OverflowError` for one with a number over 64 bits: of integers as big as that, not all digits are here.
+    Raises `OverflowError` for a float of 2**63 or more: it may stand for an integer of which it lacks some digits.
     """
     if isinstance(value, float) and value.is_integer():
         if abs(value) >= 2**63:

@@ -1,8 +1,8 @@
-"""Regular expressions that somebody else has chosen: what one may cost at most, and a matcher in linear time.
+"""An upper bound on the cost of regular expressions from others, and a matcher that takes linear time. Pure.
 
-Pure. Expressions are matched by Rust's engine, whose time grows linearly with the text. How steeply it grows depends on
-how many positions the expression has once its counted repetitions are written out, and that is counted here, from
-above: `(a{20}|b){5}` has 105.
+Expressions are matched by Rust's engine, whose time grows linearly with the text. The time for each character depends
+on the number of positions that the expression has once its counted repetitions are written out. That number is counted
+here, from above: `(a{20}|b){5}` has 105.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 __all__ = ["PatternCost", "cost_of", "matcher"]
 
 MAX_CHARS = 2_000
-"""The longest expression that is read: those for dates with leap years have 400 characters."""
+"""The length of the longest expression that is read: one for dates with leap years has 400 characters."""
 
 MAX_POSITIONS = 20_000
 """The most positions that an expression may have, written out: `^.{1,1000}$` has 1,000."""
 
-# Nanoseconds, measured with jsonschema-rs 0.60.3 on the expressions that are worst for its engine, and rounded up.
-# tests/tools/test_schema_bounds.py measures them again.
+# The nanoseconds are measured with jsonschema-rs 0.60.3 on the expressions that are worst for its engine, and rounded
+# up; tests/schemas/test_schema_bounds.py measures them again.
 _FEW, _FEW_NS = 8, 15  # the engine's automaton then has at most 2**8 states, which all stay in its cache
 _SOME, _SOME_NS = 12, 120
 _MANY_NS, _POSITION_NS = 800, 60
 _COMPILE_NS, _COMPILE_POSITION_NS = 20_000, 10_000
-_MOST_COMPILE_POSITIONS = 1_500  # from there on the engine refuses the expression for its size
+_MOST_COMPILE_POSITIONS = 1_500  # above this number the engine refuses the expression for its size
 _LETTER_NS, _CLASS_NS, _WIDE_CLASS_NS, _FOLDED_CLASS_NS = 8_000, 60_000, 900_000, 5_000_000
 
 _COUNT = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
@@ -36,16 +36,16 @@ _GROUP = re.compile(r"\?(?:P?<[A-Za-z_]\w*>|([a-zA-Z-]*)([:)]))")
 
 @dataclass(frozen=True, slots=True)
 class PatternCost:
-    """The most that an expression costs, in nanoseconds: once to compile it, and for each character to match it."""
+    """The highest cost of an expression, in nanoseconds: once to compile it, and for each character to match it."""
 
     compile_ns: int
     match_ns: int
 
 
 def cost_of(pattern: str) -> PatternCost:
-    """Return what `pattern` costs at most. Raises `ValueError`, in words, for one that is not read."""
+    """Return the highest cost of `pattern`. Raises `ValueError` with the reason for one that is refused."""
     if len(pattern) > MAX_CHARS:
-        raise ValueError(f"it has {len(pattern)} characters; {MAX_CHARS} may be")
+        raise ValueError(f"it has {len(pattern)} characters; at most {MAX_CHARS} are allowed")
     reader = _Reader(pattern)
     positions = reader.read()
     if positions > MAX_POSITIONS:
@@ -61,7 +61,7 @@ def cost_of(pattern: str) -> PatternCost:
 
 
 class _Reader:
-    """One pass over an expression. It need not be a valid one: what is not understood counts as literal characters."""
+    """One pass over an expression. It need not be valid: what is not understood counts as literal characters."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -69,10 +69,10 @@ class _Reader:
         self.compile_ns = 0
 
     def read(self) -> int:
-        """Return the number of positions, counted repetitions written out."""
+        """Return the number of positions, with counted repetitions written out."""
         pattern, at = self._pattern, 0
-        outer: list[int] = []  # what the groups that are open have had before them
-        total = atom = 0  # of the innermost group; `atom` is what a repetition would repeat
+        outer: list[int] = []  # the positions before each open group, within the group around it
+        total = atom = 0  # the positions of the innermost group, and those that a repetition would repeat
         while at < len(pattern):
             char = pattern[at]
             if char == "(":
@@ -99,16 +99,16 @@ class _Reader:
         return total + sum(outer)
 
     def _group(self, at: int) -> int:
-        """Return where the inside of a group begins."""
+        """Return the index at which the inside of a group begins."""
         found = _GROUP.match(self._pattern, at)
-        if found is None:  # look-around among them, which the engine refuses
+        if found is None:  # This includes look-around, which the engine refuses.
             return at
         if "x" in (found[1] or ""):
             raise ValueError("the flag x is not supported")
         return found.end() - (found[2] == ")")
 
     def _atom(self, at: int) -> int:
-        """Return where the character, escape or class at `at` ends, and count what it costs to compile."""
+        """Return the index after the character, escape or class at `at`, and add the cost of compiling it."""
         pattern, char = self._pattern, self._pattern[at]
         if char == "[":
             return self._class(at + 1)
@@ -131,9 +131,8 @@ class _Reader:
         pattern = self._pattern
         self.compile_ns += _FOLDED_CLASS_NS if self._folds else _CLASS_NS
         at += pattern.startswith("^", at)
-        if pattern.startswith(
-            "]", at
-        ):  # of which one dialect says that it ends the class, and another that it does not
+        # In some dialects a "]" here ends the class, and in others it does not.
+        if pattern.startswith("]", at):
             raise ValueError("a class of characters begins with ']'; write '\\]'")
         while at < len(pattern) and pattern[at] != "]":
             if pattern[at] == "\\":
@@ -144,7 +143,7 @@ class _Reader:
 
 
 def matcher(pattern: str) -> Callable[[str], bool] | None:
-    """Return a function that says whether `pattern` is found in a text; None for a pattern that cannot be used."""
+    """Return a function that tests whether `pattern` is found in a text; None for a pattern that cannot be used."""
     try:
         find = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except SchemaError:

@@ -1,4 +1,4 @@
-"""The shape of a JSON value: how many values and characters it has at each level, found in one bounded walk. Pure."""
+"""The shape of a JSON value: the numbers of values and characters at each level, found in one bounded walk. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ._json_text import MAX_VALUES
 __all__ = ["MAX_DEPTH", "Shape", "TooCostly", "shape_of"]
 
 MAX_DEPTH: Final = 64
-"""Levels of nesting that a value may have, as the arguments of a call may."""
+"""Levels of nesting that a value may have: the same number as for the arguments of a call."""
 
 _INFINITE = float("inf")
 
 
 class TooCostly(InvalidArguments):
-    """A value that may cost more to check than there is time for. The text says which bound it exceeds."""
+    """A value whose check may take too long. The text names the bound that it exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a value consists of, level by level: how many values, and how many characters of texts and keys.
+    """The numbers of values, and of characters of texts and keys, at each level of a value, from the outermost one.
 
-    `is_plain` is whether the library can read it as it is: it takes no integers over 64 bits in bounded time, and of
-    mappings only dictionaries.
+    `is_plain` is whether the library can read the value as it is. It does not take integers over 64 bits in bounded
+    time, and its only mappings are dictionaries.
     """
 
     values: tuple[int, ...]
@@ -35,7 +35,10 @@ class Shape:
 
 
 def shape_of(value: Any) -> Shape:
-    """Return the shape of a JSON value. Raises `TooCostly` for a big one, `InvalidArguments` for what is no JSON."""
+    """Return the shape of a JSON value.
+
+    Raises `TooCostly` for a value that is too big, and `InvalidArguments` for one that is not JSON.
+    """
     walk = _Walk()
     values: list[int] = []
     level = [value]
@@ -59,7 +62,7 @@ class _Walk:
         self.is_plain = True
 
     def next(self, level: list[Any]) -> list[Any]:
-        """Return the values that are inside of those of `level`."""
+        """Return the values directly inside those of `level`, and count their characters."""
         inside: list[Any] = []
         keys = letters = 0
         for each in level:
@@ -88,10 +91,10 @@ class _Walk:
         try:
             return len("".join(given))
         except TypeError:
-            raise InvalidArguments("$: there is a key in it that is no text, which JSON does not have") from None
+            raise InvalidArguments("$: there is a key in it that is not a text, which JSON does not have") from None
 
     def _other(self, each: Any, inside: list[Any]) -> int:
-        """Look at a subclass, or a mapping that is no dictionary; return the characters of its keys."""
+        """Read a value of a subclass, or a mapping other than a dictionary; return the characters of its keys."""
         self.is_plain = False
         if isinstance(each, Mapping):
             inside.extend(cast("Mapping[Any, Any]", each).values())

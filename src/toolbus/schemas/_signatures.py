@@ -1,7 +1,7 @@
-"""From a function's signature and docstring to a JSON schema and a strict validator of its arguments.
+"""The JSON schema and the strict validator of a function's arguments, from its signature and docstring.
 
-Knows pydantic and `inspect`, and nothing of tools, events or the bus. The rules are JSON's: an ISO date is a string
-that passes for a `date`, an enum's value passes for the enum, and `"3"` is no integer.
+Knows pydantic and `inspect`, and nothing of tools, events or the bus. The rules are those of JSON: an ISO date in a
+string is accepted for a `date`, an enum's value for the enum, and `"3"` is not an integer.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True, frozen=True)
 class ArgumentBinder:
-    """What a signature asks for: the JSON schema, and `bind`, which turns arguments into keyword arguments.
+    """The arguments of a signature: their JSON schema, and `bind`, which turns arguments into keyword arguments.
 
-    `bind` parses into fresh objects at each call, so no two handlers share any, and raises `InvalidArguments`.
-    `context` is the name of the parameter that takes the tool context, or None.
+    `bind` makes new objects at each call, so no two handlers share any, and raises `InvalidArguments`. `context` is the
+    name of the parameter that takes the tool context, or None.
     """
 
     parameters: Json
@@ -54,7 +54,7 @@ class ArgumentBinder:
 
 
 def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) -> ArgumentBinder:
-    """Read `function`'s signature; `is_context` tells the annotation that marks the context parameter.
+    """Read `function`'s signature; `is_context` recognises the annotation that marks the context parameter.
 
     Raises `ConfigurationError` for signatures that a model cannot call: `*args`, `**kwargs`, positional-only
     parameters, a parameter without a type.
@@ -62,7 +62,7 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
     where = getattr(function, "__qualname__", repr(function))
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError) as exc:  # no callable; a builtin that does not tell
+    except (TypeError, ValueError) as exc:  # not a callable, or a builtin without a signature
         raise ConfigurationError(f"tool {where}: it has no signature to read: {exc}") from exc
     hints = {name: hint for name, hint in hints_of(function).items() if name in parameters}
     described = describe(function)[1]
@@ -87,22 +87,22 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
 
 _MOST_KNOWN = 256
 _known: dict[Hashable, tuple[Json, Callable[[Mapping[str, Any]], Json]]] = {}
-"""What was read of signatures, by their shapes: tools that are made for each request ask again for what is the same."""
+"""A cache of schemas and validators by the shape of signatures, since tools may be made anew for each request."""
 
 
 def _shape(
     parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any], described: Mapping[str, str]
 ) -> Hashable | None:
-    """What a schema follows from, or None where that cannot be compared.
+    """Return a key of all that the schema depends on, or None where that cannot be hashed or compared.
 
-    Types are compared by what they look like as well: unions and literals are equal in any order.
+    Types are compared by their `repr` as well, since unions and literals are equal in any order.
     """
     shape: list[Hashable] = []
     for each in parameters:
         hint, default = hints[each.name], each.default
         if default is not each.empty and type(default) not in (str, int, float, bool, type(None)):
             return None
-        shown = None if default is each.empty else repr(default)  # 1, 1.0 and True are equal
+        shown = None if default is each.empty else repr(default)  # `repr`, since 1, 1.0 and True are equal
         shape.append((each.name, hint, repr(hint), described.get(each.name), shown))
     try:
         hash(key := tuple(shape))
@@ -135,11 +135,11 @@ def _binder(adapter: TypeAdapter[Any]) -> Callable[[Mapping[str, Any]], Json]:
         except TypeError as exc:
             raise InvalidArguments(f"arguments are not JSON: {exc}") from None
         try:
-            # Strict from here and not by the configuration, which nested models do not inherit.
+            # The call asks for strict mode, since nested models do not inherit it from a configuration.
             bound = validate_json(text, strict=True)
         except ValidationError as exc:
             raise InvalidArguments(explain(exc)) from None
-        except Exception as exc:  # a validator in the signature that raises what pydantic does not translate
+        except Exception as exc:  # A validator in the signature may raise what pydantic does not translate.
             raise InvalidArguments(f"the arguments could not be checked: {type(exc).__name__}") from exc
         return bound.__dict__
 
@@ -147,10 +147,10 @@ def _binder(adapter: TypeAdapter[Any]) -> Callable[[Mapping[str, Any]], Json]:
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of `function`'s parameters, resolved. That of its result plays no part and may be unresolvable.
+    """Return the resolved types of `function`'s parameters. The type of its result is ignored, and may be unresolvable.
 
-    Types that are local to the function which makes the tool are found as well.
-    Raises `ConfigurationError` for one that cannot be resolved.
+    Types that are local to the function which makes the tool are found as well. Raises `ConfigurationError` for a type
+    that cannot be resolved.
     """
     target: Any = inspect.unwrap(_underlying(function))
     noted: dict[str, Any] = getattr(target, "__annotations__", {})
@@ -161,13 +161,13 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
             return typing.get_type_hints(shim, globalns=known, include_extras=True)
         except NameError:
             return typing.get_type_hints(shim, globalns=known, localns=_locals_outside(), include_extras=True)
-    except Exception as exc:  # NameError mostly, but evaluating an annotation may raise anything
+    except Exception as exc:  # Mostly it is a NameError, but evaluating an annotation may raise anything.
         where = getattr(function, "__qualname__", repr(function))
         raise ConfigurationError(f"tool {where}: a type in its signature cannot be resolved: {exc}") from exc
 
 
 def _locals_outside() -> dict[str, Any]:
-    """The local names of the code that called into toolbus."""
+    """Return the local names of the code that called into toolbus."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
         frame = frame.f_back
@@ -175,7 +175,10 @@ def _locals_outside() -> dict[str, Any]:
 
 
 def context_parameter(where: str, hints: Mapping[str, Any], is_context: Callable[[Any], bool]) -> str | None:
-    """The name of the parameter that takes the tool context. Raises `ConfigurationError` when there are two."""
+    """Return the name of the parameter that takes the tool context, or None.
+
+    Raises `ConfigurationError` when there are two.
+    """
     names = [name for name, hint in hints.items() if is_context(hint)]
     if len(names) > 1:
         raise ConfigurationError(f"tool {where}: {' and '.join(names)} both ask for the ToolContext; one is enough")
@@ -183,7 +186,7 @@ def context_parameter(where: str, hints: Mapping[str, Any], is_context: Callable
 
 
 def _underlying(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that carries the annotations: of a partial its function, of a callable object its `__call__`."""
+    """Return the function with the annotations: that of a partial, or the `__call__` of a callable object."""
     function = _without_partial(function)
     if inspect.isclass(function):
         return function.__init__
@@ -197,7 +200,7 @@ def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_named(where: str, parameter: inspect.Parameter) -> bool:
-    """True; raises `ConfigurationError` for a parameter that does not go by its name."""
+    """Return True; raise `ConfigurationError` for a parameter that cannot be passed by name."""
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise ConfigurationError(
             f"tool {where}: parameter {parameter} cannot be filled from a JSON object; "
@@ -227,15 +230,16 @@ def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text
         return (name, annotation, field(default=default))
     if isinstance(default, (list, dict, set, BaseModel)) or is_dataclass(default):
         return (name, annotation, field(default_factory=lambda: copy.deepcopy(cast("Any", default))))
-    return (name, annotation, field(default_factory=lambda: default))  # itself: it may be a sentinel
+    # The default is passed on as the same object, since it may be a sentinel.
+    return (name, annotation, field(default_factory=lambda: default))
 
 
 def checkable(annotation: Any) -> Any:
-    """`annotation`, with other words for three kinds of types, at any depth, that pydantic does not check as they mean.
+    """Return `annotation` with three kinds of types replaced, at any depth, that pydantic does not check as intended.
 
-    It checks the items of an `Iterable` when they are read, which is in the handler: that gets a list. It takes no
-    JSON for an enum's member in a `Literal`: its value is taken. Nor for a member whose value is no plain JSON, such as
-    a tuple or a date: what the schema shows of it is taken.
+    Pydantic checks the items of an `Iterable` only when they are read, in the handler: the handler gets a list instead.
+    It accepts no JSON for an enum's member in a `Literal`: the member's value is accepted. It accepts no JSON for a
+    member whose value is not plain JSON, such as a tuple or a date: the form in the schema is accepted.
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Iterable or origin is Iterable:
@@ -257,7 +261,7 @@ def checkable(annotation: Any) -> Any:
 def _literal(annotation: Any, given: tuple[Any, ...]) -> Any:
     members = [each for each in given if isinstance(each, enum.Enum)]
     if not all(type(each.value) in (str, int, bool) for each in members):
-        return annotation  # of no JSON, or what pydantic does not compare
+        return annotation  # The values are not JSON, or pydantic does not compare them.
     known: dict[Any, Any] = {(type(each.value), each.value): each for each in members}
     plain = tuple([each.value if isinstance(each, enum.Enum) else each for each in given])
     take = AfterValidator(lambda value: known.get((type(value), value), value))
@@ -269,7 +273,7 @@ def _enum(annotation: Any) -> Any:
     for member in cast("Iterable[enum.Enum]", annotation):
         try:
             shown = to_jsonable_python(member.value)
-        except ValueError:  # of no JSON; pydantic says so in a moment
+        except ValueError:  # The value has no form in JSON, which pydantic reports when it makes the schema.
             return annotation
         if shown != member.value and not isinstance(shown, float):
             known.setdefault(orjson.dumps(shown), member)
@@ -278,7 +282,7 @@ def _enum(annotation: Any) -> Any:
 
 
 def _is_json(default: Any) -> bool:
-    """Whether a schema can show it: infinities and NaN are no JSON."""
+    """Return whether a schema can show the default: JSON has no infinities and no NaN."""
     return not isinstance(default, float) or math.isfinite(default)
 
 
@@ -286,11 +290,11 @@ def _has_description(annotation: Any) -> bool:
     return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
 
 
-_VALUES = frozenset({"default", "const", "enum", "example", "examples", "discriminator"})  # values, not schemas
+_VALUES = frozenset({"default", "const", "enum", "example", "examples", "discriminator"})  # keywords with values
 
 
 def tidy(schema: Json) -> Json:
-    """Drop the titles that pydantic derives from names: they cost tokens and tell a model nothing."""
+    """Return a schema without the titles that pydantic derives from names: they cost tokens and do not help a model."""
 
     def clean(node: Any, *, is_properties: bool = False) -> Any:
         if isinstance(node, dict):
@@ -310,24 +314,24 @@ def tidy(schema: Json) -> Json:
     return tidy
 
 
-_WORDS = {"unexpected_keyword_argument": "There is no such argument"}  # pydantic speaks of Python here
+_WORDS = {"unexpected_keyword_argument": "There is no such argument"}  # instead of pydantic's words about Python
 
 
 def explain(error: ValidationError) -> str:
-    """The validation error as one line for a model: JSON path, what was expected; at most eight of them."""
+    """Return a validation error as one line for a model: the JSON path and the expectation of up to eight problems."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     lines = [f"{path_of(problem['loc'])}: {_WORDS.get(problem['type'], problem['msg'])}" for problem in problems[:8]]
     return joined(lines, len(problems))
 
 
 def joined(lines: list[str], total: int) -> str:
-    """Return problems as one line, which says how many more there are."""
+    """Return problems as one line, with the number of those that are left out."""
     more = f"; and {total - len(lines)} more" if total > len(lines) else ""
     return "; ".join(lines) + more
 
 
 def path_of(location: Iterable[int | str]) -> str:
-    """Return a place in a value as a JSON path: `$.items[3].name`."""
+    """Return a location in a value as a JSON path: `$.items[3].name`."""
     path = "$"
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -349,10 +353,10 @@ _SPHINX = re.compile(r"^\s*:param\s+(?:[^:]+\s+)?(\w+)\s*:\s*(.*)$")
 
 
 def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The docstring's description, and the description of each parameter (Google, NumPy or Sphinx style)."""
+    """Return the docstring's description, and that of each parameter by name (Google, NumPy or Sphinx style)."""
     function = _without_partial(function)
     text = inspect.getdoc(function if inspect.isclass(function) else _underlying(function))
-    if text is None and not inspect.isroutine(function):  # a callable object whose class says it
+    if text is None and not inspect.isroutine(function):  # A callable object may have the text in its class.
         text = inspect.getdoc(type(function))
     lines = (text or "").splitlines()
     parameters: dict[str, str] = {}

@@ -159,7 +159,7 @@ def test_empty_edited_arguments_are_arguments_too() -> None:
         ({"n": {1, 2}}, "they are not JSON"),
         ({"text": "\ud800"}, "they are not JSON"),
         ({1: 2}, "they are not JSON"),
-        ([1], "they are no object"),
+        ([1], "they are not an object"),
     ],
 )
 def test_edited_arguments_are_validated_again_and_a_slip_refuses_the_call(edited: Any, why: str) -> None:

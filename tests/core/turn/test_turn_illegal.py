@@ -147,7 +147,7 @@ def test_a_call_is_settled_once() -> None:
 
 
 def test_a_call_is_requested_once() -> None:
-    refused(tools(), requested("r_0_0"), "was before")
+    refused(tools(), requested("r_0_0"), "was requested before")
 
 
 def test_a_reply_with_the_same_id_twice_is_refused() -> None:

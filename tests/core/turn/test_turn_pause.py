@@ -210,7 +210,7 @@ def test_a_journal_in_which_a_call_is_paused_out_of_turn_is_refused() -> None:
     turn = running("pay", "clock")
     with pytest.raises(ProtocolViolation, match="'r_0_0' cannot be paused"):
         apply(turn.state, paused("r_0_0", at=turn.now))
-    with pytest.raises(ProtocolViolation, match="'r_0_1' cannot go on"):
+    with pytest.raises(ProtocolViolation, match="'r_0_1' cannot be resumed"):
         apply(turn.state, resumed("r_0_1", at=turn.now))
     apply(turn.state, paused("r_0_1", at=turn.now))
     with pytest.raises(ProtocolViolation, match="'r_0_1' cannot be paused"):

@@ -120,12 +120,12 @@ def test_the_list_is_of_the_newest_and_short() -> None:
 
 def test_where_there_is_no_result_yet_that_is_said() -> None:
     turn = Turn(tools=OFFERED)
-    assert refusal_in(turn.call(read("r_0_0"))).error.endswith("There is none yet.")
+    assert refusal_in(turn.call(read("r_0_0"))).error.endswith("There is nothing to read yet.")
 
 
 def test_a_call_of_the_same_reply_has_no_result_that_could_be_read() -> None:
     turn = Turn(tools=OFFERED)
-    assert refusal_in(turn.call(call(), read("r_0_0"))).error.endswith("There is none yet.")
+    assert refusal_in(turn.call(call(), read("r_0_0"))).error.endswith("There is nothing to read yet.")
 
 
 def test_an_offset_past_the_end_is_told_so() -> None:

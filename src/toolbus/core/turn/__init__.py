@@ -1,17 +1,47 @@
-"""The turn machine: the only place that decides what a request does next. Three pure functions.
+"""The turn machine: the only code that decides what a request (one run of the agent) does next. Three pure functions.
 
-    facts   = decide(state, input, now)     what an input means; with `None`, what follows from the state itself
-    state   = apply(state, fact)            the only way that a state changes (see `core.reducer`)
-    command = pending(state)                what has to be done now; resuming is asking this after a replay
+    facts   = decide(state, input, now)     the facts that an input means; with `None`, those that follow from the state
+    state   = apply(state, fact)            the only way to change a state; illegal facts raise `ProtocolViolation`
+    command = pending(state)                the work to do now: call the model, await tool calls, or finish;
+                                            after a replay it says how to continue
 
-A step, `advance`, is: decide on the inputs and apply their facts, then decide on `None` and apply, until nothing
-follows. The session performs steps and commands, and decides nothing. `now` is seconds on the session's clock; ids
-come from `request_id` and places, so equal inputs give equal facts.
+A step, `advance`, decides on the inputs and applies their facts, then decides on `None` and applies, until nothing
+follows. The session performs steps and commands, and decides nothing: it writes a step to the journal, publishes it,
+and carries out the command. `now` is seconds on the session's clock. A round is one call of the model and the tool
+calls in its reply.
 
-Rounds. A round is one call of the model and the calls in its reply. A call that cannot run is refused here, by a
-`ToolCallFailed` without a `ToolCallRequested`; what is on the bus may run. When the last call of a round is settled,
-the results join the transcript in call order, and only then may anything else happen: so the transcript is valid at
-every round's start and at every ending (G08).
+Knows events, messages, limits and tool definitions. Must not know the bus, sessions, the journal, providers or how a
+tool is run.
+
+Invariants:
+
+1. The state changes only by facts: `decide` reads it, and `apply` changes it. So replaying a journal is nothing but
+   `apply`, and a resumed request continues with the input `Resume`. A change without a fact would be lost in a crash.
+   (The session sets only what no fact carries, for example the tools as they are now, and the size of the journal.)
+2. Equal inputs give equal facts. Ids are made from `request_id` and positions (`_f3`, `_r0`, `_0_1`), waits from a
+   seed. Otherwise a replay would name its calls differently, and no executor could recognise one that has already run.
+3. A fact is legal only in the phases that the table in `_apply` lists. A journal that was damaged or written by hand is
+   refused at the first impossible fact. Without that, the state would go wrong in silence and start calls.
+4. A `ToolCallRequested` means that the call may run: executors do not check it again. A call that may not run (unknown
+   tool, invalid arguments, a limit, a denied approval) gets a `ToolCallFailed` without a `ToolCallRequested`, and no
+   executor ever sees it. Otherwise each executor would need the limits and the approvals.
+5. Each call gets exactly one terminal event (G06). The first one settles it; inputs for a call that is not open mean
+   nothing and give no facts (G07). A second one would put two results into the transcript, or overwrite a result that
+   listeners have already acted on.
+6. The verdicts on all calls that can be judged now are known before the first of them becomes a fact. So a call that
+   ends the request at once (`on_failure`, `stop_on`) keeps its siblings from starting. Judged one by one, an earlier
+   sibling would already run, and could have an effect that the ending does not report.
+7. Results join the transcript when the last call of the round is settled, in call order, and before anything else may
+   happen: notes, steering and prompts wait. So the transcript is valid at every round's start and at every ending
+   (G08). A message between a call and its result is refused by model providers.
+8. The transcript grows only at its end, and `TurnState.open_calls` is the same dictionary for good. Views of the
+   transcript and executors keep references to them, and would otherwise see old data.
+9. A call's deadline is not later than the request's, except while a person is asked: then the request's clock is
+   paused, and `approval_timeout_seconds` counts. The deadline that passes first settles the call (G12). Otherwise a
+   slow tool could hold a request beyond `timeout_seconds`, or a slow person could use up its time.
+10. A call that had been requested by a process that is gone is requested again only if its tool is idempotent and
+    unchanged and the request has time left, under the same idempotency key. Any other call ends as `interrupted`, with
+    its outcome unknown (G19). Otherwise a crash could make a tool act twice.
 """
 
 from __future__ import annotations

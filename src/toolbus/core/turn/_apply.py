@@ -1,8 +1,8 @@
-"""How facts change a turn's state: `apply`, by a table of what is legal when. The machine's other half is `core.turn`.
+"""The application of facts to a turn's state, with a table of the phases in which each fact is legal. Pure.
 
-Replaying a journal is this alone. A fact may be applied only where the table allows it, so that a journal which was
-made by hand or damaged is refused at the first fact that cannot be (after h11's transition tables: python-hyper/h11,
-h11/_state.py).
+Replaying a journal needs only this module; `_decide` is the other half of the machine. A fact may be applied only where
+the table allows it, so that a journal that was written by hand or damaged is refused at the first impossible fact
+(after h11's transition tables: python-hyper/h11, h11/_state.py).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _round_state = maker(RoundState)
 
 
 def apply(state: TurnState, fact: Event) -> TurnState:
-    """`state` after `fact`. The state is changed in place and given back.
+    """Apply `fact` to `state`, in place, and return the state.
 
     Raises `ProtocolViolation` for a fact that is illegal in the state's phase; the state is unchanged then.
     """
@@ -75,7 +75,7 @@ def apply(state: TurnState, fact: Event) -> TurnState:
 
 
 def apply_all(state: TurnState, facts: Sequence[Event]) -> None:
-    """`apply`, fact by fact, in one go."""
+    """Apply `facts` in order, as `apply` does; those before an illegal one stay applied."""
     for fact in facts:
         legal_in, change = _TABLE.get(type(fact), _NEVER)
         if state.phase not in legal_in:
@@ -92,7 +92,7 @@ def _apply_started(state: TurnState, fact: RequestStarted) -> None:
 
 
 def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
-    """The clocks of what a process did that is gone begin anew; those of people, and the request's own, go on."""
+    """Restart the clocks of work that a process did that is gone; those of people and of the request continue."""
     state.resumptions = fact.resumption
     if fact.deadline is not None:
         state.deadline, state.paused_at = fact.at + fact.deadline, fact.at
@@ -120,7 +120,7 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
         if message.message_id == repair_id(state):
             state.repairs += 1
             state.stop = state.stop or used_up(state)
-        elif state.steering and isinstance(message, UserMessage):  # the prompt comes before anybody can steer
+        elif state.steering and isinstance(message, UserMessage):  # The prompt is appended before steering can arrive.
             state.steering.pop(0)
             state.steered += 1
     state.messages.append(message)
@@ -139,7 +139,8 @@ def _apply_reply(state: TurnState, message: AssistantMessage) -> None:
     state.phase = TOOLS if calls else READY
     state.last_text = message.text or state.last_text
     state.calls = state.rounds[-1].calls = calls
-    state.open_calls.update(opened)  # It is empty, and the same object for good: executors look calls up in it.
+    # The dictionary is empty here. It is the same object for good, since executors look calls up in it.
+    state.open_calls.update(opened)
     state.unjudged = len(calls)
     state.appended = 0
 
@@ -147,17 +148,17 @@ def _apply_reply(state: TurnState, message: AssistantMessage) -> None:
 def _apply_result(state: TurnState, message: ToolMessage) -> None:
     if state.phase is not TOOLS or state.open_calls:
         raise ProtocolViolation("a result cannot be appended while calls are open")
-    calls, place = state.calls, state.appended
-    if calls[place].call.call_id != message.call_id:
+    calls, index = state.calls, state.appended
+    if calls[index].call.call_id != message.call_id:
         raise ProtocolViolation(f"the result of {message.call_id!r} is out of call order")
     if not message.is_error:
         state.consecutive_errors = 0
-    elif not _refused_by_limit(calls[place]):  # that is not the tool's failure
+    elif not _refused_by_limit(calls[index]):  # A refusal by a limit is not the tool's failure.
         state.consecutive_errors += 1
         if state.consecutive_errors >= (most := state.limits.max_consecutive_errors):
             _stop(state, f"max_consecutive_errors={most}")
-    state.appended = place = place + 1
-    if place == len(calls):
+    state.appended = index = index + 1
+    if index == len(calls):
         state.phase = READY
 
 
@@ -193,7 +194,7 @@ def _apply_compressed(state: TurnState, fact: HistoryCompressed) -> None:
 def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     message = fact.message
     if not isinstance(message, AssistantMessage) or fact.round != state.round:
-        raise ProtocolViolation(f"a {message.role} message of round {fact.round} is no reply of round {state.round}")
+        raise ProtocolViolation(f"a {message.role} message of round {fact.round} is not a reply of round {state.round}")
     state.vendor = fact.vendor
     state.cost += fact.cost or 0.0
     current = state.rounds[-1]
@@ -205,23 +206,23 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     state.usage = state.usage + fact.usage
     if not message.tool_calls and not message.text.strip():
         state.empty_replies += 1
-        return  # still in MODEL: an ending follows at once, or the round is asked again
+        return  # The phase stays MODEL: an ending follows at once, or the model is asked again.
     state.phase = REPLIED
     if not state.tools_offered:
         return
     state.replies += 1
     if not message.tool_calls and not state.steering:
-        return  # it is the answer, whatever it took
+        return  # This reply is the answer, so no limit can stop the request any more.
     state.stop = used_up(state)
 
 
 def _stop(state: TurnState, reason: str) -> None:
-    """A count limit was reached: the first one is the reason, and a last answer may follow."""
+    """Record that a count limit was reached: the first one is the reason, and a last answer may follow."""
     state.stop = state.stop or Stop(reason, last_answer=state.limits.on_limit == "answer")
 
 
 def over_budget(limits: Limits, usage: Usage, cost: float) -> Stop | None:
-    """The limit of tokens or money that was passed: no further call of the model may be made."""
+    """Return the limit of tokens or cost that was exceeded, after which the model may not be called again, or None."""
     if usage.output_tokens > limits.max_output_tokens:
         return Stop(f"max_output_tokens={limits.max_output_tokens}")
     if usage.input_tokens > limits.max_input_tokens:
@@ -232,7 +233,7 @@ def over_budget(limits: Limits, usage: Usage, cost: float) -> Stop | None:
 
 
 def used_up(state: TurnState) -> Stop | None:
-    """What stops the request if its newest reply is not the end of it."""
+    """Return the limit that stops the request if its newest reply is not its end, or None."""
     limits = state.limits
     if over := over_budget(limits, state.usage, state.cost):
         return over
@@ -247,10 +248,10 @@ def used_up(state: TurnState) -> Stop | None:
 
 
 def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
-    """Whether a call that failed for `reason` ends the request, by `on_failure` or `stop_on`.
+    """Return whether a call that failed for `reason` ends the request, by `on_failure` or `stop_on`.
 
-    `own` is whether the machine itself says so: then a limit is no failure of the call, and a cancel follows from an
-    ending and is none.
+    `own` is whether the machine itself has made the failure. In that case "limit" does not count as a failure of the
+    call, and "cancelled" follows from an ending and does not cause one.
     """
     if own and reason == "cancelled":
         return False
@@ -258,16 +259,20 @@ def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
 
 
 def repair_id(state: TurnState) -> str:
-    """The `message_id` of the next request to mend a structured output."""
+    """Return the `message_id` of the next message that asks the model to repair its structured output."""
     return f"{state.request_id}_o{state.repairs}"
 
 
 def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> CallState:
-    """The call of `fact`, which has not been requested yet; it counts from now on, and its arguments are known."""
+    """Return the call of `fact`, counted, and with its arguments, deadline and definition.
+
+    Raises `ProtocolViolation` if the call is not open or was requested before.
+    """
     each = state.open_calls.get(fact.call_id)
     if each is None or each.status is REQUESTED:
-        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was before")
-    # Listeners get the fact, and may change what is in it. The short case is written out, since each call has it.
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be requested: it is not open, or was requested before")
+    # Listeners get the fact and may change what is in it, so the state keeps a copy. The flat case is written out here
+    # because it is the common one and runs for each call.
     arguments = fact.arguments
     is_flat = CONTAINERS.isdisjoint(map(type, arguments.values()))
     each.arguments = arguments.copy() if is_flat else own_arguments(arguments)
@@ -279,7 +284,7 @@ def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> Ca
 
 
 def _count(state: TurnState, name: str, arguments: dict[str, Any]) -> None:
-    """One more call, with valid arguments, has had its turn."""
+    """Count one more judged call with valid arguments."""
     state.unjudged -= 1
     state.tool_calls += 1
     this = (name, arguments)
@@ -313,14 +318,14 @@ def _end_waiting(state: TurnState, at: float) -> None:
 
 
 def _within_wait(state: TurnState, each: CallState, at: float) -> float:
-    """A moment of somebody else's clock, which may be any, as one while the call waits."""
+    """Return `at`, from another process's clock and so possibly any number, moved into the time that the call waits."""
     return max(state.paused_at, min(at, each.deadline))
 
 
 def _apply_paused(state: TurnState, fact: ToolCallPaused) -> None:
     each = state.open_calls.get(fact.call_id)
     if each is None or each.requested_at is None or each.left is not None:
-        raise ProtocolViolation(f"call {fact.call_id!r} cannot be paused: it does not run, or stands still already")
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be paused: it is not running, or is paused already")
     at = max(each.requested_at, min(fact.at, each.deadline))
     each.left = each.deadline - at
     each.deadline = at + state.limits.approval_timeout_seconds + each.left
@@ -332,7 +337,7 @@ def _apply_paused(state: TurnState, fact: ToolCallPaused) -> None:
 def _apply_resumed(state: TurnState, fact: ToolCallResumed) -> None:
     each = state.open_calls.get(fact.call_id)
     if each is None or each.left is None:
-        raise ProtocolViolation(f"call {fact.call_id!r} cannot go on: it does not stand still")
+        raise ProtocolViolation(f"call {fact.call_id!r} cannot be resumed: it is not paused")
     at = _within_wait(state, each, fact.at)
     each.deadline, each.left = at + each.left, None
     _end_waiting(state, at)
@@ -354,31 +359,31 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
     before, each.status = each.status, SETTLED
     each.outcome = fact
-    if each.sub_requests:  # else the request's result would keep them
+    if each.sub_requests:  # The request's result keeps the call, and must not keep these.
         each.sub_requests = ()
     if fact.spent is not None:
         add_spent(state, fact.spent)
         if state.stop is None or not state.stop.at_once:
             state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
     if before is REQUESTED and each.left is None and isinstance(fact, ToolCallCompleted):
-        return  # as most do
-    own = fact.event_id == f"{state.request_id}_f{state.facts}"  # as `Facts` names them; no result of somebody else's
+        return  # Most calls end here.
+    own = fact.event_id == f"{state.request_id}_f{state.facts}"  # whether the machine has made it: see `Facts.next_id`
     if before is WAITING or each.left is not None:
         each.left = None
-        # Somebody else's result has the time of their clock, which may be any.
+        # A result from elsewhere has the time of another clock, which may be any number.
         _end_waiting(state, fact.at if own else _within_wait(state, each, fact.at))
     elif before is OPEN:
         _apply_unrequested(state, each, fact, own=own)
     elif before is INTERRUPTED:
         state.interrupted -= 1
     if isinstance(fact, ToolCallFailed) and ends_at_once(state.limits, fact.reason, own=own):
-        told = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
-        if state.stop is None or not state.stop.at_once:  # the first such failure is the reason
-            state.stop = Stop(told, at_once=True)
+        setting = "stop_on=" + fact.reason if fact.reason in state.limits.stop_on else "on_failure=fail_fast"
+        if state.stop is None or not state.stop.at_once:  # The first such failure is the reason.
+            state.stop = Stop(setting, at_once=True)
 
 
 def add_spent(state: TurnState, spent: Spent) -> None:
-    """What the requests that a call made have used up counts as if this one had."""
+    """Add what the sub-requests of a call have used up, as if this request had used it."""
     state.usage = state.usage + spent.usage
     state.tool_calls += spent.tool_calls
     state.cost += spent.cost
@@ -387,10 +392,11 @@ def add_spent(state: TurnState, spent: Spent) -> None:
 def _apply_unrequested(
     state: TurnState, each: CallState, fact: ToolCallCompleted | ToolCallFailed, *, own: bool
 ) -> None:
-    """The machine has refused or answered a call, or somebody has answered one whose turn had not come."""
+    """Settle a call that was never requested: refused or answered by the machine, or answered early from outside."""
     limit = fact.limit if own and isinstance(fact, ToolCallFailed) else ""
     if own and isinstance(fact, ToolCallCompleted):
-        each.arguments = own_arguments(fact.data)  # what it was called with: see `core.control`
+        # The result of a control tool carries the call's arguments as its data: see `_control_tools`.
+        each.arguments = own_arguments(fact.data)
         _count(state, fact.name, each.arguments)
         return
     state.unjudged -= 1
@@ -401,7 +407,7 @@ def _apply_unrequested(
 
 
 def _refused_by_limit(each: CallState) -> bool:
-    """Whether the machine refused the call by a limit; what a tool says of limits is its own business."""
+    """Return whether the machine refused the call by a limit; a `limit` in a tool's own failure does not count."""
     return each.requested_at is None and isinstance(each.outcome, ToolCallFailed) and bool(each.outcome.limit)
 
 
@@ -410,7 +416,7 @@ def _apply_steering(state: TurnState, fact: SteeringAdded) -> None:
 
 
 def _apply_cancel(state: TurnState, fact: CancelRequested) -> None:
-    if state.cancel is None:  # the first one is why the request ends
+    if state.cancel is None:  # The first cancel gives the reason.
         state.cancel = fact.reason
 
 
@@ -425,7 +431,7 @@ def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | Req
 
 
 def _apply_nothing(_state: TurnState, _fact: Event) -> None:
-    """For signals, and facts that this version does not know: never reached."""
+    """Change nothing. It fills the entry for events that are never legal, so it is never called."""
 
 
 _Change: TypeAlias = Callable[[TurnState, Any], None]
@@ -453,5 +459,5 @@ _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RequestFailed: (_WAITING, _apply_ending),
     RequestCancelled: (_WAITING, _apply_ending),
 }
-"""In which phases a fact is legal, and what it changes."""
+"""The phases in which each fact is legal, and the function that applies it."""
 _NEVER: tuple[tuple[Phase, ...], _Change] = ((), _apply_nothing)

@@ -1,8 +1,8 @@
-"""What becomes of the calls in a reply: refused, answered by the machine, put to a person, or requested. Pure.
+"""The verdicts on the tool calls in a reply: refused, answered by the machine, held for a person, or requested. Pure.
 
-A call that cannot run is refused here, by a `ToolCallFailed` without a `ToolCallRequested`: what is on the bus may run.
-All verdicts of a reply are reached before the first is told, so that a call which ends the request at once keeps
-its siblings from beginning.
+A call that may not run is refused here, by a `ToolCallFailed` without a `ToolCallRequested`: executors run whatever is
+requested. All verdicts are reached before the first becomes a fact, so that a call which ends the request at once keeps
+its siblings from starting.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _requested = maker(ToolCallRequested)
 
 
 def is_time_over(state: TurnState, now: float) -> bool:
-    """Whether `timeout_seconds` has passed; that clock stands still while a person is asked."""
+    """Return whether `timeout_seconds` has passed; that clock is paused while a person is asked."""
     return not state.waiting and now >= state.deadline
 
 
 _Refusal: TypeAlias = tuple[str, str, str]
-"""Why no tool runs: the reason, the error in words, and the limit with its value where one refuses the call."""
+"""A verdict against a call: the reason, the error for the model, and the limit with its value (empty without one)."""
 
 
 class _Tally:
-    """What counts towards limits, with the calls of this judgement that the state does not know yet."""
+    """The counters for limits on calls, including the calls of this judgement that are not in the state yet."""
 
     __slots__ = ("last", "made", "repeats")
 
@@ -55,9 +55,9 @@ class _Tally:
 
 
 def judge(state: TurnState, facts: Facts, now: float) -> None:
-    """Judge the calls of the current reply whose turn has come, in call order.
+    """Judge the calls of the current reply that can be judged now, in call order.
 
-    Of sequential ones only the first that is not settled; the others stay `OPEN`.
+    Of sequential calls, only the first one that is not settled is judged; the others stay `OPEN`.
     """
     tally = _Tally(state)
     is_free = _is_free(state, now)
@@ -67,7 +67,7 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
         call = each.call
         spec = state.tools.get(call.name)
         in_order = spec is not None and spec.sequential
-        if each.status is not OPEN:  # what is known no more may have been sequential when it began
+        if each.status is not OPEN:  # A tool that has been removed may have been sequential when its call began.
             sequential = sequential or ((in_order or spec is None) and each.status is not SETTLED)
         elif not (in_order and sequential):
             verdict = None if is_free else _barred(state, index, spec, tally.made, now)
@@ -90,7 +90,7 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
 
 
 def _is_free(state: TurnState, now: float) -> bool:
-    """Whether no limit can bar any of the reply's calls, so that they need not be held against each."""
+    """Return whether no limit can bar any of the reply's calls, so that the limits need no check for each call."""
     limits, count = state.limits, len(state.calls)
     return (
         state.tools_offered
@@ -101,7 +101,7 @@ def _is_free(state: TurnState, now: float) -> bool:
 
 
 def _verdict(state: TurnState, call: ToolCall, spec: ToolSpec | None, tally: _Tally) -> dict[str, Any] | _Refusal:
-    """The call's arguments, as they are to be run, or why they are not; counted."""
+    """Return the arguments to run the call with, or a refusal, and count the call in `tally`."""
     checked = _checked(state, call, spec)
     if not isinstance(checked, tuple):
         this = (call.name, checked)
@@ -117,11 +117,11 @@ def _verdict(state: TurnState, call: ToolCall, spec: ToolSpec | None, tally: _Ta
 
 
 def _barred(state: TurnState, index: int, spec: ToolSpec | None, made: int, now: float) -> _Refusal | None:
-    """The limit that call number `index` of a reply may not pass, whatever it says; None where it may run."""
+    """Return the refusal of call number `index` of a reply by a limit, whatever its arguments; None if it may run."""
     limits = state.limits
     if not state.tools_offered and not (spec is not None and spec.control == "output"):
         return "limit", _NO_TOOLS, state.stop.reason if state.stop else ""
-    if is_time_over(state, now):  # it would be cancelled at once, after it may have had its effect
+    if is_time_over(state, now):  # The call would be cancelled at once, possibly after it has had its effect.
         return _past(f"timeout_seconds={limits.timeout_seconds:g}", "The request's time is over")
     if index >= limits.max_calls_per_round:
         return _past(f"max_calls_per_round={limits.max_calls_per_round}", "Too many calls in one reply")
@@ -135,19 +135,19 @@ def _past(limit: str, error: str) -> _Refusal:
 
 
 def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[str, Any] | _Refusal:
-    """The arguments that the model has written, if they are for a tool that may run with them."""
+    """Return the arguments that the model has written if the tool exists and accepts them, else a refusal."""
     if spec is None:
         there_are = ", ".join(state.tools) or "none"
         return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}.", ""
     if not call.arguments.strip() and (how := CUT_OFF.get(state.rounds[-1].finish_reason)):
-        # It may be the start of anything. An object that is closed is whole, wherever the reply ended.
+        # The missing arguments could have been anything. An object that is closed is whole, wherever the reply ended.
         return "invalid_arguments", f"{how} before the first of the arguments; send the call again, whole.", ""
     try:
         arguments = parse_arguments(call.arguments)
         spec.validate(arguments)
     except InvalidArguments as exc:
         return "invalid_arguments", str(exc), ""
-    except Exception as exc:  # the application's code; what a model sends must not end the request, siblings and all
+    except Exception as exc:  # The validator is the application's code. A bug in it must not end the whole request.
         return "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}.", ""
     if spec.control == "read" and (problem := why_unreadable(state.messages, arguments)):
         return "invalid_arguments", problem, ""
@@ -174,12 +174,12 @@ def _admit(
 def request_call(
     state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts, now: float
 ) -> None:
-    """The call may run: `spec` and the request leave it so much time."""
+    """Request the call: it may run, for the time that `spec`, the limits and the request leave it."""
     limits = state.limits
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
-    request = _requested(  # written out, as `Facts.append` is: each call has one
-        event_id=facts.place,
+    request = _requested(  # It is written out for speed, as `Facts.append` is, since each call has one.
+        event_id=facts.next_id,
         request_id=state.request_id,
         conversation_id=state.conversation_id,
         parent_id=state.parent_id,
@@ -210,51 +210,55 @@ def _ask(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, 
 
 
 def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, now: float) -> None:
-    """What follows from a person's decision on a call that waits for it. For any other call, nothing."""
+    """Decide on a person's decision for a call that waits for it. For any other call, add no facts."""
     each = state.open_calls.get(decided.call_id)
     if each is None or each.status is not WAITING:
         return
     spec = state.tools.get(each.call.name)
-    if spec is not None and decided.definition not in ("", each.definition):  # the answer to an earlier question
+    if spec is not None and decided.definition not in ("", each.definition):  # It answers an earlier question.
         _ask(state, each.call, spec, own_arguments(each.arguments or {}), facts)
         return
     facts.accept(decided)
     if state.cancel is not None or (state.stop is not None and state.stop.at_once):
-        return  # in the same step, and before it: the call is given up next
+        return  # The request was ended earlier in the same step, so the call is given up next.
     call = each.call
     if not decided.approved:
         who = decided.by or "A person"
         facts.refuse(call, "denied", f"{who} denied the call{f': {decided.reason}' if decided.reason else '.'}")
     elif spec is None:
         facts.refuse(call, "unknown_tool", f"The tool {call.name!r} was removed before the call was approved.")
-    elif definition_of(spec) != each.definition:  # not what the person was shown
+    elif definition_of(spec) != each.definition:  # The tool is not the one that the person was shown.
         _ask(state, call, spec, own_arguments(each.arguments or {}), facts)
     else:
         try:
             edited = decided.arguments
             arguments = own_arguments(each.arguments or {}) if edited is None else _own_copy(edited)
-            spec.validate(own_arguments(arguments))  # What is approved runs, whatever a validator does to its copy.
-        except Exception as exc:  # a person's slip, or the application's code: either way the tool does not run
+            spec.validate(own_arguments(arguments))  # A validator may change its copy, but not what was approved.
+        except Exception as exc:  # The person's edits or the application's validator are wrong: the tool does not run.
             facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
         else:
             request_call(state, call, spec, arguments, facts, now)
 
 
 def _own_copy(arguments: object) -> dict[str, Any]:
-    """Edited arguments as JSON has them: what a journal gives back, whatever their editor does with them."""
+    """Return a copy of edited arguments as JSON has them, which is what a journal gives back.
+
+    Raises `InvalidArguments` for arguments that are not a JSON object.
+    """
     try:
         copied = orjson.loads(orjson.dumps(arguments))
     except TypeError as exc:
         raise InvalidArguments(f"they are not JSON: {exc}") from None
     if not isinstance(copied, dict):
-        raise InvalidArguments("they are no object")
+        raise InvalidArguments("they are not an object")
     return cast("dict[str, Any]", copied)
 
 
 def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, facts: Facts, now: float) -> None:
-    """A call that runs waits for a person, or does so no more. For any other call, and a second time, nothing.
+    """Pause a running call that waits for a person, or resume it. Otherwise, and for a repeated event, add no facts.
 
-    The fact has the time of the session's clock: by an executor's own, which may jump, a pause could have no length.
+    The fact has the time of the session's clock. An executor's own clock may jump, so that a pause by it could have no
+    length.
     """
     each = state.open_calls.get(event.call_id)
     if each is None or each.status is not REQUESTED:

@@ -1,7 +1,7 @@
-"""Calls that the turn machine answers itself: the end of the task, the plan, pages of long results. Pure.
+"""The calls that the turn machine answers itself: the end of the task, the plan, pages of long results. Pure.
 
-A control tool is offered like any other and never reaches the bus as a request. Its specs are made by
-`toolbus.toolsets.control`, `toolbus.core.output` and `toolbus.core.reading`.
+A control tool is offered to the model like any other tool, and its calls never reach the bus as requests. The specs
+are in `toolbus.toolsets.control`, `toolbus.core.output` and `toolbus.core.read_result`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["ENDINGS", "UPDATE_PLAN", "answer_control", "plan_in", "plan_text", "
 
 UPDATE_PLAN = "update_plan"
 ENDINGS = frozenset({"complete", "give_up", "output"})
-"""Controls that end the request. They begin nothing, so that no count of calls keeps a model from them."""
+"""The controls that end the request. They start no work, so `max_tool_calls` does not bar them."""
 _OK = '{"ok":true}'
 _MARKS = {"pending": " ", "active": ">", "done": "x", "dropped": "-"}
 
 
 def answer_control(state: TurnState, call: ToolCall, control: str, arguments: dict[str, Any], facts: Facts) -> None:
-    """Settle a call of a control tool. `arguments` are valid; they ride on the event as its data."""
+    """Settle a call of a control tool. `arguments` are valid; the event carries them as its `data`."""
     content = _OK
     if control == "plan":
         facts.add(PlanChanged, steps=read_plan(arguments))
@@ -36,13 +36,13 @@ def answer_control(state: TurnState, call: ToolCall, control: str, arguments: di
 
 
 def read_plan(arguments: dict[str, Any]) -> tuple[PlanStep, ...]:
-    """The steps in valid arguments of `update_plan`."""
+    """Return the steps in valid arguments of `update_plan`."""
     steps = cast("list[dict[str, Any]]", arguments["steps"])
     return tuple(PlanStep(text=each["text"], status=each.get("status", "pending")) for each in steps)
 
 
 def plan_in(messages: Sequence[Message]) -> tuple[PlanStep, ...]:
-    """The newest plan in a transcript: that of the conversation's earlier turns. Empty where there is none."""
+    """Return the newest plan in a transcript, from the conversation's earlier turns; empty without a plan."""
     refused: set[str] = set()
     for message in reversed(messages):
         if isinstance(message, ToolMessage):
@@ -52,7 +52,7 @@ def plan_in(messages: Sequence[Message]) -> tuple[PlanStep, ...]:
             for call in reversed(message.tool_calls):
                 if call.name == UPDATE_PLAN and call.call_id not in refused and (plan := _plan_of(call)):
                     return plan
-            refused.clear()  # ids are a reply's own
+            refused.clear()  # Ids are unique only within one reply.
     return ()
 
 
@@ -60,12 +60,12 @@ def _plan_of(call: ToolCall) -> tuple[PlanStep, ...]:
     try:
         plan = read_plan(parse_arguments(call.arguments))
         checked = all(step.text and step.text == str(step.text) and step.status in _MARKS for step in plan)
-    except (ValueError, TypeError, KeyError, AttributeError):  # nobody has checked what comes from elsewhere
+    except (ValueError, TypeError, KeyError, AttributeError):  # A history from elsewhere was not validated.
         return ()
     return plan if checked else ()
 
 
 def plan_text(plan: tuple[PlanStep, ...]) -> str:
-    """The plan as the model is reminded of it, behind the instructions."""
+    """Return the plan in the form in which the model is reminded of it, after the instructions."""
     lines = [f"[{_MARKS.get(step.status, ' ')}] {step.text}" for step in plan]
     return "Your plan (x is done, > is under way, - was dropped):\n" + "\n".join(lines)

@@ -1,17 +1,7 @@
-"""The turn machine: the only place that decides what a request does next. Three pure functions.
+"""The decisions of the turn machine: the facts that inputs mean, the facts that follow, and the next command. Pure.
 
-    facts   = decide(state, input, now)     what an input means; with `None`, what follows from the state itself
-    state   = apply(state, fact)            the only way that a state changes (see `core.reducer`)
-    command = pending(state)                what has to be done now; resuming is asking this after a replay
-
-A step, `advance`, is: decide on the inputs and apply their facts, then decide on `None` and apply, until nothing
-follows. The session performs steps and commands, and decides nothing. `now` is seconds on the session's clock; ids
-come from `request_id` and places, so equal inputs give equal facts.
-
-Rounds. A round is one call of the model and the calls in its reply. A call that cannot run is refused here, by a
-`ToolCallFailed` without a `ToolCallRequested`; what is on the bus may run. When the last call of a round is settled,
-the results join the transcript in call order, and only then may anything else happen: so the transcript is valid at
-every round's start and at every ending (G08).
+The package's docstring has the invariants. `_calls`, `_replies` and `_resumed` have the parts of `decide` for tool
+calls, for the model and for requests that another process has begun.
 """
 
 from __future__ import annotations
@@ -84,8 +74,8 @@ __all__ = [
     "result_message",
 ]
 
-Shown: TypeAlias = Callable[[Sequence[Event], Input | None], Sequence[Event]]
-"""From the facts that an input means, or that follow (None), to as many that may be written and told."""
+FactFilter: TypeAlias = Callable[[Sequence[Event], Input | None], Sequence[Event]]
+"""A function from the facts that an input means (None: that follow) to as many facts to write and publish instead."""
 
 _round_started = maker(RoundStarted)
 _call_outcome = maker(CallOutcome)
@@ -96,9 +86,9 @@ _await_calls = maker(AwaitCalls)
 
 
 def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Event]:
-    """The facts that `happened` means in `state`; for None, those that follow from the state itself.
+    """Return the facts that `happened` means in `state`; for None, those that follow from the state itself.
 
-    Nothing is changed. An input that comes too late to mean anything gives no facts.
+    The state is not changed. An input that comes too late to mean anything gives no facts.
     """
     facts = facts_of(state, now)
     if happened is None:
@@ -109,13 +99,13 @@ def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Eve
 
 
 def advance(
-    state: TurnState, inputs: Iterable[Input], now: float, *, follows: bool = True, shown: Shown | None = None
+    state: TurnState, inputs: Iterable[Input], now: float, *, follows: bool = True, shown: FactFilter | None = None
 ) -> tuple[list[Event], list[Event]]:
-    """A step: what the inputs mean, one after the other, and what follows until nothing does, all of it applied.
+    """Take a step: decide on the inputs in order, then on what follows until nothing does, and apply all facts.
 
-    Returns the facts in order, and those among them that the machine has made: the others are inputs, of which
-    everybody knows. Without `follows`, only what the inputs mean. `shown(facts, input)` gives as many facts to be
-    applied in the place of those that the input has meant.
+    Returns the facts in order, and those among them that the machine has made. The others are inputs, which somebody
+    else has published. Without `follows`, only the inputs are decided on. `shown(facts, input)` returns as many facts,
+    which are applied instead of those that the input means (with secrets replaced, for example).
     """
     facts = facts_of(state, now)
     made = facts.made
@@ -174,7 +164,7 @@ def _on_overdue(state: TurnState, each: CallState, facts: Facts, now: float) -> 
         limit = f"approval_timeout_seconds={state.limits.approval_timeout_seconds:g}"
         facts.refuse(each.call, "denied", f"Nobody decided on the call in time ({limit}).")
         return
-    # Seconds since the epoch are kept to a quarter of a microsecond: finer digits are noise.
+    # Seconds since the epoch are exact to a quarter of a microsecond, so finer digits are noise.
     seconds = round(each.deadline - (now if each.requested_at is None else each.requested_at), 6)
     facts.give_up(each, "timeout", f"{each.call.name} did not answer in {seconds:g} s.")
 
@@ -197,7 +187,7 @@ def _on_cancel(_state: TurnState, event: CancelRequested, facts: Facts, _now: fl
 
 
 def _on_steering(_state: TurnState, event: SteeringAdded, facts: Facts, _now: float) -> None:
-    if event.text.strip():  # no vendor takes an empty message
+    if event.text.strip():  # No vendor accepts an empty message.
         facts.accept(event)
 
 
@@ -219,7 +209,7 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
 
 
 def _follow(state: TurnState, facts: Facts, now: float) -> None:
-    """What the state itself asks for: calls to judge, results to append, the next round, the ending."""
+    """Add the facts that follow from the state itself: verdicts on calls, results, a new round or the ending."""
     phase = state.phase
     if phase is TOOLS:
         if not state.open_calls:
@@ -275,7 +265,7 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             ]
         )
         began = _round_started(
-            event_id=facts.place,
+            event_id=facts.next_id,
             request_id=state.request_id,
             conversation_id=state.conversation_id,
             parent_id=state.parent_id,
@@ -290,12 +280,12 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
 
 
 def _ends_by_call(state: TurnState, newest: Message | None, now: float) -> bool:
-    """Whether calls that end the request count now: their round is over, and nothing else decides on the ending."""
+    """Return whether calls that end the request take effect now: their round is over, and nothing else ends it."""
     if not isinstance(newest, ToolMessage) and (newest is None or newest.message_id != _note_id(state)):
         return False
     if state.stop is not None:
         return not state.stop.at_once
-    return not state.steering or is_time_over(state, now)  # else what was said gets an answer of its own
+    return not state.steering or is_time_over(state, now)  # Steering is answered first, in a round of its own.
 
 
 def _note_id(state: TurnState) -> str:
@@ -303,7 +293,7 @@ def _note_id(state: TurnState) -> str:
 
 
 def _failure_note(state: TurnState) -> SystemMessage | None:
-    """A word on the round's failures, behind all of its results; refusals by a limit say enough themselves."""
+    """Return a note on the round's failures, to follow its results; refusals by a limit explain themselves."""
     lines = [
         f"{each.call.name} failed ({outcome.reason}): {outcome.error}"
         for each in state.calls
@@ -311,15 +301,15 @@ def _failure_note(state: TurnState) -> SystemMessage | None:
     ]
     if not lines:
         return None
-    told = "\n".join([*lines, "Try another way, or say what could not be done and why."])
-    return SystemMessage(text=encodable(told), message_id=_note_id(state))
+    text = "\n".join([*lines, "Try another way, or say what could not be done and why."])
+    return SystemMessage(text=encodable(text), message_id=_note_id(state))
 
 
 def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
-    """End the request if the model has called a tool that does; the first such call counts."""
+    """End the request if the model has called a tool that ends it, and return whether it did; the first call counts."""
     for each in state.calls:
         if each.requested_at is not None or not isinstance(each.outcome, ToolCallCompleted):
-            continue  # it was run, so it is no such tool
+            continue  # The call was run by an executor, so its tool is not a control tool.
         spec = state.tools.get(each.call.name)
         if spec is None:
             continue
@@ -338,9 +328,9 @@ def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
 
 
 def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: str | None = None) -> None:
-    """The model has answered with `text`: the end, unless it has to be a structured output and is none.
+    """Decide on the model's answer `text`: end the request, unless a structured output is wanted and `text` is invalid.
 
-    `reason` is that of the ending, by default what has stopped the request.
+    `reason` is the reason of the ending; by default it is the limit that has stopped the request, or empty.
     """
     if reason is None:
         reason = _reason(state)
@@ -362,8 +352,8 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
             error = f"the model gave no valid output: {exc} ({limit})"
             facts.add(RequestFailed, reason="invalid_output", error=error, usage=state.usage)
         else:
-            told = repair_prompt(exc, native=state.rounds[-1].native_output)
-            facts.append(UserMessage(content=told, message_id=repair_id(state)))
+            prompt = repair_prompt(exc, native=state.rounds[-1].native_output)
+            facts.append(UserMessage(content=prompt, message_id=repair_id(state)))
     else:
         complete(state, facts, reason, text=text, output=output)
 
@@ -372,7 +362,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
 
 
 def pending(state: TurnState) -> Command:
-    """What has to be done now. Only meaningful between steps, when nothing follows from the state any more."""
+    """Return the work to do now. Raises `ProtocolViolation` in the middle of a step, when facts still follow."""
     if state.phase is MODEL:
         return _call_model(
             round=state.round,

@@ -1,4 +1,4 @@
-"""The facts of one decision, stamped with their request's ids and places. Pure; decides nothing."""
+"""A builder for the facts of one step, which stamps them with their request's ids and positions. Pure; no decisions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def _new_list() -> list[Any]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Facts:
-    """The facts of one step, each stamped with the request's ids and its future place.
+    """The facts of one step, each stamped with the request's ids and its future position in the journal.
 
-    The first `applied` of those that are `made` are in the state already. Some are inputs, which were told by others.
+    The first `applied` of the facts in `made` are applied to the state already. Some are inputs, which were published
+    by others.
     """
 
     _state: TurnState
@@ -45,30 +46,30 @@ class Facts:
     _envelope: dict[str, Any] | None = None
     made: list[Event] = field(default_factory=_new_list)
     applied: int = 0
-    _inputs: list[int] = field(default_factory=_new_list)  # their places
+    _inputs: list[int] = field(default_factory=_new_list)  # the indices of inputs in `made`
 
     def accept(self, fact: Event) -> None:
-        """An input that is a fact as it is."""
+        """Add an input that is itself a fact."""
         self._inputs.append(len(self.made))
         self.made.append(fact)
 
     def own(self) -> list[Event]:
-        """All but those that are inputs."""
+        """Return the facts that the machine has made itself: all but the inputs."""
         inputs, made = self._inputs, self.made
         if not inputs:
             return made
-        if inputs[-1] < len(inputs):  # they come first, as results of calls do
+        if inputs[-1] < len(inputs):  # All inputs come first, as results of calls do.
             return made[len(inputs) :]
-        return [each for place, each in enumerate(made) if place not in inputs]
+        return [each for index, each in enumerate(made) if index not in inputs]
 
     def add(self, kind: Callable[..., Event], **fields: Any) -> None:
-        """One more fact, of `kind`."""
+        """Add a fact of `kind` with `fields`."""
         if self._envelope is None:
             self._envelope = self._state.envelope(self._now)
-        self.made.append(kind(event_id=self.place, **self._envelope, **fields))
+        self.made.append(kind(event_id=self.next_id, **self._envelope, **fields))
 
     def append(self, message: Message) -> None:
-        """`add(MessageAppended, message=message)`, written out: every third fact is one."""
+        """Add a `MessageAppended`. It is `add` written out, for speed, since every third fact is one."""
         state, made = self._state, self.made
         made.append(
             _message_appended(
@@ -83,8 +84,8 @@ class Facts:
         )
 
     @property
-    def place(self) -> str:
-        """The name of the next fact: a seed for what has to look like chance and be the same at each replay."""
+    def next_id(self) -> str:
+        """The `event_id` of the next fact. It also serves as a seed for jitter that has to be equal at each replay."""
         return f"{self._state.request_id}_f{self._before + len(self.made)}"
 
     def refuse(self, call: ToolCall, reason: str, error: str, *, limit: str = "") -> None:
@@ -92,7 +93,7 @@ class Facts:
         self.add(ToolCallFailed, call_id=call.call_id, name=call.name, reason=reason, error=error, limit=limit)
 
     def give_up(self, each: CallState, reason: str, error: str) -> None:
-        """Settle an open call: one that was requested may run, and may have had its effect."""
+        """Settle an open call as failed; a call that was requested may be running, so its outcome is unknown."""
         if each.requested_at is None:
             self.refuse(each.call, reason, error)
             return
@@ -112,12 +113,12 @@ _facts = maker(Facts)
 
 
 def facts_of(state: TurnState, now: float) -> Facts:
-    """Those of a step that begins now."""
+    """Return an empty builder for a step that begins at `now`."""
     return _facts(state, now, state.facts)
 
 
 def spent_so_far(each: CallState) -> Spent | None:
-    """What the sub-requests of a call have used up so far, since nobody else will tell any more."""
+    """Return what the sub-requests of a call have used up so far, for a call whose own result will not report it."""
     total: Spent | None = None
     for request in each.sub_requests:
         total = request.spent if total is None else total + request.spent
@@ -125,7 +126,7 @@ def spent_so_far(each: CallState) -> Spent | None:
 
 
 def result_message(each: CallState) -> ToolMessage:
-    """What the model reads of a settled call."""
+    """Return the message with the result of a settled call, as the model reads it."""
     outcome = each.outcome
     parts: tuple[Part, ...] = ()
     failed = not isinstance(outcome, ToolCallCompleted)
@@ -145,7 +146,7 @@ def result_message(each: CallState) -> ToolMessage:
 
 
 def usage_with(state: TurnState, facts: Facts) -> Usage:
-    """What the request has used, with a reply that is only about to be applied."""
+    """Return the usage of the request, including a reply or a summary that is not yet applied."""
     last = facts.made[-1] if len(facts.made) > facts.applied else None
     return state.usage + last.usage if isinstance(last, (ModelResponded, HistoryCompressed)) else state.usage
 
@@ -153,7 +154,7 @@ def usage_with(state: TurnState, facts: Facts) -> Usage:
 def complete(
     state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None, usage: Usage | None = None
 ) -> None:
-    """The ending of a request that was answered, or with a `reason` stopped. `usage` is all that it has used."""
+    """End the request: completed, or with a `reason` stopped. `usage` is all that it has used, by default so far."""
     facts.add(
         RequestCompleted,
         outcome="stopped" if reason else "completed",

@@ -1,4 +1,4 @@
-"""What a request may still use, as limits for a request that one of its tools makes. Pure."""
+"""The limits that a request has left, for a sub-request that one of its tools makes. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["limits_left"]
 
 
 def limits_left(state: TurnState, call_id: str, now: float, wanted: Limits | None = None) -> Limits | None:
-    """The limits of a sub-request of call `call_id`: `wanted` (else the request's own), and no more than is left.
+    """Return the limits of a sub-request of call `call_id`: `wanted` (else the request's own), at most what is left.
 
-    None where nothing is left. Time is that until the call's deadline. What the sub-request spends counts once its call
-    has ended, so of several at once each gets all that is left.
+    Returns None where nothing is left. The time is that until the call's deadline. What a sub-request spends counts
+    once its call has ended, so each of several at the same time gets all that is left.
     """
     limits = state.limits
     each = state.open_calls.get(call_id)

@@ -1,6 +1,6 @@
-"""What comes of a call of the model: a reply, a failure, a history that was shortened for it. Pure.
+"""The decisions on the outcome of a model call: a reply, a failure, or a history that was shortened for it. Pure.
 
-Part of the turn machine's `decide`; `core.turn` says what follows.
+This is a part of the turn machine's `decide`; `_decide` has what follows from the state afterwards.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _QUOTED_CHARS = 300
 
 
 def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: float) -> None:
-    """The model's whole reply: its message, or what has to be said of none."""
+    """Decide on the model's whole reply: append its message, or handle an empty or unpriced one."""
     if state.phase is not MODEL:
         return
     reply = replied.reply
     message = _identified(state, reply.message, cut=reply.finish_reason in CUT_OFF)
     cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
     responded = _model_responded(
-        event_id=facts.place,
+        event_id=facts.next_id,
         request_id=state.request_id,
         conversation_id=state.conversation_id,
         parent_id=state.parent_id,
@@ -52,7 +52,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
         native_output=replied.native_output,
     )
     facts.made.append(responded)
-    if cost is None and state.limits.max_cost is not None:  # it could cost anything
+    if cost is None and state.limits.max_cost is not None:  # Without a price, the reply could have any cost.
         _on_unpriced(state, message, reply, facts)
         return
     if not message.tool_calls and not message.text.strip():
@@ -60,12 +60,12 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
         _on_empty_reply(state, reply, facts, over)
         return
     facts.append(message)
-    for place, reason in (replied.denied or {}).items():
-        facts.refuse(message.tool_calls[place], "denied", reason)
+    for index, reason in (replied.denied or {}).items():
+        facts.refuse(message.tool_calls[index], "denied", reason)
 
 
 def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
-    """End the request at once. The reply is paid for, so it stays; its calls do not begin."""
+    """End the request at once. The reply stays in the transcript, since it is paid for; its calls do not start."""
     error = _no_price(reply.vendor, reply.model)
     usage = usage_with(state, facts)
     if message.tool_calls or message.text.strip():
@@ -89,7 +89,7 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Sto
         error += ": its limit of tokens cut it off before (see ModelSettings.max_output_tokens)"
     if stop := state.stop or over:
         complete(state, facts, stop.reason)
-    elif reply.finish_reason in _WITHHELD:  # to ask again would give the same
+    elif reply.finish_reason in _WITHHELD:  # Asking again would give the same result.
         error = f"the provider gave no answer: {_WITHHELD[reply.finish_reason]}"
         facts.add(RequestFailed, reason=ContentFiltered.code, error=error, usage=usage_with(state, facts))
     elif state.empty_replies:
@@ -99,9 +99,10 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Sto
 
 
 def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
-    """Whether the newest reply, `text` without calls, was withheld or is a refusal; then the request fails for that.
+    """End the request if the newest reply, `text` without calls, was withheld or is a refusal; return whether it was.
 
-    A limit that has stopped the request before is the reason for its ending, as for any other last answer.
+    The request then fails, unless a limit has stopped it before: that is the reason of the ending, as for any other
+    last answer.
     """
     how = _REFUSED.get(state.rounds[-1].finish_reason)
     if how is None:
@@ -120,9 +121,9 @@ def _shortened(text: str) -> str:
 
 
 def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> AssistantMessage:
-    """The reply in text that JSON can carry, under ids of our own: a provider's are repeated or empty at times.
+    """Return the reply with texts that JSON can carry and new ids, since a provider's ids may be repeated or empty.
 
-    Arguments without a character are an empty object, unless the reply was cut off: then they stay without one.
+    Empty arguments become an empty object, unless the reply was cut off: then they stay empty.
     """
     number = state.round
     blank = "" if cut else "{}"
@@ -146,22 +147,24 @@ def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> As
 
 
 def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> None:
-    """A failure: once more, by another provider, or the end."""
+    """Decide on a failed model call: retry it, turn to another provider, or end the request."""
     if state.phase is not MODEL or _ask_again(state, failed, facts, now):
         return
     usage = state.usage + failed.usage
-    if state.stop is not None:  # the last answer was a courtesy; the limit is why the request ends
+    if state.stop is not None:  # The last answer was optional; the request ends because of the limit.
         complete(state, facts, state.stop.reason, usage=usage)
         return
-    retryable = failed.retryable and failed.code != ContextOverflow.code  # that was for this request alone
+    # An overflow was retryable only within this request.
+    retryable = failed.retryable and failed.code != ContextOverflow.code
     facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
 
 
 def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
-    """Retry the same provider after a while, or turn to the next one, if the failure and the time left allow it.
+    """Retry the same provider after a wait, or turn to the next one, if the failure and the time left allow it.
 
-    What was too long for a model is sent to it once more in the same round, shorter, and then to the next one. A server
-    that does not take the output's schema is asked once more without it, where the request leaves the way open.
+    A history that was too long for a model is sent to it once more in the same round, shorter, and then to the next
+    provider. A server that does not accept the output's schema is asked once more without it, if `output_mode` is
+    "auto". Returns whether the model is asked again.
     """
     provider = state.provider
     if failed.code == NativeOutputUnsupported.code:
@@ -173,7 +176,7 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) 
     elif failed.code == ContextOverflow.code:
         provider, delay = provider + state.overflowed, 0.0
     else:
-        delay = max(backoff_seconds(state.attempts, facts.place), failed.retry_after_seconds or 0.0)
+        delay = max(backoff_seconds(state.attempts, facts.next_id), failed.retry_after_seconds or 0.0)
         if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:
             provider, delay = provider + 1, 0.0
     if provider >= state.providers or now + delay >= state.deadline:
@@ -190,7 +193,7 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) 
 
 
 def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: float) -> None:
-    """What is sent of the history has changed. A summary that uses up the limits, or has no price, ends the request."""
+    """Record a change of the history that is sent. A summary that uses up limits, or has no price, ends the request."""
     shape, summary = shaped.shape, shaped.summary
     if state.phase is not MODEL:
         return

@@ -1,8 +1,8 @@
-"""What becomes of a request that goes on after its process was gone: which calls are requested once more. Pure.
+"""The decisions on a request that continues after its process is gone: the calls that are requested again. Pure.
 
-A call that had been requested may have run, wholly, partly or not at all; nobody can know. What its tool says decides:
-one that is `idempotent` is requested again, under the same key; any other ends as `interrupted`, with its outcome
-unknown, and the model or a person goes on from there.
+A call that had been requested may have run completely, partly or not at all; nobody can know. The tool decides: a call
+of an `idempotent` tool is requested again, under the same key; any other call ends as `interrupted`, with its outcome
+unknown, and the model or a person decides how to continue.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _ENDS = ", and another call ended the request, so it was not run again; it may h
 
 
 def decide_resume(state: TurnState, resume: Resume, facts: Facts, _now: float) -> None:
-    """The fact that the request goes on. What it means for each call follows from the state behind it."""
+    """Add the fact that the request continues. The decisions on its calls follow from the state after that fact."""
     if state.phase is not NEW:
         facts.add(RequestResumed, resumption=state.resumptions + 1, deadline=resume.seconds)
 
 
 def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
-    """What becomes of the calls that had been requested by a process that is gone.
+    """Request again, or give up, the calls that had been requested by a process that is gone.
 
-    All is known before the first is told, so that a call which ends the request at once keeps the others from running.
+    All verdicts are reached before the first becomes a fact, so that a call which ends the request at once keeps the
+    others from running.
     """
     gone = [each for each in state.open_calls.values() if each.status is INTERRUPTED]
     verdicts = [(each, spec := state.tools.get(each.call.name), _why_not(state, each, spec, now)) for each in gone]
@@ -44,7 +45,7 @@ def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
 
 
 def _why_not(state: TurnState, each: CallState, spec: ToolSpec | None, now: float) -> str:
-    """What keeps a call from being requested once more, as the end of a sentence; empty for nothing."""
+    """Return why a call cannot be requested again, as the end of a sentence; an empty text if it can."""
     if spec is None:
         return ", and there is no such tool any more; it may have had its effect."
     if not spec.idempotent:

@@ -1,4 +1,4 @@
-"""The turn machine's vocabulary: what may happen to a request (inputs), and what has to be done (commands). Data."""
+"""The inputs and commands of the turn machine: what may happen to a request, and what has to be done. Only data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class Start:
-    """The request begins: `history` is a valid transcript, `prompt` the user's message behind it, if there is one.
+    """The input that begins a request: `history` is a valid transcript, `prompt` the user's message after it, or None.
 
     `notes` come between the two. With `refused`, a guardrail's verdict, the request fails at once, and the prompt does
     not join the transcript.
@@ -54,9 +54,9 @@ class Start:
 
 @dataclass(slots=True)
 class Resume:
-    """The request goes on in another process than it was begun in, or in another runtime.
+    """The input that continues a request in another process, or another runtime, than the one in which it began.
 
-    `seconds` is the time that it gets from now; None where its deadline goes on by the wall clock.
+    `seconds` is the time that it gets from now; None where its deadline stays the same by the wall clock.
     """
 
     seconds: float | None = None
@@ -64,9 +64,9 @@ class Resume:
 
 @dataclass(slots=True)
 class ModelReplied:
-    """The model's whole reply. `denied` are the reasons of interceptors, by the call's position in it.
+    """The model's whole reply. `denied` has the reasons of interceptors, by the call's position in the reply.
 
-    `native_output` is whether the provider was to hold the reply to the output's schema.
+    `native_output` is whether the provider was asked to enforce the output's schema.
     """
 
     reply: ModelReply
@@ -76,9 +76,9 @@ class ModelReplied:
 
 @dataclass(slots=True)
 class ModelFailed:
-    """A call of the model failed. `code` is a `ToolbusError.code`; the server may have said how long to wait.
+    """The failure of a model call. `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
 
-    `usage` is that of a reply that came, and may not be used.
+    `usage` is that of a reply that arrived but may not be used.
     """
 
     code: str
@@ -90,7 +90,7 @@ class ModelFailed:
 
 @dataclass(slots=True)
 class HistoryShaped:
-    """What is sent of the history is another than before. `summary` is what was just made of the turns that left."""
+    """A change of the history that is sent. `summary` is the new summary of the turns that were left out, if any."""
 
     shape: Shape
     summary: Summary | None = None
@@ -98,7 +98,7 @@ class HistoryShaped:
 
 @dataclass(slots=True)
 class Elapsed:
-    """The deadline of the pending command has passed."""
+    """The input for a pending command whose deadline has passed."""
 
 
 Input: TypeAlias = (
@@ -120,10 +120,10 @@ Input: TypeAlias = (
 
 @dataclass(slots=True)
 class CallModel:
-    """Call the model, and give back `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
+    """Call the model, and return `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
 
-    `not_before` is the moment to wait for first, 0 for none. `provider` is the place of the provider to ask among
-    those of the request.
+    `not_before` is the moment to wait for first, 0 for none. `provider` is the index of the provider to ask among those
+    of the request.
     """
 
     round: int
@@ -136,7 +136,7 @@ class CallModel:
 
 @dataclass(slots=True)
 class AwaitCalls:
-    """Wait for terminal events of `calls`; at `deadline` give `Elapsed`."""
+    """Wait for terminal events of `calls`; at `deadline` return `Elapsed`."""
 
     calls: Mapping[str, CallState]
     deadline: float
@@ -144,12 +144,12 @@ class AwaitCalls:
 
 @dataclass(slots=True)
 class Finish:
-    """Nothing is left to do."""
+    """The request has ended: do nothing more."""
 
 
 Command: TypeAlias = CallModel | AwaitCalls | Finish
 
 
 def reply_id(request_id: str, round_number: int) -> str:
-    """The `message_id` that a round's reply has or will have."""
+    """Return the `message_id` that a round's reply has or will have."""
     return f"{request_id}_r{round_number}"
