@@ -410,12 +410,12 @@ class PlanChanged(Event):
 
 @event
 class HistoryCompressed(Event):
-    """The part of the history that is sent to the model has changed. The stored history stays complete.
+    """Less than the whole history is sent to the model, and the part that is sent has changed.
 
-    `before_tokens` and `after_tokens` are estimates of the messages only: of the whole history, and of the part that is
-    sent. In that part, the results of `results_shortened` calls are shortened or replaced by a line of text, and
-    `turns_left_out` earlier turns are left out. `summary` stands for these turns, where a model was asked for one;
-    `usage` and `cost` are those of that summary.
+    The stored history stays complete. `before_tokens` and `after_tokens` are estimates of the messages only: of the
+    whole history, and of the part that is sent. In that part, the results of `results_shortened` calls are shortened or
+    replaced by a line of text, and `turns_left_out` earlier turns are left out. `summary` stands for these turns, where
+    a model was asked for one; `usage` and `cost` are those of that summary.
     """
 
     type: Literal["history_compressed"] = "history_compressed"
