@@ -220,5 +220,5 @@ def test_arguments_that_are_nested_too_deeply_to_be_written_are_refused() -> Non
     deep: Any = {}
     for _ in range(100_000):
         deep = {"a": deep}
-    with pytest.raises(InvalidHistory, match="are no JSON"):
+    with pytest.raises(InvalidHistory, match="are not valid JSON"):
         from_ollama([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": deep}}]}])

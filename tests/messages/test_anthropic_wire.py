@@ -386,7 +386,7 @@ def test_thinking_that_is_not_shown_is_kept_without_reasoning() -> None:
 @pytest.mark.parametrize(
     ("wire", "problem"),
     [
-        ({"role": "tool", "content": "x"}, "role 'tool' is none of user, assistant, system"),
+        ({"role": "tool", "content": "x"}, "role 'tool' is not one of user, assistant, system"),
         ({"role": "user", "content": 3}, "content must be text or blocks, not int"),
         ({"role": "user", "content": ["x"]}, "a block must be an object, not str"),
         ({"role": "user", "content": [{"type": "video"}]}, "a block of type 'video'"),
@@ -402,7 +402,7 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_index(wire: Any, prob
 
 
 def test_one_message_is_not_taken_for_an_empty_conversation() -> None:
-    with pytest.raises(InvalidHistory, match="a dictionary without messages; give a list of them"):
+    with pytest.raises(InvalidHistory, match="a dictionary without messages; give a list of messages"):
         from_anthropic({"role": "user", "content": "hi"})
 
 

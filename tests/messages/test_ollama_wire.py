@@ -148,8 +148,8 @@ def test_images_of_results_stand_beside_their_text(parts: list[ImagePart]) -> No
     ("part", "text"),
     [
         (ImagePart(url="https://example.com/a.png"), "[an image at https://example.com/a.png]"),
-        (ImagePart(url="data:image/png;base64,%%%"), "[an image that is no base64]"),
-        (ImagePart(url="data:image/png;base64,"), "[an image that is no base64]"),
+        (ImagePart(url="data:image/png;base64,%%%"), "[an image that is not valid base64]"),
+        (ImagePart(url="data:image/png;base64,"), "[an image that is not valid base64]"),
         (
             FilePart(url="data:text/plain;base64,aGVsbG8=", media_type="text/plain", name="hello.txt"),
             "[file hello.txt]\nhello\n[end of file hello.txt]",
@@ -252,7 +252,7 @@ def test_arguments_as_text_are_taken_too() -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ({"role": "developer"}, "role 'developer' is none of"),
+        ({"role": "developer"}, "role 'developer' is not one of"),
         ({"role": "user", "content": [1]}, "content must be text, not list"),
         ({"role": "user", "images": "abc"}, "images must be a list, not str"),
         ({"role": "user", "images": [b"abc"]}, "an image must be text, not bytes"),

@@ -277,10 +277,10 @@ def test_arguments_that_come_as_an_object_become_text() -> None:
     ("wire", "problem"),
     [
         ("hello", "a message must be an object, not str"),
-        ({"role": "robot"}, "role 'robot' is none of"),
+        ({"role": "robot"}, "role 'robot' is not one of"),
         ({"role": "user", "content": 3}, "content must be text, not int"),
         ({"role": "user", "content": ["x"]}, "a part must be an object, not str"),
-        ({"role": "user", "content": [{"type": "video"}]}, "a part of type 'video' is none of"),
+        ({"role": "user", "content": [{"type": "video"}]}, "a part of type 'video' is not one of"),
         ({"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}, "file_id cannot be carried"),
         ({"role": "user", "content": [{"type": "file"}]}, "file must be an object, not NoneType"),
         ({"role": "assistant", "tool_calls": [{"id": "a"}]}, "function must be an object"),
@@ -290,7 +290,7 @@ def test_arguments_that_come_as_an_object_become_text() -> None:
         ),
         (
             {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"a": b"x"}}}]},
-            "arguments are no JSON",
+            "arguments are not valid JSON",
         ),
     ],
 )

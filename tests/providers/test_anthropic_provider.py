@@ -275,7 +275,7 @@ async def test_a_client_for_vertex_sends_to_its_own_route_and_its_token_is_hidde
 
 def test_a_client_for_bedrock_is_refused() -> None:
     client: Any = AsyncAnthropicBedrock(aws_region="r", aws_access_key="a", aws_secret_key="s")
-    with pytest.raises(ConfigurationError, match="client= is one for Bedrock"):
+    with pytest.raises(ConfigurationError, match="client= is for Bedrock"):
         AnthropicProvider("m", client=client)
 
 
@@ -320,10 +320,10 @@ async def test_a_callable_that_fails_is_the_applications_fault(server: WireServe
         ({"max_reply_bytes": 0}, "max_reply_bytes is 0"),
         ({"max_output_tokens": 0}, "max_output_tokens is 0"),
         ({"cache": "5m"}, "cache is '5m'; it must be 'auto', '1h' or 'off'"),
-        ({"base_url": "localhost:8000"}, "base_url 'localhost:8000' is no URL of a server"),
-        ({"api_key": "two words"}, "api_key is no key"),
-        ({"client": anthropic.AsyncAnthropic(api_key="k"), "api_key": "k"}, "client= brings its own key"),
-        ({"client": anthropic.AsyncAnthropic(api_key="k"), "default_headers": {}}, "client= brings its own key"),
+        ({"base_url": "localhost:8000"}, "base_url 'localhost:8000' is not a server's URL"),
+        ({"api_key": "two words"}, "api_key is not a key"),
+        ({"client": anthropic.AsyncAnthropic(api_key="k"), "api_key": "k"}, "client= has its own key"),
+        ({"client": anthropic.AsyncAnthropic(api_key="k"), "default_headers": {}}, "client= has its own key"),
         ({"api_key": None}, "there is no key for Anthropic: set ANTHROPIC_API_KEY"),
         ({"api_key": " "}, "there is no key for Anthropic: set ANTHROPIC_API_KEY"),
     ],
@@ -422,7 +422,7 @@ async def test_garbage_and_floods_end_the_reply() -> None:
 async def test_a_web_page_is_no_reply() -> None:
     error = await failure_of(WirePage())
     assert type(error) is ProviderRejected
-    assert "answered with text/html, which is no message; check base_url=, which ends before /v1" in str(error)
+    assert "answered with text/html, which is not a message; check base_url=, which ends before /v1" in str(error)
 
 
 async def test_a_refused_connection_names_the_url_and_what_to_check() -> None:

@@ -401,7 +401,7 @@ def test_a_paused_turn_goes_on_with_the_next_answer() -> None:
     assert reply.paused
     assert reply.container == "c1"
     assert reply.so_far() == [{"type": "text", "text": "Looking. "}, use]
-    reply.go_on()
+    reply.begin_continuation()
     for event in [start(input_tokens=20), *said(0, "Found."), *end("end_turn", output_tokens=2)]:
         reply.feed("", json.dumps(event).encode())
     assert not reply.paused
@@ -425,8 +425,8 @@ def test_a_pause_is_the_end_where_no_tool_of_the_servers_ran_or_a_call_waits(eve
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b"{nope", "sent an event that is no JSON object: '{nope'"),
-        (b"[1]", r"sent an event that is no JSON object: '\[1\]'"),
+        (b"{nope", "sent an event that is not a JSON object: '{nope'"),
+        (b"[1]", r"sent an event that is not a JSON object: '\[1\]'"),
     ],
 )
 def test_an_event_that_cannot_be_read_breaks_the_reply(line: bytes, problem: str) -> None:

@@ -15,7 +15,7 @@ from toolbus.events import ToolCallCompleted
 from toolbus.messages import AssistantMessage, ToolCall
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply
 from toolbus.providers import OpenAIProvider
-from toolbus.providers.openai._wrapped_calls import Unwrapping
+from toolbus.providers.openai._wrapped_calls import CallUnwrapper
 
 # ------------------------------------------------------------------------------------------------ named in an error
 
@@ -84,11 +84,11 @@ def use(name: str, **parameters: Any) -> dict[str, Any]:
 
 def settled(*called: ToolCall, offered: frozenset[str] = frozenset({"a", "b"})) -> tuple[list[Delta], ModelReply]:
     deltas: list[Delta] = []
-    unwrapping = Unwrapping(deltas.append, offered)
+    unwrapper = CallUnwrapper(deltas.append, offered)
     for place, call in enumerate(called):
-        unwrapping(ArgumentsPiece(place, call.name, call.arguments))
+        unwrapper(ArgumentsPiece(place, call.name, call.arguments))
     message = AssistantMessage(text="Both.", tool_calls=called, vendor_data={"openai": {"responses": []}})
-    return deltas, unwrapping.settle(ModelReply(message=message, finish_reason="tool_calls"))
+    return deltas, unwrapper.settle(ModelReply(message=message, finish_reason="tool_calls"))
 
 
 @pytest.mark.parametrize("name", ["multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"])

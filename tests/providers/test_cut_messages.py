@@ -120,7 +120,7 @@ def test_a_turn_that_was_paused_goes_on_in_a_message_of_its_own() -> None:
     searched = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}}
     feed(reply, [start("msg_1"), begin(0, searched), stop(0), *end("pause_turn")])
     assert reply.paused
-    reply.go_on()
+    reply.begin_continuation()
     feed(reply, [start("msg_2"), *SAID, *end()])
     assert reply.finish().message.text == "hi"
 

@@ -174,9 +174,9 @@ def test_a_model_that_repeats_a_bracket_for_ever_breaks_nothing() -> None:
     with pytest.raises(ProviderUnavailable, match="before the reply was whole"):
         read(stream(fragment(BRACKETS), b"[DONE]"))
     for kind in (ReplyBuilder, ResponseBuilder, MessageBuilder):
-        with pytest.raises(ProviderUnavailable, match="no JSON"):
+        with pytest.raises(ProviderUnavailable, match="not a JSON object"):
             read(stream(BRACKETS.encode()), kind)
-    with pytest.raises(ProviderUnavailable, match="no JSON"):
+    with pytest.raises(ProviderUnavailable, match="not a JSON object"):
         read(BRACKETS.encode() + str(HUGE).encode() + b"\n", OllamaBuilder)
 
 

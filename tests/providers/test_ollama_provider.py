@@ -279,11 +279,11 @@ async def test_what_the_emit_function_raises_is_not_the_providers_error(server: 
     ("status", "body", "words"),
     [
         (404, {"error": "model 'qwen3' not found"}, "model 'qwen3' not found; get it with: ollama pull qwen3"),
-        (404, b"404 page not found", "check that host= (or OLLAMA_HOST) is an Ollama server's"),
+        (404, b"404 page not found", "check that host= (or OLLAMA_HOST) is that of an Ollama server"),
         (
             400,
             {"error": "qwen3 does not support tools"},
-            "does not support tools; ask it without tools, or take a model",
+            "does not support tools; ask it without tools, or use a model",
         ),
         (400, {"error": '"qwen3" does not support thinking'}, "does not support thinking; leave reasoning_effort= out"),
         (400, {"error": "invalid think value"}, "invalid think value"),
@@ -363,7 +363,7 @@ async def test_an_error_inside_an_answer_that_began_well_is_raised(answer: Answe
 async def test_a_line_of_garbage_is_unavailable() -> None:
     error = await failure_of(lines([*said("hi")[:1], b"\xff\xfe{]\n", LAST]))
     assert type(error) is ProviderUnavailable
-    assert "sent a line that is no JSON object" in str(error)
+    assert "sent a line that is not a JSON object" in str(error)
 
 
 @pytest.mark.parametrize("stall_after", [-1, 1])
@@ -476,10 +476,10 @@ async def test_a_path_and_the_compatible_endpoint_of_a_host_are_understood(serve
         ({"timeout_seconds": 0}, "timeout_seconds is 0"),
         ({"max_reply_bytes": 0}, "max_reply_bytes is 0"),
         ({"context_tokens": 0}, "context_tokens is 0; it must be at least 1"),
-        ({"host": "host:port"}, "host is 'host:port', which is no host"),
+        ({"host": "host:port"}, "host is 'host:port', which is not a host"),
         ({"host": "ftp://host"}, "its scheme 'ftp' is neither http nor https"),
-        ({"api_key": "two words"}, "api_key is no key"),
-        ({"api_key": ""}, "api_key is no key"),
+        ({"api_key": "two words"}, "api_key is not a key"),
+        ({"api_key": ""}, "api_key is not a key"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_construction(options: dict[str, Any], problem: str) -> None:

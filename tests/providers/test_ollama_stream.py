@@ -154,7 +154,7 @@ def test_a_stream_without_its_last_line_is_no_reply(lines: list[Any]) -> None:
 
 @pytest.mark.parametrize("garbage", [b"\xff\xfe{]", b"[1]", b"null", b'"text"', b'{"message":', b"<html>"])
 def test_a_line_that_is_no_object_is_an_error_that_quotes_its_start(garbage: bytes) -> None:
-    with pytest.raises(ProviderUnavailable, match="sent a line that is no JSON object: ") as caught:
+    with pytest.raises(ProviderUnavailable, match="sent a line that is not a JSON object: ") as caught:
         read(line(content="hi"), garbage + b"x" * 500, LAST)
     assert caught.value.retryable
     assert len(str(caught.value)) < 200
@@ -165,7 +165,7 @@ def test_a_line_that_is_no_object_is_an_error_that_quotes_its_start(garbage: byt
 def test_a_line_that_is_nested_too_deeply_is_an_error_whatever_this_python_can_read(levels: int, number: str) -> None:
     arguments = '{"a": ' + "[" * levels + number + "]" * levels + "}"
     deep = '{"message": {"tool_calls": [{"function": {"name": "f", "arguments": ' + arguments + "}}]}}"
-    with pytest.raises(ProviderUnavailable, match="sent a line that is no JSON object: "):
+    with pytest.raises(ProviderUnavailable, match="sent a line that is not a JSON object: "):
         read(deep.encode(), LAST)
 
 

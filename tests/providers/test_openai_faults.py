@@ -203,7 +203,7 @@ async def test_a_web_page_is_no_reply() -> None:
 @pytest.mark.parametrize("body", ["{", "[1]"])
 async def test_a_body_that_is_no_object_is_unavailable(body: str) -> None:
     error = await failure_of(Reply(body=body, headers={"Content-Type": "application/json"}))
-    assert "sent a body that is no JSON object" in str(error)
+    assert "sent a body that is not a JSON object" in str(error)
 
 
 @pytest.mark.parametrize("reply", [text("x" * 5000), Reply(body={"x": "y" * 5000}), Reply(chunks=["x" * 5000])])
@@ -312,7 +312,7 @@ async def test_a_callable_that_fails_is_the_applications_fault() -> None:
     with OpenAIServer() as server:
         for ask, kind, words in (
             (fresh, ApplicationError, "the api_key callable raised KeyError"),
-            (empty, ConfigurationError, "api_key is no key"),
+            (empty, ConfigurationError, "api_key is not a key"),
         ):
             provider = OpenAIProvider("m", api_key=ask, base_url=server.base_url)
             with pytest.raises(kind, match=words) as caught:

@@ -334,13 +334,13 @@ async def test_what_is_not_given_comes_from_the_environment(
     ],
 )
 def test_the_hosts_name_decides_on_the_dialect(url: str, field: str) -> None:
-    from toolbus.providers.openai._chat_request import request_body, speaks_for_openai
+    from toolbus.providers.openai._chat_request import is_openai, request_body
 
     body = request_body(
         "m",
         request(settings=ModelSettings(max_output_tokens=7)),
         vendor="openai",
-        compatible=not speaks_for_openai(url),
+        compatible=not is_openai(url),
         include_usage=True,
         reasoning_field=None,
     )
@@ -355,13 +355,13 @@ def test_the_hosts_name_decides_on_the_dialect(url: str, field: str) -> None:
         ({"timeout_seconds": float("nan")}, "timeout_seconds is nan"),
         ({"timeout_seconds": float("inf")}, "timeout_seconds is inf"),
         ({"max_reply_bytes": 0}, "max_reply_bytes is 0"),
-        ({"base_url": "localhost:8000"}, "base_url 'localhost:8000' is no URL of a server"),
-        ({"base_url": "http://"}, "is no URL of a server"),
-        ({"base_url": "http://host:port/v1"}, "is no URL of a server"),
-        ({"api_key": "two words"}, "api_key is no key"),
-        ({"api_key": "schlüssel"}, "api_key is no key"),
-        ({"client": openai.AsyncOpenAI(api_key="k"), "api_key": "k"}, "client= brings its own key"),
-        ({"client": openai.AsyncOpenAI(api_key="k"), "default_headers": {}}, "client= brings its own key"),
+        ({"base_url": "localhost:8000"}, "base_url 'localhost:8000' is not a server's URL"),
+        ({"base_url": "http://"}, "is not a server's URL"),
+        ({"base_url": "http://host:port/v1"}, "is not a server's URL"),
+        ({"api_key": "two words"}, "api_key is not a key"),
+        ({"api_key": "schlüssel"}, "api_key is not a key"),
+        ({"client": openai.AsyncOpenAI(api_key="k"), "api_key": "k"}, "client= has its own key"),
+        ({"client": openai.AsyncOpenAI(api_key="k"), "default_headers": {}}, "client= has its own key"),
         ({"api_key": None}, "there is no key for OpenAI: set OPENAI_API_KEY"),
     ],
 )

@@ -234,8 +234,8 @@ def test_what_follows_done_is_not_read() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{nope", "sent a chunk that is no JSON object: '{nope'"),
-        ("[1]", r"sent a chunk that is no JSON object: '\[1\]'"),
+        ("{nope", "sent a chunk that is not a JSON object: '{nope'"),
+        ("[1]", r"sent a chunk that is not a JSON object: '\[1\]'"),
     ],
 )
 def test_a_chunk_that_cannot_be_read_breaks_the_reply(line: str, problem: str) -> None:

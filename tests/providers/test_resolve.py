@@ -121,7 +121,7 @@ def test_ollama_at_no_host_is_refused(monkeypatch: pytest.MonkeyPatch, host: str
     monkeypatch.setenv("OLLAMA_HOST", host)
     with pytest.raises(ConfigurationError) as caught:
         resolve("ollama:qwen3")
-    assert f"OLLAMA_HOST is {shown}, which is no host" in str(caught.value)
+    assert f"OLLAMA_HOST is {shown}, which is not a host" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
@@ -144,7 +144,7 @@ def test_a_name_without_a_model_says_what_to_write(name: str) -> None:
 
 def test_what_is_neither_name_nor_provider_is_refused() -> None:
     wrong: Any = 3
-    with pytest.raises(ConfigurationError, match="3 is no provider: give 'openai:MODEL'"):
+    with pytest.raises(ConfigurationError, match="3 is not a provider: give 'openai:MODEL'"):
         resolve(wrong)
 
 

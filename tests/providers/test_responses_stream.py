@@ -399,7 +399,7 @@ def test_errors_without_words_are_errors_too() -> None:
 def test_an_item_that_cannot_be_read_breaks_the_reply() -> None:
     with pytest.raises(ProviderUnavailable, match="cannot be read: a call's name must be text, not int"):
         read(ended({**asked(1), "name": 3}))
-    with pytest.raises(ProviderUnavailable, match="sent a chunk that is no JSON"):
+    with pytest.raises(ProviderUnavailable, match="sent a chunk that is not a JSON"):
         read(b"{nope")
 
 

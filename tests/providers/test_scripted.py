@@ -182,7 +182,7 @@ async def test_requests_are_remembered_as_they_were() -> None:
 
 async def test_what_is_no_step_is_refused() -> None:
     wrong: Any = ["hello"]
-    with pytest.raises(ConfigurationError, match=r"step 0 is 'hello', which is no step: use calls"):
+    with pytest.raises(ConfigurationError, match=r"step 0 is 'hello', which is not a step: use calls"):
         ScriptedProvider(wrong)
 
     def function(_request: ModelRequest) -> Any: ...
@@ -297,18 +297,18 @@ RIGHT: list[dict[str, Any]] = [
     {"round": 1},
 ]
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"last_user": "And?"}, "the user's last words: 'And in Rome?', not 'And?'"),
+    ({"last_user": "And?"}, "the newest user message: 'And in Rome?', not 'And?'"),
     ({"last_user": re.compile("Paris")}, "not re.compile('Paris')"),
-    ({"last_user": never}, "not what the function wants"),
+    ({"last_user": never}, "not what the function expects"),
     ({"instructions": ""}, "the instructions: 'Be brief.', not ''"),
     ({"tools": []}, "the tools offered are ['get_weather', 'read'], not []"),
     ({"results": {"get_weather": {"reason": "error"}}}, "the newest result of get_weather is {'ok': False"),
     ({"results": {"get_weather": {"at": {"z": 1}}}}, "not {'at': {'z': 1}}"),
-    ({"results": {"read": 1}}, "is 'plain', which is no JSON, and not 1"),
+    ({"results": {"read": 1}}, "is 'plain', which is not JSON, and not 1"),
     ({"results": {"read": "other"}}, "the newest result of read: 'plain', not 'other'"),
     ({"results": {"write": "x"}}, "there is no result of write"),
-    ({"results": {"read": None}}, "the newest result of read is there"),
-    ({"native_output": True}, "the reply may be any"),
+    ({"results": {"read": None}}, "there is a result of read"),
+    ({"native_output": True}, "the reply does not have to be JSON of a schema"),
     ({"images": 0}, "the newest user message has 1 images, not 0"),
     ({"round": 0, "images": 2}, "has 1 images, not 2; it is round 1, not 0"),
 ]

@@ -150,7 +150,7 @@ async def test_a_model_of_one_round_that_cannot_fails_the_request() -> None:
 async def test_another_word_is_refused(mode: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"output_mode is .*; say 'auto', 'native', 'tool'"):
         Runtime(native(), output_mode=mode)
-    with pytest.raises(ConfigurationError, match="native_output is 'yes'; say '', 'alone', 'with_tools'"):
+    with pytest.raises(ConfigurationError, match="native_output is 'yes'; it must be one of '', 'alone', 'with_tools'"):
         ScriptedProvider([], native_output="yes")  # type: ignore[arg-type]
 
 

@@ -172,7 +172,7 @@ async def test_a_model_for_a_round_may_be_a_name_of_a_vendor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "told"), [("nonsense:x", "there is no provider 'nonsense:x'"), (3, "3 is no provider")]
+    ("named", "told"), [("nonsense:x", "there is no provider 'nonsense:x'"), (3, "3 is not a provider")]
 )
 async def test_a_model_for_a_round_that_is_none_fails_the_request_and_says_so(named: Any, told: str) -> None:
     async with Runtime(ScriptedProvider([]), provider_for_round=lambda _number: named) as runtime:

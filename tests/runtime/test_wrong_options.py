@@ -38,7 +38,7 @@ EITHER: list[tuple[dict[str, Any], str]] = [
     ({"limits": 3}, r"give Limits\(max_rounds=3\), say"),
     ({"on_busy": "later"}, "on_busy is .*; (it must be|say) 'queue' or 'refuse'"),
     ({"on_busy": True}, "on_busy is .*; (it must be|say) 'queue' or 'refuse'"),
-    ({"provider": 3}, "3 is no provider: give 'openai:MODEL'"),
+    ({"provider": 3}, "3 is not a provider: give 'openai:MODEL'"),
     ({"provider": "nonsense:x"}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
     ({"providers": ["nonsense:x"]}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
     ({"provider": "extractive", "providers": ["extractive"]}, "give provider=, or providers="),
@@ -120,7 +120,7 @@ def test_an_option_with_a_slip_in_its_name_is_told_the_one_that_is_alike() -> No
         ({"max_sessions": "3"}, "max_sessions is '3' and max_queued 1000; they must be at least 1 and at least 0"),
         ({"drain_seconds": "3"}, "drain_seconds is '3'; it must be finite and not negative"),
         ({"lease_seconds": None}, "lease_seconds is None; it must be above zero and finite"),
-        ({"provider": [text("Hi.")]}, r"is no provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
+        ({"provider": [text("Hi.")]}, r"is not a provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
     ],
     ids=shown,
 )
@@ -152,7 +152,7 @@ def test_a_tool_refuses_a_schema_that_is_text() -> None:
 @pytest.mark.parametrize("given", [("shout", {"prompt": "hi"}), (("shout",),), (("shout", 3),), ({"shout": {}},)])
 def test_a_scripted_call_that_is_no_pair_is_refused_with_the_form_that_it_has(given: tuple[Any, ...]) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"is no call: give pairs .*calls\(\('get_weather', {'city': 'Paris'}\)\)"
+        ConfigurationError, match=r"is not a call: give pairs .*calls\(\('get_weather', {'city': 'Paris'}\)\)"
     ):
         calls(*given)
 

@@ -441,7 +441,7 @@ async def test_a_strict_harness_minds_tasks_that_stay():
 
 
 async def test_what_the_script_did_not_expect_fails_the_block_whatever_became_of_the_request():
-    with pytest.raises(AssertionError, match=r"the user's last words: 'Paris\?', not 'Rome\?'(?s:.*)RequestFailed"):
+    with pytest.raises(AssertionError, match=r"the newest user message: 'Paris\?', not 'Rome\?'(?s:.*)RequestFailed"):
         async with harness(text("a", expect=asked(last_user="Rome?"))) as h:
             assert not (await h.run("Paris?")).ok
     with pytest.raises(AssertionError, match="the script has 1 steps, and step 1 was asked for"):

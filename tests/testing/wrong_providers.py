@@ -232,7 +232,7 @@ class SaysErrorsInStreams(Right):
 
 class ReadsOverGarbage(Right):
     def error(self, error: Exception) -> ModelReply:
-        if "no JSON" in str(error):
+        if "not a JSON object" in str(error):
             return said("One moment.")
         raise error
 

@@ -1,14 +1,21 @@
-"""The events: what happens to a request, as data, and their coding to and from JSON.
+"""The events of a request (one run of an agent) as data, with their encoding to JSON and decoding from it.
 
-An event is a slotted dataclass, keyword-only, read-only by contract: the type checker refuses to assign to it, and
-with `TOOLBUS_DEBUG=1` in the environment (the test suite sets it) so does Python. `type` on the wire is the class
-name in snake case. Facts change what a session is and are journalled; signals only tell what is going on.
+The package knows messages. It must not know the bus, the clock or the stores: an event does not contain its position
+on the bus (`position`) or in the journal (`seq`).
 
-Ids: `request_id` is one request, served by one session; `conversation_id` the thread of turns; `parent_id` the user
-message that started it; `call_id` one tool call. `at` is seconds since the epoch, on a clock that is set once and
-then runs monotonically, so differences between events of one process can be trusted.
+Ids: `request_id` names one request, served by one session; `conversation_id` the thread of turns; `parent_id` the user
+message that started the request; `call_id` one tool call. `at` is in seconds since the epoch, on a clock that is set
+once and then runs monotonically, so differences between events of one process can be trusted.
 
-This module knows messages, and neither bus nor clocks: an event does not know its place (`seq`, `position`).
+Invariants:
+
+1. An event is never changed after it was made. All listeners and the journal share one object, and a change by one
+   listener would reach the others. The classes are slotted, keyword-only dataclasses; the type checker rejects an
+   assignment to a field, and so does Python with `TOOLBUS_DEBUG=1` in the environment (the test suite sets it).
+2. An event is either a fact or a signal. Facts change the state of a session and are journalled in order; signals
+   only report progress. If state depended on a signal, a replay would not reproduce it.
+3. `type` is the class name in snake case and selects the class when JSON is decoded. After a class was renamed,
+   events that an older version wrote could no longer be read.
 """
 
 from ._base import Event, new_id

@@ -1,4 +1,4 @@
-"""What every event is made of: the class decorator, ids, and the fields that all carry."""
+"""The base of every event: the class decorator, ids, and the fields that all events carry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _next_number = count(1).__next__
 
 
 def _reset_prefix() -> None:
-    global _process_prefix  # noqa: PLW0603 -- a forked child must not repeat its parent's ids
+    global _process_prefix  # noqa: PLW0603 -- a forked child must not repeat the ids of its parent
     _process_prefix = os.urandom(8).hex()
 
 
@@ -28,13 +28,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def new_id() -> str:
-    """A fresh id, unique over processes: 64 random bits for the process, then a counter. Thread-safe."""
+    """Return a fresh id, unique across processes: 64 random bits for the process, then a counter. Thread-safe."""
     return f"{_process_prefix}{_next_number():x}"
 
 
 @contextlib.contextmanager
 def ids_from(prefix: str) -> Generator[None]:
-    """In this block ids are `prefix` and a counter from 1: for simulations, which have to be the same each time."""
+    """Make ids of `prefix` and a counter from 1 within this block, for simulations that must be reproducible."""
     global _process_prefix, _next_number
     kept = _process_prefix, _next_number
     _process_prefix, _next_number = prefix, count(1).__next__
@@ -46,16 +46,20 @@ def ids_from(prefix: str) -> Generator[None]:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def event(cls: type[_E]) -> type[_E]:
-    """Make `cls` an event: slotted, keyword-only, frozen to the type checker, and in fact while debugging."""
+    """Make `cls` an event class: slotted, keyword-only, frozen for the type checker, and at run time when debugging."""
     made = dataclass(slots=True, kw_only=True, frozen=_DEBUG)(cls)
-    setattr(made, "__hash__", None)  # noqa: B010 -- else events could be hashed while debugging, and not in earnest
+    # A frozen dataclass can be hashed and an ordinary one cannot, so debugging would change what works.
+    setattr(made, "__hash__", None)  # noqa: B010 -- the type checker rejects a plain assignment
     declared.append(made)
     return made
 
 
 @event
 class Event:
-    """What every event carries. `metadata` (tenant, user) is the application's and rides on every event and log."""
+    """The fields that every event carries.
+
+    `metadata` belongs to the application (a tenant or a user, for example) and is on every event and log record.
+    """
 
     type: str
     event_id: str = field(default_factory=new_id)

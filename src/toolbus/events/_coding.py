@@ -1,4 +1,4 @@
-"""Events to and from JSON: one discriminated union, built on first use; orjson writes."""
+"""The encoding of events to JSON by orjson, and their decoding by one discriminated union, built on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ..errors import DecodeError
 from ._base import Event, declared
 
-# Complete because the package imports the modules of facts and signals before this one.
+# The tuple is complete, because the package imports the modules of facts and signals before this one.
 EVENT_TYPES: tuple[type[Event], ...] = tuple(cls for cls in declared if cls is not Event)
 FACT_TYPES: tuple[type[Event], ...] = tuple(cls for cls in EVENT_TYPES if cls.is_fact)
 
@@ -25,11 +25,11 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def encode(event: Event, *, default: Callable[[Any], Any] | None = None) -> bytes:
-    """The event as one line of JSON, without a line break.
+    """Return the event as one line of JSON, without a line break.
 
-    `default` is asked for values that JSON does not have (in `metadata` or `data`), as orjson does.
-    Half a surrogate pair, which no JSON can carry, becomes a question mark. Raises `TypeError` where a value stays that
-    cannot be written.
+    `default` is called for each value in `metadata` or `data` that has no JSON form, as in orjson, and returns a value
+    to write instead. Half of a surrogate pair, which UTF-8 cannot carry, becomes a question mark. Raises `TypeError`
+    for a value that still cannot be written.
     """
     try:
         return orjson.dumps(event, default=default)
@@ -49,14 +49,15 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def decode(data: bytes | str) -> Event:
-    """The event that `data` (one JSON object) describes, validated field by field.
+    """Return the event that `data` (one JSON object) describes, validated field by field.
 
-    By the rules of JSON: `"yes"` is no boolean, `"3"` no integer, and NaN or 1e999 no number. Unknown fields are
-    ignored, so that a newer writer can be read. Raises `DecodeError` with the path and what was expected; also for
-    JSON that is nested more than about 200 deep.
+    The types are those of JSON: `"yes"` is not accepted as a boolean, `"3"` as an integer, or NaN and 1e999 as a
+    number. Unknown fields are ignored, so that events of a newer version can be read. Raises `DecodeError` with the
+    path of the wrong value and what was expected there; also for JSON that is nested more than about 200 levels deep.
     """
     try:
-        orjson.loads(data)  # pydantic's own parser takes NaN and makes 1e999 infinite
+        # pydantic's own parser would accept NaN and read 1e999 as infinity.
+        orjson.loads(data)
         return _adapter().validate_json(data, strict=True)
     except orjson.JSONDecodeError as exc:
         raise DecodeError(f"event: not JSON: {exc}") from exc
@@ -67,5 +68,5 @@ def decode(data: bytes | str) -> Event:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of the union of all events, discriminated by `type`."""
+    """Return the JSON schema of the union of all events, discriminated by `type`."""
     return _adapter().json_schema()

@@ -1,4 +1,4 @@
-"""Facts: they change what a session is, are journalled in order, and none is ever lost."""
+"""Facts: events that change the state of a session. They are journalled in order, and never lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Outcome: TypeAlias = Literal["completed", "stopped"]
 
 @dataclass(slots=True, kw_only=True)
 class CallOutcome:
-    """How one call of the previous round ended."""
+    """The outcome of one call of the previous round."""
 
     name: str
     success: bool
@@ -32,7 +32,7 @@ class CallOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class Artifact:
-    """Something a tool made that does not go to the model: text as it is, binary content as base64."""
+    """Content that a tool made and that is not sent to the model. Binary content is encoded as base64."""
 
     name: str
     content: str
@@ -50,7 +50,10 @@ class PlanStep:
 
 @dataclass(slots=True, kw_only=True)
 class Spent:
-    """What the sub-sessions of one call have used up; it counts towards the limits of the request that called."""
+    """The tokens, tool calls and cost that the sub-sessions of one call have used up.
+
+    They count towards the limits of the request that made the call.
+    """
 
     usage: Usage = field(default_factory=Usage)
     tool_calls: int = 0
@@ -68,8 +71,8 @@ class Spent:
 class RequestStarted(Event):
     """A request was accepted and its session runs.
 
-    `deadline` is seconds from `at`; `history_count` is how many messages of earlier turns it starts with.
-    `parent_request_id` and `parent_call_id` are set for a session that a tool of another one started.
+    `deadline` is in seconds from `at`; `history_count` is the number of messages of earlier turns that the request
+    starts with. `parent_request_id` and `parent_call_id` are set for a session that a tool of another session started.
     """
 
     type: Literal["request_started"] = "request_started"
@@ -83,11 +86,11 @@ class RequestStarted(Event):
 
 @event
 class RequestResumed(Event):
-    """A request goes on in another process, or another runtime, than it was begun in.
+    """A request continues in another process or runtime than the one it began in.
 
-    `resumption` counts from 1. Of the calls that had been requested before it, nobody knows whether they ran: behind
-    it each of them is requested once more (tools that are `idempotent`), or ends as `interrupted`. `deadline` is
-    seconds from `at`, where the request got new time; None where the deadline that it had stays.
+    `resumption` counts from 1. It is not known whether the calls that were open before the resumption have run: after
+    this fact, each of them is requested again if its tool is `idempotent`, and otherwise ends as `interrupted`.
+    `deadline` is in seconds from `at` where the request got new time; None keeps the deadline that it had.
     """
 
     type: Literal["request_resumed"] = "request_resumed"
@@ -98,7 +101,7 @@ class RequestResumed(Event):
 
 @event
 class MessageAppended(Event):
-    """A message joined the transcript, with its `message_id`. The only fact that changes the transcript."""
+    """A message, with its `message_id`, was appended to the transcript. No other fact changes the transcript."""
 
     type: Literal["message_appended"] = "message_appended"
     message: Message
@@ -107,9 +110,9 @@ class MessageAppended(Event):
 
 @event
 class RoundStarted(Event):
-    """The model is being called. `after` is the outcome of the calls it now processes, empty in round 0.
+    """The model is being called. `after` has the outcomes of the calls whose results it now reads; empty in round 0.
 
-    `tools_offered` is false for the last answer after a limit.
+    `tools_offered` is false when a limit was reached and the model is asked for a last answer.
     """
 
     type: Literal["round_started"] = "round_started"
@@ -122,10 +125,10 @@ class RoundStarted(Event):
 
 @event
 class ModelResponded(Event):
-    """The model's whole reply. `finish_reason` is why it ended: see `toolbus.protocols.FinishReason`.
+    """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
-    `cost` is what it cost by the request's price table; None where there is none, or no price in it. `native_output` is
-    whether the provider was to hold the reply to the schema of the request's `output`.
+    `cost` follows the request's price table; without a table, or a price in it, `cost` stays None. `native_output` is
+    true where the provider was asked to constrain the reply to the schema of the request's `output`.
     """
 
     type: Literal["model_responded"] = "model_responded"
@@ -142,10 +145,11 @@ class ModelResponded(Event):
 
 @event
 class ModelRetrying(Event):
-    """The model will be called again for the same round, `delay_seconds` from `at`; its pieces so far are void.
+    """The model will be called again for the same round, `delay_seconds` after `at`.
 
-    `reason` is an error code such as `provider_unavailable` or `empty_reply`. `provider` is the place of the provider
-    that is asked next among those of the request.
+    The pieces of its reply that were streamed so far are void. `reason` is an error code such as
+    `provider_unavailable` or `empty_reply`. `provider` is the index, among the request's providers, of the one that is
+    asked next.
     """
 
     type: Literal["model_retrying"] = "model_retrying"
@@ -159,13 +163,13 @@ class ModelRetrying(Event):
 
 @event
 class ToolCallRequested(Event):
-    """A tool call that may run: arguments are parsed and valid. Whoever runs it publishes one terminal event.
+    """A tool call may run: its arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
-    `deadline` is seconds from `at`. `arguments` is shared by all listeners and must not be changed; the call of a
-    request in this process runs with the request's own copy all the same. To answer from the bus:
+    `deadline` is in seconds from `at`. `arguments` is shared by all listeners and must not be changed; a call that runs
+    in the process of its request uses the request's own copy in any case. To answer from the bus:
     `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
-    name, description and schema as the call was judged by them; `idempotency_key` is the same each time that the call
-    is requested: after a restart, it may be a second time.
+    name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
+    time that the call is requested: after a restart, the call may be requested a second time.
     """
 
     type: Literal["tool_call_requested"] = "tool_call_requested"
@@ -190,9 +194,9 @@ class ToolCallRequested(Event):
         affected: tuple[str, ...] = (),
         duration_seconds: float = 0.0,
     ) -> ToolCallCompleted:
-        """The terminal event of this call's success. `content` is the text for the model, `data` any JSON value.
+        """Return the terminal event of this call's success. `content` is text for the model, `data` any JSON value.
 
-        Raises `TypeError` for a content that is no text.
+        Raises `TypeError` if `content` is not a string.
         """
         if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
             raise TypeError(
@@ -223,9 +227,9 @@ class ToolCallRequested(Event):
         outcome_unknown: bool = False,
         duration_seconds: float = 0.0,
     ) -> ToolCallFailed:
-        """The terminal event of this call's failure. `error` is text for people and the model.
+        """Return the terminal event of this call's failure. `error` is text for people and the model.
 
-        Raises `TypeError` for an error that is no text.
+        Raises `TypeError` if `error` is not a string.
         """
         if not isinstance(error, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
             raise TypeError(
@@ -249,10 +253,11 @@ class ToolCallRequested(Event):
 
 @event
 class ToolCallCompleted(Event):
-    """The call's one terminal event, on success. `content` is the text for the model, `parts` images and files for it.
+    """The one terminal event of a call that succeeded.
 
-    A content over the request's `max_result_chars` is whole here, and cut where it is sent to the model. `spent` is
-    what requests that the tool made itself have used up.
+    `content` is the text for the model, `parts` the images and files for it. Content longer than the request's
+    `max_result_chars` is complete here, and shortened only when it is sent to the model. `spent` is the consumption of
+    requests that the tool itself made.
     """
 
     type: Literal["tool_call_completed"] = "tool_call_completed"
@@ -270,10 +275,11 @@ class ToolCallCompleted(Event):
 
 @event
 class ToolCallFailed(Event):
-    """The call's one terminal event, on failure. `error` is for people and the model; no traceback is in it.
+    """The one terminal event of a call that failed.
 
-    `outcome_unknown` is true where the tool may have had its effect all the same. `limit` says which limit refused
-    the call, with its value ("max_tool_calls=100"), where `reason` is `limit`.
+    `error` is text for people and the model, without a traceback. `outcome_unknown` is true where the tool may have had
+    its effect in spite of the failure. Where `reason` is `limit`, `limit` names the limit that refused the call, with
+    its value ("max_tool_calls=100").
     """
 
     type: Literal["tool_call_failed"] = "tool_call_failed"
@@ -291,12 +297,12 @@ class ToolCallFailed(Event):
 
 @event
 class ApprovalRequested(Event):
-    """A call waits for a person. `deadline` is seconds from `at`; then it is denied.
+    """A call waits for the approval of a person (human in the loop). It is denied `deadline` seconds after `at`.
 
-    To decide, from anywhere: `bus.publish(event.decided(approved=True))`. The first decision counts, and once. It is
-    for this call, these arguments (whatever a listener does to the dictionary, which all share) and the tool as it was
-    when it was asked: `definition` is a digest of its name, description and schema; of a tool that has changed
-    meanwhile, the question is asked again.
+    To decide, from anywhere: `bus.publish(event.decided(approved=True))`. Only the first decision counts, and only
+    once. The decision covers this call, these arguments (even if a listener changes the dictionary, which all listeners
+    share) and the tool as it was at the time of the question: `definition` is a digest of its name, description and
+    schema. If the tool has changed meanwhile, the question is asked again.
     """
 
     type: Literal["approval_requested"] = "approval_requested"
@@ -316,7 +322,7 @@ class ApprovalRequested(Event):
         reason: str = "",
         remember: bool = False,
     ) -> ApprovalDecided:
-        """The decision on this call, to be published: see `ApprovalDecided`."""
+        """Return the decision on this call, ready to be published: see `ApprovalDecided`."""
         return ApprovalDecided(
             request_id=self.request_id,
             conversation_id=self.conversation_id,
@@ -334,11 +340,12 @@ class ApprovalRequested(Event):
 
 @event
 class ApprovalDecided(Event):
-    """A person decided on one call. `arguments`, where given, replace the call's and are validated again.
+    """A person decided on one call. `arguments`, where given, replace those of the call and are validated again.
 
-    `by` says who, for the record; `reason` is told to the model with a denial. With `remember`, later calls of the
-    same tool (by its definition, whatever the arguments) in this conversation are decided likewise. `definition` is
-    that of the question; a decision on an older one is no decision, and the question is asked again.
+    `by` names the person, for the record; the model reads `reason` together with a denial. With `remember`, later calls
+    of the same tool in this conversation are decided likewise, as long as its definition is the same and whatever their
+    arguments. `definition` is that of the question; a decision on an older definition does not count, and the question
+    is asked again.
     """
 
     type: Literal["approval_decided"] = "approval_decided"
@@ -354,9 +361,9 @@ class ApprovalDecided(Event):
 
 @event
 class ToolCallPaused(Event):
-    """A call that runs waits for a person, as one whose sub-request asks for approval: its clocks stand still.
+    """A running call waits for a person, for example because a sub-request of it asks for approval. Its time stops.
 
-    Whoever runs the call publishes it, and `ToolCallResumed` when the wait is over. The pause is bounded by
+    Whoever runs the call publishes this event, and `ToolCallResumed` when the wait is over. The pause is bounded by
     `approval_timeout_seconds`.
     """
 
@@ -367,7 +374,7 @@ class ToolCallPaused(Event):
 
 @event
 class ToolCallResumed(Event):
-    """A paused call goes on, with the time that it had left."""
+    """A paused call continues, with the time that it had left."""
 
     type: Literal["tool_call_resumed"] = "tool_call_resumed"
     call_id: str
@@ -376,7 +383,7 @@ class ToolCallResumed(Event):
 
 @event
 class SteeringAdded(Event):
-    """The user said something while the request ran; it joins the transcript at the next round boundary."""
+    """The user sent a message while the request ran. It joins the transcript before the next round begins."""
 
     type: Literal["steering_added"] = "steering_added"
     text: str
@@ -385,7 +392,7 @@ class SteeringAdded(Event):
 
 @event
 class CancelRequested(Event):
-    """Somebody asked to end the request. `reason` is shown to people."""
+    """The cancellation of the request was asked for. `reason` is shown to people."""
 
     type: Literal["cancel_requested"] = "cancel_requested"
     reason: str = ""
@@ -403,11 +410,12 @@ class PlanChanged(Event):
 
 @event
 class HistoryCompressed(Event):
-    """What is sent to the model is shorter than the history, which stays whole: told when that changes.
+    """Less than the whole history is sent to the model, and the part that is sent has changed.
 
-    Tokens are estimates of the messages alone: of the whole history, and of what is sent of it. Of that, the results of
-    `results_shortened` calls are cut or replaced by a line, and `turns_left_out` earlier turns are left out;
-    `summary` is what stands for these, where a model was asked for one, with what that has used and cost.
+    The stored history stays complete. `before_tokens` and `after_tokens` are estimates of the messages only: of the
+    whole history, and of the part that is sent. In that part, the results of `results_shortened` calls are shortened or
+    replaced by a line of text, and `turns_left_out` earlier turns are left out. `summary` stands for these turns, where
+    a model was asked for one; `usage` and `cost` are those of that summary.
     """
 
     type: Literal["history_compressed"] = "history_compressed"
@@ -425,8 +433,8 @@ class HistoryCompressed(Event):
 class RequestCompleted(Event):
     """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
 
-    `reason` is empty for `completed`, else it names the limit with its value, or is the model's own word. `output` is
-    the structured output, as JSON values, where one was asked for and given.
+    `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `output`
+    is the structured output, as JSON values, where the request asked for one and the model gave it.
     """
 
     type: Literal["request_completed"] = "request_completed"
@@ -440,7 +448,7 @@ class RequestCompleted(Event):
 
 @event
 class RequestFailed(Event):
-    """The request ended by an error. `reason` is a `ToolbusError.code`, `error` its text for people."""
+    """The request ended with an error. `reason` is a `ToolbusError.code`, `error` its text for people."""
 
     type: Literal["request_failed"] = "request_failed"
     reason: str

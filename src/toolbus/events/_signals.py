@@ -1,4 +1,7 @@
-"""Signals: they tell what is going on. A slow subscriber may miss some, visibly; nothing depends on them."""
+"""Signals: events that report progress.
+
+No state depends on signals. A slow subscriber may miss some, and gets a `SubscriberLagged` instead of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ Stage: TypeAlias = Literal["idle", "submitted", "streaming", "executing", "waiti
 
 @event
 class TextDelta(Event):
-    """A piece of the reply's text. `message_id` is the message it will become."""
+    """A streamed piece of the reply's text. `message_id` is the id of the message that the pieces will become."""
 
     type: Literal["text_delta"] = "text_delta"
     message_id: str
@@ -22,7 +25,7 @@ class TextDelta(Event):
 
 @event
 class ReasoningDelta(Event):
-    """A piece of the model's reasoning."""
+    """A streamed piece of the model's reasoning."""
 
     type: Literal["reasoning_delta"] = "reasoning_delta"
     message_id: str
@@ -32,7 +35,7 @@ class ReasoningDelta(Event):
 
 @event
 class ToolArgumentsDelta(Event):
-    """A piece of the argument text of the call at `index` in the reply. Not parsed, not validated."""
+    """A streamed piece of the argument text of the call at `index` in the reply, neither parsed nor validated."""
 
     type: Literal["tool_arguments_delta"] = "tool_arguments_delta"
     message_id: str
@@ -44,7 +47,7 @@ class ToolArgumentsDelta(Event):
 
 @event
 class ToolCallStarted(Event):
-    """A handler begins. `attempt` counts from 1."""
+    """A tool's handler begins to run. `attempt` counts from 1."""
 
     type: Literal["tool_call_started"] = "tool_call_started"
     call_id: str
@@ -54,7 +57,7 @@ class ToolCallStarted(Event):
 
 @event
 class ToolCallProgress(Event):
-    """A handler says how far it is. `total` is None where it does not know."""
+    """A tool's handler reports its progress: `done` of `total`. `total` stays None where the handler cannot know it."""
 
     type: Literal["tool_call_progress"] = "tool_call_progress"
     call_id: str
@@ -66,7 +69,7 @@ class ToolCallProgress(Event):
 
 @event
 class ToolCallRetrying(Event):
-    """A handler failed and will be tried again after `delay_seconds`."""
+    """A tool's handler failed and will be tried again after `delay_seconds`."""
 
     type: Literal["tool_call_retrying"] = "tool_call_retrying"
     call_id: str
@@ -78,7 +81,7 @@ class ToolCallRetrying(Event):
 
 @event
 class StatusChanged(Event):
-    """Where the request stands, with a sentence for people."""
+    """The request entered another stage, or its status line changed. `text` is a sentence for people."""
 
     type: Literal["status_changed"] = "status_changed"
     stage: Stage
@@ -87,9 +90,9 @@ class StatusChanged(Event):
 
 @event
 class ToolCallLate(Event):
-    """A second terminal event for a call that was settled already. It never enters its request's transcript.
+    """A second terminal event for a call that was already settled. It never enters the transcript of its request.
 
-    `for_next_turn` is whether the request wants it to be told at the beginning of the conversation's next turn.
+    With `for_next_turn`, the request wants the model to read it at the beginning of the conversation's next turn.
     """
 
     type: Literal["tool_call_late"] = "tool_call_late"
@@ -104,7 +107,7 @@ class ToolCallLate(Event):
 
 @event
 class SubscriberLagged(Event):
-    """Put into one subscription in the place of events that it was too slow for. Positions are inclusive."""
+    """A subscription was too slow for `count` events, and gets this one instead. Both positions are inclusive."""
 
     type: Literal["subscriber_lagged"] = "subscriber_lagged"
     first_position: int
@@ -114,7 +117,7 @@ class SubscriberLagged(Event):
 
 @event
 class ReceiverFailed(Event):
-    """A receiver raised while it was told of `event_type`. The others were told all the same."""
+    """A receiver raised an exception for an event of type `event_type`. The other receivers got the event anyway."""
 
     type: Literal["receiver_failed"] = "receiver_failed"
     receiver: str
@@ -125,7 +128,7 @@ class ReceiverFailed(Event):
 
 @event
 class DeadLetter(Event):
-    """An event that was not accepted, as nobody waits for it (any more). `letter_id` is its `event_id`."""
+    """An event was not accepted, because nobody waits for it (any more). `letter_id` is its `event_id`."""
 
     type: Literal["dead_letter"] = "dead_letter"
     letter_type: str

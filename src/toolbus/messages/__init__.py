@@ -1,7 +1,19 @@
-"""The provider-neutral conversation, and its plain wire forms.
+"""The messages of a conversation, independent of any provider, and their conversion to each vendor's wire format.
 
-The data model is in `_model`; `_openai`, `_responses`, `_anthropic` and `_ollama` turn a message list into the
-vendor's plain dictionaries and back. They import no SDK: an adapter under `toolbus.providers` does that.
+The data model is in `_model`; `_openai`, `_responses`, `_anthropic` and `_ollama` convert a message list to the plain
+dictionaries of one API and back. The package knows schemas and errors. It must not know an SDK, a clock or I/O:
+the adapters under `toolbus.providers` import the SDKs.
+
+Invariants:
+
+1. A conversion does not change what it is given: the dictionaries are fresh, apart from kept vendor data, which they
+   share with the messages. Otherwise sending a conversation could change the conversation that is stored.
+2. A conversion checks types only. The rules of a valid transcript (no orphans, no missing results) are in
+   `toolbus.core.transcript`; a second copy of these rules would sooner or later differ from the first.
+3. A wire id that was sent once stays the same when the transcript grows. Otherwise the provider's prompt cache, which
+   matches prefixes, would be missed.
+4. Data that only one vendor understands is kept unchanged in `vendor_data`, under the name of the vendor, and only that
+   vendor's conversion sends it back. Signatures of reasoning do not survive an edit, and other servers refuse them.
 """
 
 from ._anthropic import from_anthropic, to_anthropic

@@ -1,7 +1,7 @@
-"""Messages to and from Anthropic Messages-API dictionaries.
+"""The conversion of messages to Anthropic Messages-API dictionaries and back.
 
-Knows the dialect: instructions outside the list, roles that alternate, content in blocks, all results of a round in
-the one user message after it. Pure: no SDK, no I/O.
+In this dialect the instructions are outside the list, roles alternate, content consists of blocks, and all results of
+a round are in the one user message after it. Pure: no SDK, no I/O.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from .wire import (
     arguments_text,
     data_url,
     decoded_text,
+    label,
     list_at,
     mapping_at,
-    of_vendor,
     split_data_url,
+    storable,
     text_at,
-    word,
 )
 
 __all__ = ["from_anthropic", "to_anthropic"]
 
 _VENDOR = "anthropic"
-_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses ids and names of calls with anything else in them
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses such characters in ids and names of calls
 _LONGEST_NAME = 128  # characters; the API refuses longer names of tools
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;.*)?")
-_SOURCES = frozenset({"base64", "url", "text"})  # of images and documents; what else there is has no neutral form
+_SOURCES = frozenset({"base64", "url", "text"})  # the sources of images and documents that have a neutral form
 _UNKNOWN_TYPE = "application/octet-stream"
-_PDF = "application/pdf"  # all that the URL of a document may point to
+_PDF = "application/pdf"  # the only type that the URL of a document may point to
 
 _Block = dict[str, Any]
 
@@ -67,20 +67,20 @@ def _legal_name(name: str) -> str:
 
 
 def to_anthropic(messages: Iterable[Message], *, model: str | None = None) -> dict[str, Any]:
-    """The transcript as `{"system": ..., "messages": [...]}`; `system` only where there are instructions.
+    """Return the transcript as `{"system": ..., "messages": [...]}`; `system` only where there are instructions.
 
-    System messages in front are the instructions, joined by an empty line; a later one is a note, and stands in a
-    user message as `<system>` text where it was said. Neighbours of one role become one message, so results of one
-    round are one user message that begins with its `tool_result` blocks. Empty text has no block, since the API
-    refuses it; a message without a block is left out. Argument text that is no JSON object goes as an object that
-    quotes it. Ids follow the same rule as in `to_openai`; they and names are kept to the characters that the API takes.
-    A result with parts has blocks as its content: its text, then the parts. The media type of a document that is
-    neither plain text nor PDF stands in its `context`.
+    System messages at the start are the instructions, joined by an empty line; a later one is a note, and becomes
+    `<system>` text in a user message at the same position. Consecutive messages of one role become one message, so the
+    results of one round are one user message that begins with its `tool_result` blocks. Empty text gets no block, since
+    the API refuses it; a message without a block is left out. Argument text that is not a JSON object is sent as an
+    object that quotes it. Ids follow the same rule as in `to_openai`; characters in ids and names that the API refuses
+    are replaced. A result with parts has blocks as its content: its text, then the parts. The media type of a document
+    that is neither plain text nor PDF is in its `context`.
 
-    The blocks of a reply that `from_anthropic` or a provider kept in `vendor_data["anthropic"]`, thinking with
-    its signature before all, go back unchanged and in their order; only empty text and thinking at the end, of which
-    nothing came, are left out. With `model`, so is thinking of another model: the API checks signatures, and refuses
-    those of other servers and models. The dictionaries are fresh, kept blocks excepted.
+    The blocks of a reply that `from_anthropic` or a provider kept in `vendor_data["anthropic"]`, above all thinking
+    with its signature, are sent back unchanged and in their order; only empty text, and thinking at the end of the
+    message that nothing follows, are left out. With `model`, thinking of another model is left out too: the API checks
+    signatures, and refuses those of other servers and models. The dictionaries are fresh, except for kept blocks.
     """
     ids = OutgoingIds(_legal_id)
     system: list[str] = []
@@ -93,7 +93,9 @@ def to_anthropic(messages: Iterable[Message], *, model: str | None = None) -> di
         begun = True
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
         blocks = (
-            _ended(_assistant(message, ids, model)) if isinstance(message, AssistantMessage) else _user(message, ids)
+            _without_last_thinking(_assistant(message, ids, model))
+            if isinstance(message, AssistantMessage)
+            else _user(message, ids)
         )
         if not blocks:
             continue
@@ -108,7 +110,7 @@ def to_anthropic(messages: Iterable[Message], *, model: str | None = None) -> di
 
 
 def _shortened(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of one plain text block has the text itself as its content: shorter, and what people write."""
+    """Make the text itself the content of a message with one plain text block, which is shorter and more usual."""
     blocks = message["content"]
     if len(blocks) == 1 and len(blocks[0]) == 2 and blocks[0]["type"] == "text":
         message["content"] = blocks[0]["text"]
@@ -132,7 +134,7 @@ def _user(message: SystemMessage | UserMessage | ToolMessage, ids: OutgoingIds) 
 def _result(message: ToolMessage, ids: OutgoingIds) -> _Block:
     text = message.content
     if message.is_error and not text:
-        text = "error"  # the API refuses an error without a word
+        text = "error"  # the API refuses an error without text
     parts = [block for part in message.parts for block in _part(part)]
     block: _Block = {"type": "tool_result", "tool_use_id": ids.result(message.call_id)}
     block["content"] = _text(text) + parts if parts else text
@@ -162,19 +164,19 @@ def _assistant(message: AssistantMessage, ids: OutgoingIds, model: str | None) -
         fresh = iter(calls)
         now = [_current(block, next(fresh)) if block["type"] == "tool_use" else block for block in blocks]
         return [block for block in now if block["type"] != "text" or str(block.get("text") or "").strip()]
-    # Somebody edited the message since: its thinking still goes first, as the API demands of a turn that calls.
+    # The message was edited since. Its thinking still goes first, as the API requires of a turn with calls.
     return [block for block in blocks if "thinking" in block["type"]] + _text(message.text) + calls
 
 
-def _ended(blocks: list[_Block]) -> list[_Block]:
-    """Without thinking that nothing came of: "The final block in an assistant message cannot be `thinking`"."""
+def _without_last_thinking(blocks: list[_Block]) -> list[_Block]:
+    """Return the blocks up to the last that is not thinking: "The final block [...] cannot be `thinking`"."""
     while blocks and "thinking" in blocks[-1]["type"]:
         blocks = blocks[:-1]
     return blocks
 
 
 def _current(block: _Block, call: _Block) -> _Block:
-    """A kept call, with the id that it has on this wire, and the arguments that the message has now."""
+    """Return a kept call with the id that it has on this wire, and the arguments that the message has now."""
     same = block.get("id") == call["id"] and block.get("input") == call["input"]
     return block if same else {**block, **call}
 
@@ -209,33 +211,37 @@ def _part(part: Part) -> list[_Block]:
 def from_anthropic(
     messages: Sequence[Mapping[str, Any]] | Mapping[str, Any], system: str | Sequence[Mapping[str, Any]] | None = None
 ) -> list[Message]:
-    """The messages that Messages-API dictionaries stand for.
+    """Return the messages that Messages-API dictionaries represent.
 
-    Takes a message list, with `system` beside it, or the dictionary that `to_anthropic` makes. Ids are read as in
-    `from_openai`. Messages of the assistant in a row are one reply, as the API takes them to be. A user message with
-    results becomes one `ToolMessage` for each, then a `UserMessage` of what else is in it. A reply that has more than
-    one text and its calls (thinking, redacted thinking, server tools) keeps all its blocks in
-    `vendor_data["anthropic"]["content"]`, and gives them back unchanged. The first block of a result is its text, if it
-    is one; what follows are its parts. A message of role `system` is a system message where it stands. Not carried:
-    cache marks, and of results what is neither text nor image nor document (a mark stands for each).
+    Takes a message list with a separate `system`, or the dictionary that `to_anthropic` makes. Ids are read as in
+    `from_openai`. Consecutive messages of the assistant are one reply, as they are for the API. A user message with
+    results becomes one `ToolMessage` for each, then a `UserMessage` with the rest of its content. A reply that has more
+    than one text and its calls (thinking, redacted thinking, server tools) keeps all its blocks in
+    `vendor_data["anthropic"]["content"]`, and `to_anthropic` sends them back unchanged. The first block of a result is
+    its text, if it is a text block; the blocks after it are its parts. A message of role `system` becomes a system
+    message at the same position. Not carried over: cache marks, and blocks of a result that are neither text nor image
+    nor document (a mark replaces each).
 
     Raises `InvalidHistory` with the index of a message that has an unknown role, part or a wrongly typed field.
     """
     if isinstance(messages, Mapping):
         if "messages" not in messages:
-            raise InvalidHistory(0, "a dictionary without messages; give a list of them, or what to_anthropic makes")
+            raise InvalidHistory(
+                0, "a dictionary without messages; give a list of messages, or the dictionary that to_anthropic makes"
+            )
         system = messages.get("system") if system is None else system
         messages = list_at(0, messages.get("messages"), "messages")
     found: list[Message] = []
     if system:
         found.append(SystemMessage(text=_instructions(system)))
     ids = IncomingIds()
-    reply: list[tuple[int, _Block]] = []  # of the assistant's messages in a row
+    # The blocks, with the index of their message, of the consecutive messages of the assistant.
+    reply: list[tuple[int, _Block]] = []
     for index, each in enumerate(messages):
         wire = mapping_at(index, each, "a message")
-        role, content = word(wire.get("role")), wire.get("content")
+        role, content = label(wire.get("role")), wire.get("content")
         if role not in {"user", "assistant", "system"}:
-            raise InvalidHistory(index, f"role {role!r} is none of user, assistant, system")
+            raise InvalidHistory(index, f"role {role!r} is not one of user, assistant, system")
         blocks = _blocks(index, content)
         if role == "assistant":
             reply += [(index, block) for block in blocks]
@@ -277,7 +283,7 @@ def _plain(role: str | None, text: str) -> Message:
 def _block_at(index: int, value: object) -> _Block:
     block = mapping_at(index, value, "a block")
     if not isinstance(block.get("type"), str):
-        raise InvalidHistory(index, f"a block has the type {word(block.get('type'))!r}, which is none")
+        raise InvalidHistory(index, f"the type of a block must be text, not {label(block.get('type'))!r}")
     if block["type"] == "text":
         text_at(index, block.get("text"), "a block's text")
     return {name: each for name, each in block.items() if name != "cache_control"}
@@ -293,13 +299,13 @@ def _assistant_back(reply: Sequence[tuple[int, Mapping[str, Any]]], ids: Incomin
     thoughts: list[str] = []
     if any(block.get("type") == "tool_use" for _, block in reply):
         ids.begin()
-    for place, (index, block) in enumerate(reply):
+    for position, (index, block) in enumerate(reply):
         kind = block.get("type")
         if kind == "thinking":
             thoughts.append(text_at(index, block.get("thinking"), "thinking"))
         elif kind == "tool_use":
             calls.append(_call_back(index, block, ids))
-        plain = plain and (kind == "tool_use" or (kind == "text" and place == 0 and len(block) == 2))
+        plain = plain and (kind == "tool_use" or (kind == "text" and position == 0 and len(block) == 2))
     return AssistantMessage(
         text=_text_of([block for _, block in reply]),
         tool_calls=tuple(calls),
@@ -316,13 +322,13 @@ def _call_back(index: int, block: Mapping[str, Any], ids: IncomingIds) -> ToolCa
 
 
 def _kept(index: int, block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A block as every store can write it: a call has its arguments as text, from which they go back as they were."""
+    """Return a block that every store can write: a call has its arguments as text, where they cannot be written."""
     if block.get("type") == "tool_use":
         try:
             orjson.dumps(block)
         except TypeError:
             block = {**block, "input": {MALFORMED: arguments_text(index, block.get("input") or {})}}
-    return of_vendor(index, block)
+    return storable(index, block)
 
 
 def _user_back(index: int, blocks: Sequence[Mapping[str, Any]], ids: IncomingIds) -> list[Message]:
@@ -353,7 +359,7 @@ def _result_back(index: int, content: object) -> tuple[str, tuple[Part, ...]]:
 
 def _result_part(index: int, block: _Block) -> Part:
     kind, source = block.get("type"), block.get("source")
-    known = isinstance(source, Mapping) and word(cast("Mapping[str, Any]", source).get("type")) in _SOURCES
+    known = isinstance(source, Mapping) and label(cast("Mapping[str, Any]", source).get("type")) in _SOURCES
     return _part_back(index, block) if kind == "text" or known else TextPart(text=f"[{kind}]")
 
 
@@ -362,7 +368,7 @@ def _part_back(index: int, block: Mapping[str, Any]) -> Part:
     if kind == "text":
         return TextPart(text=text_at(index, block.get("text"), "a block's text"))
     if kind not in {"image", "document"}:
-        raise InvalidHistory(index, f"a block of type {kind!r} is none of text, image, document, tool_result")
+        raise InvalidHistory(index, f"a block of type {kind!r} is not one of text, image, document, tool_result")
     source = mapping_at(index, block.get("source"), f"the source of a {kind}")
     media_type = text_at(index, source.get("media_type"), "media_type")
     if source.get("type") == "url":
@@ -374,7 +380,7 @@ def _part_back(index: int, block: Mapping[str, Any]) -> Part:
         text = text_at(index, source.get("data"), "a source's data")
         url = data_url(media_type, base64.b64encode(text.encode("utf-8", "replace")).decode())
     else:
-        raise InvalidHistory(index, f"a source of type {source.get('type')!r} is none of base64, url, text")
+        raise InvalidHistory(index, f"a source of type {source.get('type')!r} is not one of base64, url, text")
     if kind == "image":
         return ImagePart(url=url)
     context = block.get("context")

@@ -1,4 +1,4 @@
-"""Reads a list of plain dictionaries of whichever API they are: only one of them takes what is in it. Pure."""
+"""Detection of the API that a list of plain dictionaries belongs to, by contents that only that API accepts. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._model import Message
 from ._ollama import from_ollama
 from ._openai import from_openai
 from ._responses import from_openai_responses
-from .wire import word
+from .wire import label
 
 __all__ = ["read_dictionaries"]
 
@@ -23,14 +23,14 @@ _READ: Mapping[_Form, tuple[str, Callable[[Sequence[Mapping[str, Any]]], list[Me
     "anthropic": ("Anthropic's", from_anthropic),
     "ollama": ("Ollama's", from_ollama),
 }
-"""The forms, in the order in which a list that several of them take is read: then they say the same."""
+"""The forms, most preferred first. The first one that accepts a list reads it; all that accept it read the same."""
 
 _CHAT = frozenset[_Form]({"openai", "ollama"})
 _ANTHROPIC = frozenset[_Form]({"anthropic"})
 _RESPONSES = frozenset[_Form]({"responses"})
 _OPENAI = frozenset[_Form]({"openai"})
 _OLLAMA = frozenset[_Form]({"ollama"})
-_BLOCKS = frozenset[_Form]({"openai", "responses", "anthropic"})  # Ollama's content is text
+_BLOCKS = frozenset[_Form]({"openai", "responses", "anthropic"})  # in Ollama's form, content is always text
 
 _PARTS: Mapping[str, frozenset[_Form]] = {
     "refusal": _OPENAI | _RESPONSES,
@@ -39,20 +39,20 @@ _PARTS: Mapping[str, frozenset[_Form]] = {
     **dict.fromkeys(("tool_use", "tool_result", "redacted_thinking", "image", "document"), _ANTHROPIC),
     **dict.fromkeys(("server_tool_use", "web_search_tool_result", "search_result"), _ANTHROPIC),
 }
-"""What the types of parts tell; one that is not here tells nothing."""
+"""The forms that have a part of a given type. A type that is not listed here is no evidence for any form."""
 
 
 def read_dictionaries(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages that the dictionaries stand for, by `from_openai` or the function of another form.
+    """Return the messages that the dictionaries represent, read by `from_openai` or the function of another form.
 
-    A list is of another form than chat completions only if something in it is: a block of type `tool_use`, an item of
-    type `function_call`, a field `tool_name`. Raises `InvalidHistory` with the index of what cannot be of the form of
-    those before it, and what the form's own function raises.
+    The list is read as chat completions unless something in it belongs only to another form: a block of type
+    `tool_use`, an item of type `function_call`, a field `tool_name`. Raises `InvalidHistory` with the index of a
+    dictionary whose form contradicts those before it, and whatever the function of the form raises.
     """
     forms: frozenset[_Form] = frozenset(_READ)
     for index, message in enumerate(messages):
         if _is_ours(message):
-            raise InvalidHistory(index, "it has the fields of a toolbus message; make messages of the dictionaries")
+            raise InvalidHistory(index, "it has the fields of a toolbus message; give message objects instead of it")
         of_this = frozenset(_READ).intersection(*_evidence(message))
         if not forms & of_this:
             here, before = (_named(some) for some in (of_this, forms))
@@ -69,13 +69,13 @@ def _named(forms: frozenset[_Form]) -> str:
 def _is_ours(message: Mapping[str, Any]) -> bool:
     if message.get("role") == "tool":
         return "call_id" in message and "tool_call_id" not in message
-    return word(message.get("role")) in {"system", "assistant"} and "text" in message and "content" not in message
+    return label(message.get("role")) in {"system", "assistant"} and "text" in message and "content" not in message
 
 
 def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:
-    """Of which forms a message can be, by each thing in it that tells."""
+    """Yield, for each piece of evidence in a message, the forms that the message can have."""
     kind, role, content = message.get("type"), message.get("role"), message.get("content")
-    if kind is not None:  # replies that an SDK dumped have one of their own
+    if kind is not None:  # an SDK dumps a reply with a type
         yield _RESPONSES | _ANTHROPIC if kind == "message" else _RESPONSES
     if role == "tool" or message.get("tool_calls"):
         yield _CHAT
@@ -94,6 +94,6 @@ def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:
 
 def _part(part: Mapping[str, Any]) -> frozenset[_Form]:
     kind = str(part.get("type"))
-    if kind == "thinking":  # in Mistral's chat completions it is a list
+    if kind == "thinking":  # in Mistral's chat completions, the field is a list
         return _ANTHROPIC if isinstance(part.get("thinking"), str) else _OPENAI
     return _PARTS.get(kind, _BLOCKS)

@@ -1,4 +1,4 @@
-"""The provider-neutral conversation: messages, tool calls, usage. Plain data, no I/O."""
+"""The provider-neutral messages of a conversation, with tool calls and token usage. Plain data, no I/O."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = [
 class ToolCall:
     """One tool call in a model's reply.
 
-    `arguments` is the JSON text exactly as the model wrote it, which may be malformed: the turn machine parses
-    it, once. No text is an empty object; in a reply that was cut off it is the beginning of one, and does not run.
-    `call_id` is minted by toolbus and unique; `provider_call_id` is what the provider sent, which may be repeated or
-    empty, and is mapped back on the wire. A provider leaves `call_id` empty.
+    `arguments` is the JSON text exactly as the model wrote it, which may be malformed: the turn machine parses it,
+    once. Empty text means an empty object. In a reply that was cut off, the text may be incomplete, and the call does
+    not run. `call_id` is made by toolbus and unique; `provider_call_id` is the id that the provider sent, which may be
+    repeated or empty, and is used again on the wire. A provider leaves `call_id` empty.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ToolCall:
 
 @dataclass(slots=True, kw_only=True)
 class TextPart:
-    """Text inside a user message of several parts."""
+    """A text among the parts of a message."""
 
     text: str
     type: Literal["text"] = "text"
@@ -56,25 +56,27 @@ class TextPart:
 
 @dataclass(slots=True, kw_only=True)
 class ImagePart:
-    """An image: an `http(s):` or `data:` URL, as the provider takes it."""
+    """An image, given by an `http(s):` or `data:` URL that the provider accepts."""
 
     url: str
     type: Literal["image"] = "image"
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, media_type: str) -> ImagePart:
-        """An image that travels in the message itself: `ImagePart.from_bytes(written, "image/png")`.
+        """Make an image that is contained in the message itself: `ImagePart.from_bytes(png, "image/png")`.
 
-        Raises `ConfigurationError` for a media type that is no image's.
+        Raises `ConfigurationError` for a media type that does not begin with `image/`.
         """
         if not media_type.startswith("image/"):
-            raise ConfigurationError(f"the media type of an image is {media_type!r}; give 'image/png', say")
+            raise ConfigurationError(
+                f"{media_type!r} is not a media type of images; give one that begins with 'image/', such as 'image/png'"
+            )
         return cls(url=_data_url(data, media_type))
 
 
 @dataclass(slots=True, kw_only=True)
 class FilePart:
-    """A file: its media type and a `data:` or `http(s):` URL."""
+    """A file, given by its media type and a `data:` or `http(s):` URL."""
 
     url: str
     media_type: str
@@ -83,9 +85,9 @@ class FilePart:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, media_type: str, name: str = "") -> FilePart:
-        """A file that travels in the message itself: `FilePart.from_bytes(written, "application/pdf", "bill.pdf")`.
+        """Make a file that is contained in the message itself: `FilePart.from_bytes(pdf, "application/pdf", "a.pdf")`.
 
-        Raises `ConfigurationError` for what is no media type.
+        Raises `ConfigurationError` for a malformed media type.
         """
         return cls(url=_data_url(data, media_type), media_type=media_type, name=name)
 
@@ -95,7 +97,7 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 
 def _data_url(data: bytes | bytearray | memoryview, media_type: str) -> str:
     if not _MEDIA_TYPE.fullmatch(media_type):
-        raise ConfigurationError(f"{media_type!r} is no media type; give 'application/pdf', say")
+        raise ConfigurationError(f"{media_type!r} is not a media type; give one such as 'application/pdf'")
     return f"data:{media_type};base64,{b64encode(data).decode()}"
 
 
@@ -104,7 +106,7 @@ Part: TypeAlias = Annotated[TextPart | ImagePart | FilePart, Field(discriminator
 
 @dataclass(slots=True, kw_only=True)
 class SystemMessage:
-    """Instructions. toolbus keeps at most one in front; later ones are notes of the application."""
+    """Instructions for the model. toolbus keeps at most one at the start; later ones are notes of the application."""
 
     text: str
     message_id: str = ""
@@ -113,7 +115,7 @@ class SystemMessage:
 
 @dataclass(slots=True, kw_only=True)
 class UserMessage:
-    """What the user said: text, or a tuple of parts."""
+    """A message of the user: text, or a tuple of parts."""
 
     content: str | tuple[Part, ...]
     message_id: str = ""
@@ -122,10 +124,10 @@ class UserMessage:
 
 @dataclass(slots=True, kw_only=True)
 class AssistantMessage:
-    """A whole reply of the model: text, tool calls in call order, reasoning where the provider shows it.
+    """A whole reply of the model: text, tool calls in call order, and reasoning where the provider shows it.
 
-    `vendor_data` holds what one vendor must get back unchanged (signatures of reasoning, say), keyed by vendor;
-    everybody else ignores it.
+    `vendor_data` holds data, by vendor, that this vendor must get back unchanged, for example the signatures of its
+    reasoning. Other vendors' adapters ignore it.
     """
 
     text: str = ""
@@ -138,7 +140,7 @@ class AssistantMessage:
 
 @dataclass(slots=True, kw_only=True)
 class ToolMessage:
-    """The result of one call: `content` is the text that the model reads, `parts` the images and files beside it.
+    """The result of one tool call: `content` is the text that the model reads, `parts` are its images and files.
 
     `is_error` marks a failed call.
     """
@@ -153,7 +155,7 @@ class ToolMessage:
 
 
 PromptLike: TypeAlias = str | UserMessage | Sequence[str | TextPart | ImagePart | FilePart]
-"""What a user says: text, a message, or a list of texts, images and files: `["What is this?", ImagePart(url=...)]`."""
+"""A prompt: text, a message, or a list of texts, images and files, such as `["Describe this.", ImagePart(url=...)]`."""
 
 Message: TypeAlias = Annotated[
     SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
@@ -162,10 +164,10 @@ Message: TypeAlias = Annotated[
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Tokens as the provider counted them.
+    """The tokens of one or more replies, as the provider counted them.
 
-    Of the input, `cached_tokens` were read from the provider's cache, and `cache_write_tokens` put there, where it
-    bills that apart. `reasoning_tokens` are part of the output.
+    `cached_tokens` and `cache_write_tokens` are part of the input: the former were read from the provider's cache, the
+    latter written to it, where the provider bills writing separately. `reasoning_tokens` are part of the output.
     """
 
     input_tokens: int = 0
@@ -188,7 +190,7 @@ _usage = maker(Usage)
 
 
 def user_text(message: UserMessage) -> str:
-    """The text of a user message; its text parts joined by line breaks."""
+    """Return the text of a user message; several text parts are joined by line breaks."""
     if isinstance(message.content, str):
         return message.content
     return "\n".join(part.text for part in message.content if isinstance(part, TextPart))

@@ -1,7 +1,7 @@
-"""Messages to and from Ollama's native chat dictionaries.
+"""The conversion of messages to Ollama's native chat dictionaries and back.
 
-Knows the dialect: text beside a list of bare base64 images, arguments as objects, calls and results without ids. Pure:
-no SDK, no I/O.
+In this dialect a message has text and a list of bare base64 images, arguments are objects, and calls and results have
+no ids. Pure: no SDK, no I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from .wire import arguments_object, arguments_text, data_url, file_as_text, mapp
 
 __all__ = ["from_ollama", "to_ollama"]
 
-_UNKNOWN_IMAGE = "image/png"  # what models are shown most; the dialect does not say what an image is
+_UNKNOWN_IMAGE = "image/png"  # the most frequent type; the dialect does not state the type of an image
+# the first characters of base64
 _MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 
 
@@ -37,24 +38,24 @@ _MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif
 
 
 def to_ollama(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The transcript as native chat messages, in order, one dictionary for each message but for neighbouring replies.
+    """Return the transcript as native chat messages, in order; one dictionary for each message or run of replies.
 
-    A result names its call's tool, and belongs to its call by its place: results have to stand in call order, directly
-    behind their message, as in every valid transcript (see `toolbus.core.transcript`). Neighbouring replies become one:
-    the server would do so, and keep the first one's calls alone (ollama: template/template.go, collate). Argument text
-    that is no JSON object goes as an object that quotes it. Reasoning goes as `thinking`, which models want back
-    between their calls.
+    A result names the tool of its call, and belongs to its call by position: results have to follow their message
+    directly and in call order, as in every valid transcript (see `toolbus.core.transcript`). Consecutive replies become
+    one: the server would join them itself, and keep only the calls of the first (ollama: template/template.go,
+    collate). Argument text that is not a JSON object is sent as an object that quotes it. Reasoning is sent as
+    `thinking`, which models need back between their calls.
 
-    Text parts are joined by line breaks, and images of `data:` URLs stand beside the text. The server fetches nothing
-    and takes no other files, and one such part in an old turn must not make a conversation unusable: so a text file
-    stands in the text, and of an image behind an `http(s):` URL, or another file, there is a mark in brackets that
-    says what was there. Not carried: ids, the place of an image among text parts, its media type, `is_error` of a
-    result that is no `{"ok": false}` object.
+    Text parts are joined by line breaks, and images of `data:` URLs are in the list of images. The server fetches no
+    URLs and accepts no other files, and one such part in an old turn must not make a conversation unusable: so a text
+    file becomes part of the text, and a mark in brackets replaces an image with an `http(s):` URL or another file. Not
+    carried over: ids, the position of an image among text parts, its media type, `is_error` of a result whose content
+    is not a `{"ok": false}` object.
 
     The dictionaries are fresh; nothing is validated.
     """
     wire: list[dict[str, Any]] = []
-    called: deque[str] = deque()  # the tools whose results come next
+    called: deque[str] = deque()  # the names of the tools whose results come next
     for message in messages:
         if isinstance(message, SystemMessage):
             wire.append({"role": "system", "content": message.text})
@@ -89,7 +90,7 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Two replies as one: their texts by an empty line, their calls one behind the other."""
+    """Join two replies: their texts with an empty line between them, their calls one after the other."""
     wire = {**one, **other}
     for name in ("content", "thinking"):
         if texts := [each[name] for each in (one, other) if each.get(name)]:
@@ -100,7 +101,7 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(parts: Iterable[Part]) -> dict[str, Any]:
-    """`content`, and `images` where there are some."""
+    """Return the fields `content` and, where there are images, `images`."""
     texts: list[str] = []
     images: list[str] = []
     for part in parts:
@@ -112,7 +113,7 @@ def _content(parts: Iterable[Part]) -> dict[str, Any]:
         elif inline and (data := _plain_base64(inline[1])):
             images.append(data)
         else:
-            texts.append("[an image that is no base64]" if inline else f"[an image at {part.url}]")
+            texts.append("[an image that is not valid base64]" if inline else f"[an image at {part.url}]")
     content: dict[str, Any] = {"content": "\n".join(filter(None, texts))}
     if images:
         content["images"] = images
@@ -120,7 +121,7 @@ def _content(parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def _plain_base64(data: str) -> str:
-    """The base64 as the server reads it; empty where it would refuse the whole request."""
+    """Return the base64 if the server can read it; otherwise empty text, since it would refuse the whole request."""
     try:
         return data if base64.b64decode(data, validate=True) else ""
     except ValueError:
@@ -131,15 +132,16 @@ def _plain_base64(data: str) -> str:
 
 
 def from_ollama(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages that native chat dictionaries stand for.
+    """Return the messages that native chat dictionaries represent.
 
     Calls get `call_id`s that are unique in the list. A result belongs to the oldest unanswered call of the newest
-    message that calls: the one with its `tool_call_id`, where newer servers gave one, else the one of its `tool_name`,
-    else any. `provider_call_id` is such an id, mostly empty. A message with images becomes parts, the text first; what
-    kind an image is shows in its first bytes. `is_error` comes from content that is toolbus's own `{"ok":false,...}`.
+    message that has calls: the one with its `tool_call_id`, where a newer server gave one, otherwise the one of its
+    `tool_name`, or without a name any. `provider_call_id` is such an id, and mostly empty. A message with images
+    becomes parts, the text first; the type of an image is read from its first bytes. `is_error` is true for content
+    that is toolbus's own `{"ok":false,...}`.
 
     Raises `InvalidHistory` with the index of a message that has an unknown role or a wrongly typed field. Orphans and
-    missing results are not looked for (see `toolbus.core.transcript`).
+    missing results are not detected here (see `toolbus.core.transcript`).
     """
     found: list[Message] = []
     calls = _Calls()
@@ -166,12 +168,12 @@ def from_ollama(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
             images = _images_back(index, wire)
             found.append(ToolMessage(call_id=call_id, name=name, content=content, parts=images, is_error=failed))
         else:
-            raise InvalidHistory(index, f"role {role!r} is none of system, user, assistant, tool")
+            raise InvalidHistory(index, f"role {role!r} is not one of system, user, assistant, tool")
     return found
 
 
 class _Calls:
-    """The calls of a transcript that is read from front to back, and which of them are unanswered."""
+    """The calls of a transcript that is read from front to back, and the unanswered ones among them."""
 
     __slots__ = ("_open", "_taken")
 
@@ -180,7 +182,7 @@ class _Calls:
         self._open: list[ToolCall] = []
 
     def begin(self, index: int, raw: object) -> tuple[ToolCall, ...]:
-        """The calls of a message, in call order; what is unanswered before it stays so."""
+        """Return the calls of a message, in call order. Older calls without an answer remain unanswered."""
         if not raw:
             return ()
         if not isinstance(raw, Sequence) or isinstance(raw, str):
@@ -210,11 +212,11 @@ class _Calls:
         return made
 
     def result(self, name: str, wire_id: str) -> tuple[str, str]:
-        """Call id and tool name of a result; the wire id and the name as they are for an orphan."""
-        for place, call in enumerate(self._open):
+        """Return the call id and the tool name of a result; for an orphan, `wire_id` and `name` unchanged."""
+        for position, call in enumerate(self._open):
             by_id = bool(wire_id and call.provider_call_id)
             if wire_id == call.provider_call_id if by_id else name in {"", call.name}:
-                del self._open[place]
+                del self._open[position]
                 return call.call_id, call.name
         return wire_id, name
 

@@ -1,6 +1,6 @@
-"""Messages to and from OpenAI chat-completions dictionaries.
+"""The conversion of messages to OpenAI chat-completions dictionaries and back.
 
-Knows the dialect of chat completions as OpenAI and the servers that imitate it speak it. Pure: no SDK, no I/O.
+The dialect is that of OpenAI and of the servers that imitate its chat completions. Pure: no SDK, no I/O.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ from .wire import (
     arguments_object,
     arguments_text,
     data_url,
+    label,
     legal_name,
     list_at,
     mapping_at,
-    of_vendor,
     split_data_url,
+    storable,
     text_at,
-    word,
 )
 
 __all__ = ["FAILURE", "from_openai", "parsable", "to_openai"]
 
-_AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}  # the two that chat completions take
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}  # the only two that chat completions accept
 _AUDIO_TYPES = {name: media_type for media_type, name in _AUDIO_FORMATS.items()}
 _KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
-_LONGEST_ID = 40  # "Invalid 'messages[2].tool_calls[0].id': string too long"; other vendors' ids are longer
+# characters: "Invalid 'messages[2].tool_calls[0].id': string too long". Other vendors' ids are longer.
+_LONGEST_ID = 40
 _KNOWN_IN_CALL = frozenset({"id", "type", "function", "index"})
 _ATTACHED = re.compile(r"\[Result (\d{1,6}) above, of call .*, came with (\d{1,6}) attachments?:\]", re.DOTALL)
 _NONE_ATTACHED = "[No attachments came with the results above.]"
 
 FAILURE = '{"ok":false'
-"""How `toolbus.results` writes a failure; OpenAI's dialects have no field for it."""
+"""The beginning of a failure as `toolbus.tool_results` writes it; OpenAI's dialects have no field for a failure."""
 
 
 def _legal_id(wire_id: str) -> str:
@@ -70,25 +71,27 @@ def to_openai(
     reasoning_field: str | None = None,
     valid_arguments: bool = False,
 ) -> list[dict[str, Any]]:
-    """The transcript as chat-completions messages, one dictionary for each message, in order.
+    """Return the transcript as chat-completions messages, one dictionary for each message, in order.
 
-    Chat completions take text alone in tool messages. So images and files of results stand in a user message of their
-    own, directly behind all results of the round, where a line of text says which result each belongs to;
-    `from_openai` reads it back. A user's own message that looks like one has a line before it that says otherwise.
+    Tool messages of chat completions can hold only text. So the images and files of results are sent in a user message
+    of their own, directly after all results of the round, where a line of text names the result that each belongs to;
+    `from_openai` reads this message back. A message of the user that looks like such a message gets one in front of it
+    that says that no attachments came.
 
-    On the wire a call has its `provider_call_id` where that is neither empty nor taken by an earlier call nor longer
-    than 40 characters, else its `call_id`; its result has the same. Names are kept to the characters that the API
-    takes. `vendor_data[vendor]` is merged back where a reply brought some. Reasoning is left out, as OpenAI wants it,
-    unless `reasoning_field` names a field for it ("reasoning_content" for servers that ask for it back).
-    `valid_arguments` replaces argument text that is no JSON object by an object that quotes it, for servers that parse
-    the history and refuse it otherwise. Not carried: message ids, `is_error` of a result that is
-    no `{"ok": false}` object, the media type of a file behind an `http(s):` URL.
+    On the wire, a call has its `provider_call_id` where that is neither empty nor taken by an earlier call nor longer
+    than 40 characters, and otherwise its `call_id`; its result has the same id. Characters in names that the API
+    refuses are replaced. The extra fields in `vendor_data[vendor]` are merged back. Reasoning is left out, as OpenAI
+    requires, unless `reasoning_field` names a field for it ("reasoning_content" for servers that ask for it back).
+    `valid_arguments` replaces argument text that is not a JSON object by an object that quotes it, for servers that
+    parse the history and refuse it otherwise. Not carried over: message ids, `is_error` of a result whose content is
+    not a `{"ok": false}` object, the media type of a file with an `http(s):` URL.
 
     The dictionaries are fresh; nothing is validated (see `toolbus.core.transcript`).
     """
     ids = OutgoingIds(_legal_id)
     wire: list[dict[str, Any]] = []
-    results: list[tuple[str, tuple[Part, ...]]] = []  # of the round, as long as nothing came behind them
+    # The results of the round, until another message comes after them.
+    results: list[tuple[str, tuple[Part, ...]]] = []
     for message in messages:
         if isinstance(message, ToolMessage):
             wire_id = ids.result(message.call_id)
@@ -112,18 +115,18 @@ def to_openai(
 
 
 def _attachments(results: Sequence[tuple[str, Sequence[Part]]]) -> list[dict[str, Any]]:
-    """The user message with all that a round's results have beside their text, or nothing."""
+    """Return the user message with the images and files of a round's results; empty if they have none."""
     content: list[dict[str, Any]] = []
-    for place, (wire_id, parts) in enumerate(results):
+    for position, (wire_id, parts) in enumerate(results):
         if parts:
-            content += [{"type": "text", "text": _mark(place, wire_id, len(parts))}, *map(_part, parts)]
+            content += [{"type": "text", "text": _mark(position, wire_id, len(parts))}, *map(_part, parts)]
     return [{"role": "user", "content": content}] if content else []
 
 
-def _mark(place: int, wire_id: str, count: int) -> str:
-    """What stands before the attachments of one result. The number of each keeps the reading of it free of doubt."""
+def _mark(position: int, wire_id: str, count: int) -> str:
+    """Return the line before the attachments of one result. It states their number, so that reading is unambiguous."""
     what = "1 attachment" if count == 1 else f"{count} attachments"
-    return f"[Result {place + 1} above, of call {json.dumps(wire_id)}, came with {what}:]"
+    return f"[Result {position + 1} above, of call {json.dumps(wire_id)}, came with {what}:]"
 
 
 def _assistant(
@@ -144,7 +147,8 @@ def _assistant(
         wire_id = ids.call(call.call_id, call.provider_call_id)
         calls.append({"id": wire_id, "type": "function", "function": function})
     extras = kept.get("tool_calls") or ()
-    if len(extras) == len(calls):  # else somebody edited the calls, and nobody knows whose these are
+    # If the numbers differ, the calls were edited, and the extra fields can no longer be assigned to them.
+    if len(extras) == len(calls):
         for each, extra in zip(calls, extras, strict=True):
             each.update(extra or {})
     wire["tool_calls"] = calls
@@ -152,7 +156,7 @@ def _assistant(
 
 
 def parsable(arguments: str) -> str:
-    """Argument text as it is, or where it is no JSON object, an object that quotes it."""
+    """Return the argument text unchanged, or if it is not a JSON object, an object that quotes it."""
     found = arguments_object(arguments)
     return orjson.dumps(found).decode() if MALFORMED in found else arguments
 
@@ -175,23 +179,25 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def from_openai(messages: Sequence[Mapping[str, Any]], *, vendor: str = "openai") -> list[Message]:
-    """The messages that chat-completions dictionaries stand for.
+    """Return the messages that chat-completions dictionaries represent.
 
-    A call's `call_id` and `provider_call_id` are its wire id; where that is empty or repeated the `call_id` gets a
+    A call's `call_id` and `provider_call_id` are its wire id; where that is empty or repeated, the `call_id` gets a
     suffix that makes it unique, and results are paired by position. `developer` counts as `system`. A tool message
-    takes its name from its call, and `is_error` from content that is toolbus's own `{"ok":false,...}`. Its `parts` are
-    the images and files in its content, and those that `to_openai` put behind the round. Fields of an assistant message
-    that have no place in toolbus are kept in `vendor_data[vendor]` for `to_openai`, integers over 64 bits as floats.
+    takes its name from its call; `is_error` is true for content that is toolbus's own `{"ok":false,...}`. Its `parts`
+    are the images and files in its content, and those that `to_openai` sent after the round. Fields of an assistant
+    message that toolbus does not know are kept in `vendor_data[vendor]` for `to_openai`, integers over 64 bits as
+    floats.
 
     Raises `InvalidHistory` with the index of a message that has an unknown role or a wrongly typed field. Orphans
-    and missing results are not looked for (see `toolbus.core.transcript`).
+    and missing results are not detected here (see `toolbus.core.transcript`).
     """
     ids = IncomingIds()
     found: list[Message] = []
-    results: list[str] = []  # the wire ids of the round's results, as long as nothing came behind them
+    # The wire ids of the round's results, until another message comes after them.
+    results: list[str] = []
     for index, each in enumerate(messages):
         wire = mapping_at(index, each, "a message")
-        role = word(wire.get("role"))
+        role = label(wire.get("role"))
         if role == "tool":
             results.append(text_at(index, wire.get("tool_call_id"), "tool_call_id"))
             found.append(_result_back(index, wire, ids))
@@ -199,8 +205,8 @@ def from_openai(messages: Sequence[Mapping[str, Any]], *, vendor: str = "openai"
         attached = _attached(wire, results) if results and role == "user" else None
         results, answered = [], len(results)
         if attached is not None:
-            for place, parts in attached.items():
-                at = len(found) - answered + place
+            for position, parts in attached.items():
+                at = len(found) - answered + position
                 result = cast("ToolMessage", found[at])
                 found[at] = replace(result, parts=result.parts + tuple(_part_back(index, part) for part in parts))
             continue
@@ -211,14 +217,15 @@ def from_openai(messages: Sequence[Mapping[str, Any]], *, vendor: str = "openai"
         elif role == "assistant":
             found.append(_assistant_back(index, wire, ids, vendor))
         else:
-            raise InvalidHistory(index, f"role {role!r} is none of system, developer, user, assistant, tool")
+            raise InvalidHistory(index, f"role {role!r} is not one of system, developer, user, assistant, tool")
     return found
 
 
 def _attached(wire: Mapping[str, Any], results: Sequence[str]) -> dict[int, list[Mapping[str, Any]]] | None:
-    """The attachments in a user message behind a round, by the place of their result; None if it is no such message.
+    """Return the attachments in a user message after a round, by the position of their result.
 
-    It is one only if all of it is as `to_openai` writes it for these very results.
+    None stands for an ordinary message of the user. A message has attachments only if all of it is exactly as
+    `to_openai` writes it for these results.
     """
     content = wire.get("content")
     if not isinstance(content, list) or len(wire) != 2:
@@ -235,12 +242,12 @@ def _attached(wire: Mapping[str, Any], results: Sequence[str]) -> dict[int, list
         mark = _ATTACHED.fullmatch(text) if isinstance(text, str) and len(parts[at]) == 2 else None
         if not mark:
             return None
-        place, count = int(mark[1]) - 1, int(mark[2])
-        known = before < place < len(results) and count > 0 and text == _mark(place, results[place], count)
-        found[place] = parts[at + 1 : at + 1 + count]
-        if not known or len(found[place]) != count:
+        position, count = int(mark[1]) - 1, int(mark[2])
+        known = before < position < len(results) and count > 0 and text == _mark(position, results[position], count)
+        found[position] = parts[at + 1 : at + 1 + count]
+        if not known or len(found[position]) != count:
             return None
-        at, before = at + 1 + count, place
+        at, before = at + 1 + count, position
     return found
 
 
@@ -282,7 +289,7 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
         )
         extras.append({key: value for key, value in call.items() if key not in _KNOWN_IN_CALL} or None)
     kept: dict[str, Any] = {}
-    # Replies dumped by an SDK are full of empty fields that servers refuse to take back.
+    # Replies that an SDK dumped have many empty fields, which servers refuse when they are sent back.
     if message := {key: value for key, value in wire.items() if key not in _KNOWN and value not in (None, [])}:
         kept["message"] = message
     if any(extras):
@@ -292,7 +299,7 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
         tool_calls=tuple(calls),
         reasoning=text_at(index, wire.get("reasoning_content") or wire.get("reasoning"), "reasoning")
         or _thoughts(index, wire.get("content")),
-        vendor_data={vendor: of_vendor(index, kept)} if kept else None,
+        vendor_data={vendor: storable(index, kept)} if kept else None,
     )
 
 
@@ -310,7 +317,7 @@ def _joined(index: int, content: object) -> str:
 
 
 def _thoughts(index: int, content: object) -> str:
-    """The reasoning that Mistral's models have among the parts of their content."""
+    """Return the reasoning that Mistral's models put among the parts of their content."""
     if not isinstance(content, Sequence) or isinstance(content, str):
         return ""
     parts = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
@@ -344,5 +351,5 @@ def _part_back(index: int, part: Mapping[str, Any]) -> Part:
             inline = split_data_url(url)
             media_type = inline[0] if inline else "application/octet-stream"
             return FilePart(url=url, media_type=media_type, name=text_at(index, file.get("filename"), "filename"))
-        raise InvalidHistory(index, "a file part needs file_data; files behind a file_id cannot be carried")
-    raise InvalidHistory(index, f"a part of type {kind!r} is none of text, image_url, input_audio, file")
+        raise InvalidHistory(index, "a file part needs file_data; a file that has only a file_id cannot be carried")
+    raise InvalidHistory(index, f"a part of type {kind!r} is not one of text, image_url, input_audio, file")

@@ -1,7 +1,7 @@
-"""Messages to and from items of the OpenAI Responses API.
+"""The conversion of messages to items of the OpenAI Responses API and back.
 
-Knows the dialect: a flat list of items, in which calls, results and reasoning are items of their own. Pure: no SDK,
-no I/O.
+In this dialect a conversation is a flat list of items, and calls, results and reasoning are items of their own. Pure:
+no SDK, no I/O.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ._model import (
     UserMessage,
 )
 from ._openai import FAILURE, parsable
-from .response_items import Item, is_reply_item, items_again, read_reply
-from .wire import IncomingIds, OutgoingIds, data_url, legal_name, mapping_at, of_vendor, split_data_url, text_at, word
+from .response_items import Item, is_reply_item, read_reply, restored_items
+from .wire import IncomingIds, OutgoingIds, data_url, label, legal_name, mapping_at, split_data_url, storable, text_at
 
 __all__ = ["from_openai_responses", "to_openai_responses"]
 
-_LONGEST_ID = 64  # the API refuses a longer call_id
+_LONGEST_ID = 64  # characters; the API refuses a longer call_id
 _UNKNOWN_TYPE = "application/octet-stream"
 _KEY = "responses"
 
-_Sent: TypeAlias = dict[tuple[str, ...], list[Sequence[Item]]]  # kept items that are on the wire, by their ids
+_Sent: TypeAlias = dict[tuple[str, ...], list[Sequence[Item]]]  # the kept items that are on the wire, by their ids
 
 
 def _legal_id(wire_id: str) -> str:
@@ -45,18 +45,18 @@ def _legal_id(wire_id: str) -> str:
 def to_openai_responses(
     messages: Iterable[Message], *, vendor: str = "openai", valid_arguments: bool = False, reasoning: bool = True
 ) -> list[dict[str, Any]]:
-    """The transcript as the `input` of the Responses API: a flat list of items, in order.
+    """Return the transcript as the `input` of the Responses API: a flat list of items, in order.
 
-    A reply is its items as the model gave them, where `vendor_data[vendor]` has them: reasoning unchanged and before
-    what it led to, each message and call under its item's id. Else it is its text, then its calls. Ids of calls follow
-    the same rule as in `to_openai`, and have at most 64 characters. A result with parts is a list of content. Reasoning
-    at the end of a reply is left out, since the API refuses reasoning that leads to nothing; so are the items of a
-    reply that stands there twice, the second time, since it takes each id once. `valid_arguments` is as in
-    `to_openai`. Without `reasoning`, for models that refuse it, a reply that had some is its text and its calls. Not
-    carried: message ids, `is_error` of a result that is no `{"ok": false}` object, reasoning text without its items,
-    the media type of a file behind an `http(s):` URL.
+    A reply becomes its items as the model gave them, where `vendor_data[vendor]` has them: reasoning unchanged and
+    before the item that it led to, each message and call with the id of its item. Otherwise a reply becomes its text,
+    then its calls. Ids of calls follow the same rule as in `to_openai`, and have at most 64 characters. A result with
+    parts becomes a list of content. Reasoning at the end of a reply is left out, since the API refuses reasoning that
+    leads to nothing. A reply that occurs twice has its items only the first time, since the API accepts each id once.
+    `valid_arguments` is as in `to_openai`. Without `reasoning`, for models that refuse it, a reply that had reasoning
+    becomes its text and its calls. Not carried over: message ids, `is_error` of a result whose content is not a
+    `{"ok": false}` object, reasoning text without its items, the media type of a file with an `http(s):` URL.
 
-    The dictionaries are fresh, kept reasoning excepted; nothing is validated (see `toolbus.core.transcript`).
+    The dictionaries are fresh, except for kept reasoning; nothing is validated (see `toolbus.core.transcript`).
     """
     ids = OutgoingIds(_legal_id)
     sent: _Sent = {}
@@ -77,9 +77,9 @@ def to_openai_responses(
 
 
 def _kept(message: AssistantMessage, vendor: str, *, reasoning: bool) -> Sequence[Item]:
-    """The items of a reply, or none: without its reasoning, items under their ids would be refused."""
-    of_vendor: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
-    kept: Sequence[Item] = of_vendor.get(_KEY) or ()
+    """Return the items of a reply, or none if its reasoning is not sent: the API would refuse their ids without it."""
+    vendor_data: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
+    kept: Sequence[Item] = vendor_data.get(_KEY) or ()
     return kept if reasoning or all(item.get("type") != "reasoning" for item in kept) else ()
 
 
@@ -95,15 +95,15 @@ def _assistant(
         }
         for call in message.tool_calls
     ]
-    # Ids alone do not tell a reply that stands there twice: there are servers that number the items of each anew.
+    # Equal ids do not prove that a reply occurs twice, since some servers number the items of each reply anew.
     ids_of_items = tuple(str(item.get("id") or "") for item in kept)
     same_ids = sent.setdefault(ids_of_items, [])
     twice = any(ids_of_items) and kept in same_ids
-    again = items_again(kept, message.text, calls) if kept and not twice else None
-    if again is not None:
+    restored = restored_items(kept, message.text, calls) if kept and not twice else None
+    if restored is not None:
         same_ids.append(kept)
-        return again
-    # The API needs no type here, and llama.cpp's converter does: "Cannot determine type of 'item'" (#26394).
+        return restored
+    # The API does not need a type here, but llama.cpp's converter does: "Cannot determine type of 'item'" (#26394).
     said: Item = {"type": "message", "role": "assistant", "content": message.text}
     return [said, *calls] if message.text or not calls else calls
 
@@ -112,7 +112,7 @@ def _result(message: ToolMessage, ids: OutgoingIds) -> Item:
     output: str | list[dict[str, Any]] = message.content
     if message.parts:
         output = [_part(part) for part in message.parts]
-        # Empty text is left out where the list can be read without it.
+        # Empty text is left out, unless `from_openai_responses` would then read the first part as the text.
         if message.content or isinstance(message.parts[0], TextPart):
             output.insert(0, {"type": "input_text", "text": message.content})
     return {"type": "function_call_output", "call_id": ids.result(message.call_id), "output": output}
@@ -131,16 +131,16 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def from_openai_responses(items: Sequence[Mapping[str, Any]], *, vendor: str = "openai") -> list[Message]:
-    """The messages that items of the Responses API stand for: an `input`, a response's `output`, or both in a row.
+    """Return the messages that items of the Responses API represent: an `input`, an `output`, or both in a row.
 
-    Items of the model that follow one another are one reply: reasoning, a message, calls. A second message, or what
-    comes behind a message without calls, begins a new one, so replies in a row stay apart; but a reply without text and
-    the one before it become one. Where a reply's items say more than its text and calls (ids, reasoning, tools that
-    run at the vendor) they are kept in `vendor_data[vendor]`, for `to_openai_responses`. Ids are read as in
-    `from_openai`, and so is `is_error`.
+    Consecutive items of the model are one reply: reasoning, a message, calls. A second message, or any item but a call
+    after a message without calls, begins a new reply, so consecutive replies stay separate; but a reply without text
+    and the one before it become one. Where the items of a reply contain more than its text and calls (ids, reasoning,
+    tools that run at the vendor), they are kept in `vendor_data[vendor]` for `to_openai_responses`. Ids and `is_error`
+    are read as in `from_openai`.
 
     Raises `InvalidHistory` with the index of an item that has an unknown role or part or a wrongly typed field, or
-    that points to what the server keeps (`item_reference`, `file_id`).
+    that refers to data on the server (`item_reference`, `file_id`).
     """
     ids = IncomingIds()
     found: list[Message] = []
@@ -184,17 +184,17 @@ def _reply_back(index: int, items: Sequence[Mapping[str, Any]], ids: IncomingIds
         text=reply.text,
         tool_calls=calls,
         reasoning=reply.reasoning,
-        vendor_data={vendor: {_KEY: of_vendor(index, reply.kept)}} if reply.kept else None,
+        vendor_data={vendor: {_KEY: storable(index, reply.kept)}} if reply.kept else None,
     )
 
 
 def _message_back(index: int, item: Mapping[str, Any]) -> Message:
-    role = word(item.get("role"))
+    role = label(item.get("role"))
     content = item.get("content")
     if item.get("type") == "item_reference":
-        raise InvalidHistory(index, "an item_reference points to what the server keeps, and cannot be carried")
+        raise InvalidHistory(index, "an item_reference refers to data on the server; give the item itself")
     if role not in {"system", "developer", "user"}:
-        raise InvalidHistory(index, f"role {role!r} is none of system, developer, user, assistant")
+        raise InvalidHistory(index, f"role {role!r} is not one of system, developer, user, assistant")
     if not isinstance(content, Sequence) or isinstance(content, str):
         text = text_at(index, content, "content")
         return UserMessage(content=text) if role == "user" else SystemMessage(text=text)
@@ -227,13 +227,13 @@ def _parts_back(index: int, content: Sequence[Any]) -> tuple[Part, ...]:
 
 
 def _part_back(index: int, part: Mapping[str, Any]) -> Part:
-    kind = word(part.get("type"))
+    kind = label(part.get("type"))
     if kind in {"input_text", "text", "output_text"}:
         return TextPart(text=text_at(index, part.get("text"), "a part's text"))
     if kind == "input_image":
         if url := text_at(index, part.get("image_url"), "image_url"):
             return ImagePart(url=url)
-        raise InvalidHistory(index, "an image needs image_url; images behind a file_id cannot be carried")
+        raise InvalidHistory(index, "an image needs image_url; an image that has only a file_id cannot be carried")
     if kind == "input_file":
         name = text_at(index, part.get("filename"), "filename")
         if url := text_at(index, part.get("file_url"), "file_url"):
@@ -242,5 +242,7 @@ def _part_back(index: int, part: Mapping[str, Any]) -> Part:
             inline = split_data_url(data)
             url = data if inline else data_url(_UNKNOWN_TYPE, data)
             return FilePart(url=url, media_type=inline[0] if inline else _UNKNOWN_TYPE, name=name)
-        raise InvalidHistory(index, "a file needs file_data or file_url; files behind a file_id cannot be carried")
-    raise InvalidHistory(index, f"a part of type {kind!r} is none of input_text, input_image, input_file")
+        raise InvalidHistory(
+            index, "a file needs file_data or file_url; a file that has only a file_id cannot be carried"
+        )
+    raise InvalidHistory(index, f"a part of type {kind!r} is not one of input_text, input_image, input_file")

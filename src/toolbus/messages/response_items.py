@@ -1,8 +1,8 @@
-"""The items that one reply of the OpenAI Responses API consists of, and what of them has to be kept. Pure.
+"""The items of one reply of the OpenAI Responses API, and the part of them that has to be kept. Pure.
 
-What is kept of a reply are its items without what the message itself says: a call's item without name, id and
-arguments, and in place of each text the number of its characters. So nothing is stored twice, and a reply that
-somebody edited (a redacted text, say) does not carry the old words along.
+The items of a reply are kept without the data that the message itself has: the item of a call without name, id and
+arguments, and instead of each text the number of its characters. So nothing is stored twice, and a reply that was
+edited (for example, a redacted text) does not contain the old words any more.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from .wire import arguments_text, mapping_at, text_at, word
+from .wire import arguments_text, label, mapping_at, text_at
 
-__all__ = ["Item", "Reply", "WireCall", "is_reply_item", "items_again", "read_reply"]
+__all__ = ["Item", "Reply", "WireCall", "is_reply_item", "read_reply", "restored_items"]
 
 Item: TypeAlias = dict[str, Any]
 
-_BETWEEN = "\n\n"  # stands between the texts of two messages in one reply
+_SEPARATOR = "\n\n"  # between the texts of two messages in one reply
 _TEXT_FIELDS = {"output_text": "text", "refusal": "refusal", "input_text": "text", "text": "text"}
 _OF_A_CALL = frozenset({"type", "call_id", "name", "arguments"})
 _OF_A_MESSAGE = frozenset({"type", "role", "content"})
@@ -26,7 +26,7 @@ _OF_OTHERS = frozenset({"function_call_output", "item_reference"})
 
 @dataclass(slots=True, frozen=True)
 class WireCall:
-    """A function call as it stands in an item. `arguments` may be empty."""
+    """A function call of an item. `arguments` may be empty."""
 
     name: str
     arguments: str
@@ -35,7 +35,10 @@ class WireCall:
 
 @dataclass(slots=True, frozen=True)
 class Reply:
-    """What the items of one reply say. `kept` is what they say beyond text and calls; empty where that is nothing."""
+    """The contents of the items of one reply.
+
+    `kept` has the items without their text and calls; it is empty where the items contain nothing else.
+    """
 
     text: str
     calls: tuple[WireCall, ...]
@@ -45,15 +48,16 @@ class Reply:
 
 
 def is_reply_item(item: Mapping[str, Any]) -> bool:
-    """Whether the item is the model's, and not a result, a prompt or instructions."""
-    kind = word(item.get("type", "message"))
+    """Return whether an item comes from the model, and is not a result, a prompt or instructions."""
+    kind = label(item.get("type", "message"))
     return item.get("role") == "assistant" if kind == "message" else kind not in _OF_OTHERS
 
 
 def read_reply(items: Sequence[Mapping[str, Any]], index: int = 0) -> Reply:
-    """What the items of one reply say together. Raises `InvalidHistory` with that index for a wrongly typed field.
+    """Return the contents of the items of one reply.
 
-    The texts of its messages are joined by an empty line, and so are those of its reasoning. A refusal is text too.
+    The texts of its messages are joined by an empty line, and so are those of its reasoning. A refusal counts as text.
+    Raises `InvalidHistory` with `index` for a wrongly typed field.
     """
     texts: list[str] = []
     thoughts: list[str] = []
@@ -78,16 +82,16 @@ def read_reply(items: Sequence[Mapping[str, Any]], index: int = 0) -> Reply:
         elif kind == "reasoning":
             thoughts += reasoning_texts(item)
     return Reply(
-        text=_BETWEEN.join(filter(None, texts)),
+        text=_SEPARATOR.join(filter(None, texts)),
         calls=tuple(calls),
-        reasoning=_BETWEEN.join(filter(None, thoughts)),
+        reasoning=_SEPARATOR.join(filter(None, thoughts)),
         refused=refused,
-        kept=[] if _is_plain(items) else [_lean(index, item) for item in items],
+        kept=[] if _is_plain(items) else [_kept(index, item) for item in items],
     )
 
 
 def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
-    """The parts of a reasoning item that people may read: its summary, or else its content."""
+    """Return the parts of a reasoning item that people may read: its summary, or without one its content."""
     for field in ("summary", "content"):
         parts: Any = item.get(field)
         if isinstance(parts, list):
@@ -98,7 +102,7 @@ def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
 
 
 def _texts(index: int, item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The parts of a message that have text, each with it; plain content is one part."""
+    """Yield the parts of a message that have text, each with its text; plain content is one part."""
     content = item.get("content")
     if not isinstance(content, Sequence) or isinstance(content, str):
         yield {}, text_at(index, content, "content")
@@ -110,10 +114,10 @@ def _texts(index: int, item: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
 
 
 def _is_plain(items: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether text and calls say it all: a message of plain text or none, then calls, and no ids of items."""
-    for place, item in enumerate(items):
+    """Return whether a reply consists only of plain text, if any, then calls, without ids of items."""
+    for position, item in enumerate(items):
         if item.get("type", "message") == "message":
-            plain = place == 0 and isinstance(item.get("content"), str) and item.keys() <= _OF_A_MESSAGE
+            plain = position == 0 and isinstance(item.get("content"), str) and item.keys() <= _OF_A_MESSAGE
         else:
             plain = item.get("type") == "function_call" and item.keys() <= _OF_A_CALL
         if not plain:
@@ -121,8 +125,8 @@ def _is_plain(items: Sequence[Mapping[str, Any]]) -> bool:
     return True
 
 
-def _lean(index: int, item: Mapping[str, Any]) -> Item:
-    """An item as it is kept. Empty fields go, since the API refuses some that it has sent itself."""
+def _kept(index: int, item: Mapping[str, Any]) -> Item:
+    """Return an item as it is kept. Empty fields are removed, since the API refuses some that it sent itself."""
     kept = {key: value for key, value in item.items() if value is not None}
     kind = kept.get("type", "message")
     if kind == "function_call":
@@ -143,8 +147,8 @@ def _lean(index: int, item: Mapping[str, Any]) -> Item:
     return kept
 
 
-def items_again(kept: Sequence[Item], text: str, calls: Sequence[Item]) -> list[Item] | None:
-    """The kept items with the text and the calls in their places; None where somebody edited these since."""
+def restored_items(kept: Sequence[Item], text: str, calls: Sequence[Item]) -> list[Item] | None:
+    """Return the kept items with text and calls put back in; None if text or calls were edited since."""
     if sum(item.get("type") == "function_call" for item in kept) != len(calls):
         return None
     fresh = iter(calls)
@@ -165,22 +169,22 @@ def items_again(kept: Sequence[Item], text: str, calls: Sequence[Item]) -> list[
 
 
 class _Cutter:
-    """Cuts a reply's text into the parts that it was joined from."""
+    """A cutter of a reply's text into the parts that it was joined from."""
 
     __slots__ = ("_begun", "_text", "at", "failed")
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._begun = False  # a message began, and none of its text was cut yet
+        self._begun = False  # whether a message has begun of which no text was cut yet
         self.at = 0
         self.failed = False
 
     def begin(self) -> None:
-        """Go on to the next message."""
+        """Begin the next message."""
         self._begun = True
 
     def content(self, kept: object) -> Any:
-        """The content of a message, with its text again."""
+        """Return the content of a message with its text put back in."""
         if isinstance(kept, int):
             return self._cut(kept)
         parts: list[Item] = []
@@ -192,8 +196,8 @@ class _Cutter:
     def _cut(self, size: int) -> str:
         if size and self._begun:
             if self.at:
-                self.failed = self.failed or not self._text.startswith(_BETWEEN, self.at)
-                self.at += len(_BETWEEN)
+                self.failed = self.failed or not self._text.startswith(_SEPARATOR, self.at)
+                self.at += len(_SEPARATOR)
             self._begun = False
         piece = self._text[self.at : self.at + size]
         self.at += size

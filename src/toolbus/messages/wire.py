@@ -1,6 +1,6 @@
-"""What the wire forms share: ids for the wire and back, argument text as an object, data URLs.
+"""Helpers that the wire forms share: ids on the wire, argument text as an object, data URLs.
 
-Knows no vendor's dialect; `_openai` and `_anthropic` do. Pure.
+The module knows no vendor's dialect; `_openai` and its siblings do. Pure.
 """
 
 from __future__ import annotations
@@ -28,40 +28,41 @@ __all__ = [
     "data_url",
     "decoded_text",
     "file_as_text",
+    "label",
     "legal_name",
     "list_at",
     "mapping_at",
-    "of_vendor",
     "split_data_url",
+    "storable",
     "text_at",
-    "word",
 ]
 
 MALFORMED = "_malformed_arguments"
-"""The key under which argument text that is no JSON object goes where a dialect wants an object."""
+"""The key that quotes argument text which is not a JSON object, in dialects that require an object."""
 
 _ILLEGAL_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-_SURELY_WRITTEN = 200  # brackets, and so at most as many levels of nesting
+# With at most this number of brackets, a value has fewer levels of nesting than orjson can write.
+_SAFE_BRACKETS = 200
 
 
 class OutgoingIds:
     """The ids that calls and results carry on the wire, for one transcript read from front to back.
 
-    A call keeps its `provider_call_id` unless that is empty, illegal in the dialect, or taken by an earlier call:
-    then it is its `call_id`. The first holder of a repeated id keeps it, so what was sent once stays as it was when
-    the transcript grows, and the provider's prompt cache stays valid.
+    A call keeps its `provider_call_id` as its wire id, unless that is empty, illegal in the dialect, or taken by an
+    earlier call: then the wire id is the `call_id`. The first call with a repeated id keeps that id, so what was sent
+    once does not change when the transcript grows, and the provider's prompt cache stays valid.
     """
 
     __slots__ = ("_legal", "_taken", "_waiting")
 
     def __init__(self, legal: Callable[[str], str]) -> None:
-        """`legal` maps an id to itself, or to the nearest one that the dialect takes."""
+        """Take `legal`, which maps an id to itself, or to the nearest id that the dialect accepts."""
         self._legal = legal
         self._taken: set[str] = set()
         self._waiting: dict[str, list[str]] = {}
 
     def call(self, call_id: str, provider_call_id: str) -> str:
-        """The wire id of the next call."""
+        """Return the wire id of the next call."""
         wire = provider_call_id
         if not wire or wire in self._taken or self._legal(wire) != wire:
             wire = self._legal(call_id) if call_id else ""
@@ -72,17 +73,17 @@ class OutgoingIds:
         return wire
 
     def result(self, call_id: str) -> str:
-        """The wire id of a result: that of its oldest unanswered call, or of nothing known, the id as it is."""
+        """Return the wire id of a result: that of its oldest unanswered call, or without one, its own `call_id`."""
         waiting = self._waiting.get(call_id)
         return waiting.pop(0) if waiting else self._legal(call_id)
 
 
 class IncomingIds:
-    """From wire ids to call ids that are unique in the transcript.
+    """The call ids, unique in the transcript, of the wire ids in a list that is read from front to back.
 
-    The first call with a wire id has it as its `call_id`; repeated and empty ones get a suffix. A result belongs
-    to the oldest unanswered call of its id in the newest message that calls, so repeated ids pair by position; else to
-    the oldest unanswered call of its id before that.
+    The first call with a wire id has it as its `call_id`; repeated and empty ids get a suffix. A result belongs to the
+    oldest unanswered call with its id in the newest message that has calls, so repeated ids are paired by position;
+    without one, it belongs to the oldest unanswered call with its id before that message.
     """
 
     __slots__ = ("_older", "_open", "_seen", "_taken")
@@ -94,13 +95,13 @@ class IncomingIds:
         self._seen: dict[str, tuple[str, str]] = {}
 
     def begin(self) -> None:
-        """A new message that calls: what is unanswered before it has to wait."""
+        """Begin a new message with calls: its calls are answered before older unanswered ones."""
         for wire_id, unanswered in self._open.items():
             self._older.setdefault(wire_id, deque()).extend(unanswered)
         self._open = {}
 
     def call(self, wire_id: str, name: str) -> str:
-        """Return an id of its own for a call: its wire id, unless an earlier call has that."""
+        """Return a unique id for a call: its wire id, unless an earlier call has that id."""
         call_id = wire_id
         if not call_id or call_id in self._taken:
             call_id = _unused(call_id, self._taken)
@@ -110,13 +111,13 @@ class IncomingIds:
         return call_id
 
     def result(self, wire_id: str) -> tuple[str, str]:
-        """Call id and tool name of a result; the wire id and an empty name for an orphan."""
+        """Return the call id and the tool name of a result; the wire id and an empty name for an orphan."""
         waiting = self._open.get(wire_id) or self._older.get(wire_id)
         return waiting.popleft() if waiting else self._seen.get(wire_id, (wire_id, ""))
 
 
 def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> str:
-    """An id that is not taken, made of `stem` and a number; of a stem that is too long for both, its beginning."""
+    """Return an id that is not taken, made of `stem` and a number. A stem that is too long for both is cut."""
     stem = stem or "call"
     number = len(taken)
     while True:
@@ -128,24 +129,27 @@ def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> st
 
 
 def legal_name(name: str) -> str:
-    """A tool's name as OpenAI's and others' APIs take it: a model may call what there is not, by any name."""
+    """Return the name of a tool in the form that OpenAI's and other APIs accept.
+
+    A model may call a tool that does not exist, by any name, and the name must not make the conversation unusable.
+    """
     return _ILLEGAL_IN_NAMES.sub("_", name)[:64] or "_"
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """The argument text as an object that any JSON writer can write; nothing is lost.
+    """Return the argument text as an object that any JSON writer can write, without loss.
 
-    Empty text is `{}`. Text that is no JSON object, is nested deeper than the 254 levels that orjson writes, or has
-    more values than are read, stands as it is under `MALFORMED`, so that the model sees what it wrote when its error
-    message comes back.
+    Empty text becomes `{}`. Text that is not a JSON object, is nested deeper than the 254 levels that orjson writes, or
+    has more values than toolbus reads, is kept unchanged under `MALFORMED`, so that the model sees the text that it
+    wrote together with the error message.
     """
     if not text.strip():
         return {}
     data = text.encode("utf-8", "surrogatepass")
     try:
         value = None if has_many_values(data) else orjson.loads(data)
-        if data.count(b"[") + data.count(b"{") > _SURELY_WRITTEN:
-            # orjson reads more levels than it writes. How many the standard library takes differs by Python's version.
+        if data.count(b"[") + data.count(b"{") > _SAFE_BRACKETS:
+            # orjson reads more levels than it writes, and the standard library's limit depends on Python's version.
             orjson.dumps(value)
         if value is not None and has_big_number(data):
             value = json.loads(text)
@@ -157,24 +161,24 @@ def arguments_object(text: str) -> dict[str, Any]:
 
 
 def arguments_text(index: int, value: Mapping[str, Any]) -> str:
-    """An object as argument text: what `arguments_object` quoted is itself again. Raises `InvalidHistory`."""
+    """Return an object as argument text. Text that `arguments_object` quoted is restored. Raises `InvalidHistory`."""
     if list(value) == [MALFORMED]:
         return str(value[MALFORMED])
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # integers over 64 bits, lone surrogates: JSON all the same
+    except TypeError:  # integers over 64 bits and lone surrogates are JSON all the same
         pass
     try:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise InvalidHistory(index, f"a tool call's arguments are no JSON: {exc}") from exc
+        raise InvalidHistory(index, f"a tool call's arguments are not valid JSON: {exc}") from exc
 
 
-def of_vendor(index: int, value: Any) -> Any:
-    """What a message keeps for its vendor, as every store can write it: itself, but for integers over 64 bits.
+def storable(index: int, value: Any) -> Any:
+    """Return `value`, kept for a vendor, in a form that every store can write: integers over 64 bits become floats.
 
-    Each is the nearest float, as most readers of JSON have it (RFC 8259, 6.), and as of a reply that has just come.
-    Raises `InvalidHistory` for one that no float is near to.
+    Each becomes the nearest float, as most readers of JSON read it (RFC 8259, section 6), and as in a reply that has
+    just arrived. Raises `InvalidHistory` for an integer that is too large for a float.
     """
     try:
         orjson.dumps(value)
@@ -193,16 +197,16 @@ def _with_floats(index: int, value: Any) -> Any:
     try:
         return float(value)
     except OverflowError:
-        raise InvalidHistory(index, "an integer has more than 308 digits, which no number of JSON's has") from None
+        raise InvalidHistory(index, "an integer has more than 308 digits, too many for a number in JSON") from None
 
 
 def data_url(media_type: str, data: str) -> str:
-    """A `data:` URL of base64 text."""
+    """Return a `data:` URL of base64 text."""
     return f"data:{media_type};base64,{data}"
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
-    """Media type and base64 text of a `data:` URL; None for any other URL."""
+    """Return the media type and the base64 text of a `data:` URL; None for any other URL."""
     if not url.startswith("data:"):
         return None
     head, _, body = url[5:].partition(",")
@@ -212,15 +216,15 @@ def split_data_url(url: str) -> tuple[str, str] | None:
 
 
 def decoded_text(data: str) -> str | None:
-    """Base64 of UTF-8 text as that text, or None where it is neither."""
+    """Return the text that base64 of UTF-8 encodes, or None where `data` is not base64 or its bytes are not UTF-8."""
     try:
         return base64.b64decode(data, validate=True).decode()
-    except ValueError:  # of either; base64 with other letters in it is a plain one
+    except ValueError:  # errors of base64 and of UTF-8 are both of this class
         return None
 
 
 def file_as_text(part: FilePart) -> str:
-    """A file as a model that takes none reads it: a text as it is, of another one a mark that says what was there."""
+    """Return a file as text, for models that do not accept files: its text, or for other files a mark that names it."""
     name = f" {part.name}" if part.name else ""
     inline = split_data_url(part.url)
     text = decoded_text(inline[1]) if inline and part.media_type.startswith("text/") else None
@@ -229,13 +233,13 @@ def file_as_text(part: FilePart) -> str:
     return f"[a file{name} of type {part.media_type}{'' if inline else f' at {part.url}'}]"
 
 
-def word(value: object) -> str | None:
-    """A role or a type as what it is looked up by; of what is no text, words for people: nothing is called so."""
+def label(value: object) -> str | None:
+    """Return a role or a type as a key for look-ups. A value that is not a string becomes text that matches nothing."""
     return value if value is None or isinstance(value, str) else repr(value)[:80]
 
 
 def list_at(index: int, value: object, what: str) -> Sequence[Any]:
-    """`value`, which must be a list; None is an empty one. Raises `InvalidHistory`."""
+    """Return `value`, which must be a list; None becomes an empty one. Raises `InvalidHistory`."""
     if value is None:
         return ()
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
@@ -244,14 +248,14 @@ def list_at(index: int, value: object, what: str) -> Sequence[Any]:
 
 
 def mapping_at(index: int, value: object, what: str) -> Mapping[str, Any]:
-    """`value`, which must be an object. Raises `InvalidHistory`."""
+    """Return `value`, which must be an object. Raises `InvalidHistory`."""
     if not isinstance(value, Mapping):
         raise InvalidHistory(index, f"{what} must be an object, not {type(value).__name__}")
     return cast("Mapping[str, Any]", value)
 
 
 def text_at(index: int, value: object, what: str) -> str:
-    """`value`, which must be text; None is empty. Raises `InvalidHistory`."""
+    """Return `value`, which must be text; None becomes empty text. Raises `InvalidHistory`."""
     if value is None:
         return ""
     if not isinstance(value, str):

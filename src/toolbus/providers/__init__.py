@@ -1,7 +1,22 @@
-"""Models: adapters of vendors' wire formats to `toolbus.protocols.Provider`.
+"""The adapters that connect the wire formats of model vendors to `toolbus.protocols.Provider`.
 
 `from toolbus.providers import OpenAIProvider`: each adapter is imported when it is first used, and its SDK when a
-provider is made. `toolbus.providers.extractive` is imported by whoever asks for it.
+provider is constructed. `toolbus.providers.extractive` is not exported here; whoever needs it imports it.
+
+The package knows messages and the provider protocol. It must not know sessions, the bus or tools: an adapter sends one
+request to one model, and its caller decides on retries, fallbacks, limits and the execution of tool calls.
+
+Invariants:
+
+1. `respond` asks the model once; the retries of the SDKs are off. A retry inside an adapter would be invisible to
+   limits, deadlines and events. (Only a turn that Anthropic pauses is continued within `respond`.)
+2. A stream that ends before the reply is whole is an error, never a shorter reply. Otherwise a cut-off answer would
+   pass as the answer, and half of a tool call would run.
+3. Argument text is passed on as the model wrote it, malformed or not. Only the turn machine parses it, so that the
+   model gets its own text back together with the error.
+4. Reading is bounded, in bytes and in parts of a reply. Otherwise a broken server could fill the memory.
+5. No API key appears in an error, in its chain of exceptions, in a repr or in a log. Errors reach users and journals.
+6. Under cancellation the connection is closed. An open one would leave the model writing, at the caller's cost.
 """
 
 from __future__ import annotations
@@ -27,11 +42,11 @@ __all__ = [
     "resolve",
 ]
 
-_HOMES = {
+_MODULES = {
     "AnthropicProvider": ".anthropic",
     "OllamaProvider": ".ollama",
     "OpenAIProvider": ".openai",
     "ScriptedProvider": ".scripted",
 }
 
-__getattr__, __dir__ = imported_when_used(__name__, _HOMES, __all__)
+__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

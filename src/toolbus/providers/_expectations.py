@@ -1,4 +1,4 @@
-"""What a scripted model expects to be asked, and how a request is shown when it was asked something else. Pure."""
+"""The expectations of a scripted model about its requests, and the display of a request that differs. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..protocols import ModelRequest
 __all__ = ["Expectation", "asked", "shown_request"]
 
 Expectation: TypeAlias = Callable[[ModelRequest], object]
-"""Looks at a request: it raises `AssertionError`, or returns something false but None, when that is not the one."""
+"""A check of a request: for a wrong one it raises `AssertionError`, or returns a false value other than None."""
 
 TextLike: TypeAlias = str | re.Pattern[str] | Callable[[str], object]
-"""The text itself, a pattern that is found in it, or a function that says whether it is right."""
+"""The exact text, a pattern that is searched in it, or a function of the text that returns whether it is right."""
 
 _WIDTH = 200
 
@@ -33,20 +33,20 @@ def asked(
     native_output: bool | None = None,
     round: int | None = None,  # noqa: A002 -- as the request calls it
 ) -> Expectation:
-    """What a step of a script expects of the request it answers: `text("Sunny.", expect=asked(tools=["search"]))`.
+    """Make an expectation for a step of a script: `text("Sunny.", expect=asked(tools=["search"]))`.
 
-    `last_user` is the text of the newest user message, `instructions` the system prompt, `images` how many images the
-    newest user message has, `native_output` whether the reply has to be JSON of a schema, and `round` the number of the
-    call of the model in its request, from 0. `tools` are the names of all tools that are offered, in any order; `[]`
-    for none. `results` are by tool what its newest result is:
-    text, a pattern or a function of the text; for results in JSON any other value, of an object the keys that matter:
-    `results={"get_weather": {"reason": "timeout"}}`; and None where there must be none. What is not given may be
-    anything.
+    `last_user` is the text of the newest user message, `instructions` the system prompt, `images` the number of images
+    in the newest user message, `native_output` whether the reply has to be JSON of a schema, and `round` the number of
+    the call of the model in its request, from 0. `tools` are the names of all tools that are offered, in any order;
+    `[]` for no tools. `results` has the newest result of each tool, by the tool's name: text, a pattern or a function
+    of the text; for results in JSON also any other value, of which an object may have only the keys that matter:
+    `results={"get_weather": {"reason": "timeout"}}`; and None if the tool must have no result. A property that is not
+    given is not checked.
 
-    Raises `ConfigurationError` where nothing is given.
+    Raises `ConfigurationError` if nothing is given.
     """
     if all(given is None for given in (last_user, instructions, tools, results, images, native_output, round)):
-        raise ConfigurationError("asked() expects nothing; give last_user=, tools= or results=, say")
+        raise ConfigurationError("asked() expects nothing; give at least one of last_user=, tools=, results=, ...")
     offered = None if tools is None else sorted(tools)
 
     def expectation(request: ModelRequest) -> None:
@@ -54,7 +54,7 @@ def asked(
         system = next((each.text for each in request.messages[:1] if isinstance(each, SystemMessage)), "")
         wrong: list[str] = []
         if last_user is not None:
-            wrong += _text("the user's last words", "" if newest is None else user_text(newest), last_user)
+            wrong += _text("the newest user message", "" if newest is None else user_text(newest), last_user)
         if instructions is not None:
             wrong += _text("the instructions", system, instructions)
         if offered is not None and (found := sorted(tool.name for tool in request.tools)) != offered:
@@ -64,7 +64,7 @@ def asked(
         if images is not None and (count := _images(newest)) != images:
             wrong.append(f"the newest user message has {count} images, not {images}")
         if native_output is not None and (request.output_schema is not None) is not native_output:
-            wrong.append(f"the reply {'may be any' if native_output else 'has to be JSON of a schema'}")
+            wrong.append(f"the reply {'does not have' if native_output else 'has'} to be JSON of a schema")
         if round is not None and request.round != round:
             wrong.append(f"it is round {request.round}, not {round}")
         if wrong:
@@ -74,7 +74,7 @@ def asked(
 
 
 def shown_request(request: ModelRequest) -> str:
-    """The request for people: a line each for what is offered and for every message."""
+    """Return the request as text for people: a line for the round and the tools, and one for every message."""
     tools = ", ".join(tool.name for tool in request.tools) or "none"
     held = "" if request.output_schema is None else ", the reply has to be JSON of a schema"
     head = f"round {request.round}, tools offered: {tools}{held}"
@@ -102,18 +102,19 @@ def _result(messages: Sequence[Message], name: str, value: Any) -> list[str]:
     newest = next((each for each in reversed(messages) if isinstance(each, ToolMessage) and each.name == name), None)
     what = f"the newest result of {name}"
     if newest is None or value is None:
-        return [] if newest is value else [f"there is no result of {name}" if newest is None else f"{what} is there"]
+        problem = f"there is {'no' if newest is None else 'a'} result of {name}"
+        return [] if newest is value else [problem]
     if isinstance(value, (str, re.Pattern)) or callable(value):
         return _text(what, newest.content, cast("TextLike", value))
     try:
         found = orjson.loads(newest.content)
     except orjson.JSONDecodeError:
-        return [f"{what} is {_cut(repr(newest.content))}, which is no JSON, and not {value!r}"]
+        return [f"{what} is {_cut(repr(newest.content))}, which is not JSON, and not {value!r}"]
     return [] if _holds(found, value) else [f"{what} is {_cut(repr(found))}, not {value!r}"]
 
 
 def _holds(found: Any, value: Any) -> bool:
-    """Whether `found` is `value`, or an object with all that is in it."""
+    """Return whether `found` equals `value`, or is an object that contains all keys and values of it."""
     if isinstance(found, dict) and isinstance(value, Mapping):
         items = cast("dict[str, Any]", found)
         return all(key in items and _holds(items[key], each) for key, each in cast("Mapping[str, Any]", value).items())
@@ -127,7 +128,7 @@ def _text(what: str, found: str, wanted: TextLike) -> list[str]:
         right = bool(wanted.search(found) if isinstance(wanted, re.Pattern) else wanted(found))
     if right:
         return []
-    instead = "what the function wants" if callable(wanted) else repr(wanted)
+    instead = "what the function expects" if callable(wanted) else repr(wanted)
     return [f"{what}: {_cut(repr(found))}, not {instead}"]
 
 

@@ -1,6 +1,6 @@
-"""From a provider's name to a provider, and what the environment says about it.
+"""The look-up of a provider by its name, and the choice of a name by environment variables.
 
-Knows which providers there are and which variables are read; imports an adapter only when it is asked for.
+The module knows the names of all providers and the variables that decide; it imports an adapter only when it is needed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
-"""What the CLI asks for when there is a key and no TOOLBUS_MODEL: small, and good with tools."""
+"""The model of the CLI when OPENAI_API_KEY is set and TOOLBUS_MODEL is not: small, and good at calling tools."""
 
 DEFAULT_ANTHROPIC_MODEL = "claude-haiku-5-5"
-"""The same where the only key is Anthropic's: the newest small one in the SDK's list of models."""
+"""The model of the CLI when only ANTHROPIC_API_KEY is set: the newest small one in the SDK's list of models."""
 
 VARIABLES = (
     "TOOLBUS_PROVIDER",
@@ -37,10 +37,10 @@ VARIABLES = (
     "ANTHROPIC_BASE_URL",
     "OLLAMA_HOST",
 )
-"""The variables that decide which provider there is, as docs/reference/environment.md has them."""
+"""The environment variables that decide on the provider; docs/reference/environment.md describes them."""
 
 NAMED = ("openai", "openai-responses", "anthropic", "ollama")
-"""What may stand before the colon of a provider's name, and the model behind it."""
+"""The words that may be before the colon in a provider's name; the name of the model is after it."""
 
 _KINDS = (
     f"{', '.join(repr(f'{name}:MODEL') for name in NAMED)}, "
@@ -49,27 +49,27 @@ _KINDS = (
 
 
 def resolve(provider: str | Provider) -> Provider:
-    """The provider of that name; a `Provider` is returned as it is.
+    """Return the provider with a given name; a `Provider` is returned unchanged.
 
     "openai:MODEL" is OpenAI's chat completions with OPENAI_API_KEY, or the server at OPENAI_BASE_URL;
-    "openai-responses:MODEL" the Responses API there; "anthropic:MODEL" Anthropic with ANTHROPIC_API_KEY, or the server
-    at ANTHROPIC_BASE_URL; "ollama:MODEL" the Ollama at OLLAMA_HOST, by default the local one; "extractive" the embedded
-    one that needs neither key nor network. Nothing is sent here, so a wrong key or an absent server shows at the first
-    request.
+    "openai-responses:MODEL" is the Responses API of the same server; "anthropic:MODEL" is Anthropic with
+    ANTHROPIC_API_KEY, or the server at ANTHROPIC_BASE_URL; "ollama:MODEL" is the Ollama server at OLLAMA_HOST, by
+    default the local one; "extractive" is the built-in provider that needs neither key nor network. Nothing is sent
+    here, so a wrong key or a missing server is only noticed at the first request.
 
     Raises `ConfigurationError` for any other name, a missing model or key, and `MissingExtra` without the SDK.
     """
     if not isinstance(provider, str):
-        given = cast("object", provider)  # callers without a type checker give anything
+        given = cast("object", provider)  # without a type checker, callers may give anything
         if isinstance(given, Provider) and not isinstance(given, type):
             return given
         several = "; of several, providers=[...]; of a script, ScriptedProvider([...])"
         raise ConfigurationError(
-            f"{reprlib.repr(given)} is no provider: give {_KINDS}{several if type(given) is list else ''}"
+            f"{reprlib.repr(given)} is not a provider: give {_KINDS}{several if type(given) is list else ''}"
         )
     vendor, _, model = provider.strip().partition(":")
     if vendor == "extractive" and not model:
-        from .extractive import ExtractiveProvider  # noqa: PLC0415 -- only who asks for it pays for it
+        from .extractive import ExtractiveProvider  # noqa: PLC0415 -- the import takes time, and few need it
 
         return ExtractiveProvider()
     if vendor not in NAMED:
@@ -90,10 +90,10 @@ def resolve(provider: str | Provider) -> Provider:
 
 
 def choose_from_environment() -> str | None:
-    """The provider's name that the environment asks for, for the CLI; the library itself never guesses.
+    """Return the provider's name that the environment asks for. For the CLI; the library itself never guesses.
 
-    TOOLBUS_PROVIDER wins. Else with OPENAI_API_KEY it is "openai:" and TOOLBUS_MODEL, or a small model; else with
-    ANTHROPIC_API_KEY "anthropic:" and the same. Else None.
+    TOOLBUS_PROVIDER comes first. Without it, the name is "openai:" and TOOLBUS_MODEL, or a small model, if
+    OPENAI_API_KEY is set; otherwise "anthropic:" and a model likewise, if ANTHROPIC_API_KEY is set; otherwise None.
     """
     if chosen := _value("TOOLBUS_PROVIDER"):
         return chosen
@@ -105,7 +105,10 @@ def choose_from_environment() -> str | None:
 
 
 def missing_provider_message() -> str:
-    """What to tell who named no provider: the kinds there are, and which variables are set. Never their values."""
+    """Return the error message for a missing provider: the possible names, and the variables with whether they are set.
+
+    The values of the variables are never in it.
+    """
     looked_at = ", ".join(f"{name} ({'set' if _value(name) else 'not set'})" for name in VARIABLES)
     return f"no provider was named: give provider={_KINDS}, or set TOOLBUS_PROVIDER. Looked at: {looked_at}"
 

@@ -1,6 +1,7 @@
-"""A provider that says what a script says: for tests, demonstrations and benchmarks.
+"""A provider that follows a script, for tests, demonstrations and benchmarks.
 
-Knows the provider seam alone. It waits only where a step says so: otherwise `respond` has no checkpoint in it.
+The module knows only the provider protocol. `respond` waits only where a step asks for it; otherwise it has no
+checkpoint in it.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ __all__ = ["Delays", "Script", "ScriptedProvider", "Step", "calls", "error", "ha
 
 Arguments: TypeAlias = Mapping[str, Any] | str
 Delays: TypeAlias = float | Sequence[float]
-"""Seconds before each piece of a reply: one number for all, or one for each piece, in order, as far as they go; behind
-that for the last piece there may be one more, for the time until the reply is whole. A number for a reply without
-pieces is the time until it is there."""
-_PIECES = 3  # enough for a listener to see that pieces have to be joined
+"""Seconds before each piece of a reply: one number for all pieces, or one for each, in order. A sequence may be shorter
+than the pieces; after the delay of the last piece there may be one more, for the time until the reply is whole. A
+number for a reply without pieces is the time until the reply."""
+_PIECES = 3  # enough to show that a listener has to join pieces
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Step:
-    """One reply, prepared: made by `calls`, `text`, `error` or `hang`, and good for any number of requests."""
+    """One prepared reply, made by `calls`, `text`, `error` or `hang`. It may answer any number of requests."""
 
     text: str = ""
     calls: tuple[tuple[str, str, str], ...] = ()  # name, argument text, provider call id
@@ -53,7 +54,7 @@ class Step:
     delays: tuple[float, ...] = ()
     hangs: bool = False
     expect: Expectation | None = None
-    is_plain: bool = True  # all of it comes at once, whatever was asked
+    is_plain: bool = True  # all of the reply comes at once, and the request is not checked
 
 
 StepFunction: TypeAlias = "Callable[[ModelRequest], Step | StepFunction]"
@@ -70,17 +71,18 @@ def calls(
     delays: Delays = 0.0,
     expect: Expectation | None = None,
 ) -> Step:
-    """A reply that calls tools: `calls(("get_weather", {"city": "Paris"}), ...)`, in call order.
+    """Make a reply that calls tools: `calls(("get_weather", {"city": "Paris"}), ...)`, in call order.
 
-    A pair's arguments are an object, or JSON text that is passed on as it is, malformed or not. `ids` are the
-    provider's call ids, one for each pair, which may be empty or repeated; without them they are `call_0`, `call_1`
-    and so on, in every reply anew, as some servers do. Each argument text comes in at most 3 pieces. `delays` and
-    `expect` are as in `text`. Raises `ConfigurationError`.
+    The arguments in a pair are an object, or JSON text that is passed on unchanged, malformed or not. `ids` are the
+    provider's call ids, one for each pair, which may be empty or repeated; without `ids` they are `call_0`, `call_1`
+    and so on, starting again in every reply, as some servers do. Each argument text is streamed in at most 3 pieces.
+    `delays` and `expect` are as in `text`. Raises `ConfigurationError` for malformed pairs, a wrong number of ids, and
+    delays that are not possible.
     """
     if ids is not None and len(ids) != len(pairs):
         raise ConfigurationError(f"{len(ids)} ids for {len(pairs)} calls; give one for each, '' for none")
     prepared: list[tuple[str, str, str]] = []
-    deltas: list[Delta] = _spoken(reasoning, text, None)
+    deltas: list[Delta] = _streamed(reasoning, text, None)
     for index, pair in enumerate(pairs):
         name, arguments = _checked_pair(pair)
         written = arguments if isinstance(arguments, str) else orjson.dumps(dict(arguments)).decode()
@@ -93,7 +95,7 @@ def calls(
         finish_reason=finish_reason,
         usage=usage or Usage(),
         deltas=tuple(deltas),
-        **_special(deltas, delays, expect),
+        **_conditions(deltas, delays, expect),
     )
 
 
@@ -103,7 +105,7 @@ def _checked_pair(given: Any) -> tuple[str, Arguments]:
         if isinstance(name, str) and isinstance(arguments, (str, Mapping)):
             return name, cast("Arguments", arguments)
     raise ConfigurationError(
-        f"{given!r} is no call: give pairs of a tool's name and its arguments, "
+        f"{given!r} is not a call: give pairs of a tool's name and its arguments, "
         "such as calls(('get_weather', {'city': 'Paris'}))"
     )
 
@@ -118,43 +120,43 @@ def text(
     delays: Delays = 0.0,
     expect: Expectation | None = None,
 ) -> Step:
-    """A reply of text. `pieces` is how it is streamed: the pieces themselves, or how many there are at most.
+    """Make a reply of text. `pieces` are the pieces in which it is streamed, or their maximum number.
 
-    With `delays` the pieces take time: see `Delays`; pieces of reasoning come first. `expect` looks at the request
-    that this step answers, such as `asked(last_user="And in Rome?")`, or a function of the request that asserts, or
-    says whether it is right. Where it is not, `respond` raises `ScriptError`, which shows the request, and so does
-    `assert_done`.
+    With `delays` the pieces take time: see `Delays`; pieces of reasoning come first. `expect` checks the request that
+    this step answers: `asked(last_user="And in Rome?")`, for example, or a function of the request that asserts, or
+    returns whether the request is right. For a wrong request `respond` raises `ScriptError`, which shows the request,
+    and `assert_done` raises the same.
 
-    Raises `ConfigurationError` for pieces that, joined, are not the text, and for delays that cannot be.
+    Raises `ConfigurationError` for pieces that do not add up to the text, and for delays that are not possible.
     """
     if pieces is not None and not isinstance(pieces, int) and "".join(pieces) != content:
         raise ConfigurationError(f"the pieces, joined, are {''.join(pieces)!r}, not {content!r}")
-    deltas = _spoken(reasoning, content, pieces)
+    deltas = _streamed(reasoning, content, pieces)
     return Step(
         text=content,
         reasoning=reasoning,
         finish_reason=finish_reason,
         usage=usage or Usage(),
         deltas=tuple(deltas),
-        **_special(deltas, delays, expect),
+        **_conditions(deltas, delays, expect),
     )
 
 
 def error(
     exception: Exception, *, after: Step | str = "", delays: Delays = 0.0, expect: Expectation | None = None
 ) -> Step:
-    """A reply that is an error: `respond` raises `exception`, usually a `ProviderError`.
+    """Make a reply that is an error: `respond` raises `exception`, usually a `ProviderError`.
 
-    `after` is what is streamed before it: text, or the pieces of a step. Otherwise as in `text`.
+    `after` is streamed before the error: text, or the pieces of a step. `delays` and `expect` are as in `text`.
     """
-    deltas = _begun(after)
-    return replace(Step(deltas=deltas, exception=exception), **_special(deltas, delays, expect, is_plain=False))
+    deltas = _streamed_before(after)
+    return replace(Step(deltas=deltas, exception=exception), **_conditions(deltas, delays, expect, is_plain=False))
 
 
 def hang(*, after: Step | str = "", delays: Delays = 0.0, expect: Expectation | None = None) -> Step:
-    """A reply that never comes, until it is cancelled; with `after`, as in `error`, one that stands still midway."""
-    deltas = _begun(after)
-    return replace(Step(deltas=deltas, hangs=True), **_special(deltas, delays, expect, is_plain=False))
+    """Make a reply that never comes: `respond` waits to be cancelled. `after` is streamed first, as in `error`."""
+    deltas = _streamed_before(after)
+    return replace(Step(deltas=deltas, hangs=True), **_conditions(deltas, delays, expect, is_plain=False))
 
 
 class ScriptedProvider:
@@ -162,18 +164,18 @@ class ScriptedProvider:
 
         ScriptedProvider([calls(("get_weather", {"city": "Paris"})), text("Sunny.")])
 
-    A list is used up step by step, by whoever asks next; a step may be a function of the `ModelRequest` that returns
-    the step. The script may also be one such function instead of a list: it answers any number of concurrent
-    requests, and is never used up. `requests` are the requests seen, oldest first, with the messages as they were
-    then; `record=False` keeps none, for long runs.
+    Each request uses up the next step of a list; a step may be a function of the `ModelRequest` that returns the step.
+    The script may also be one such function instead of a list: it answers any number of concurrent requests, and is
+    never used up. `requests` are the requests so far, oldest first, with the messages as they were at the time;
+    `record=False` keeps none, for long runs.
 
     `respond` emits text, reasoning and arguments in a few pieces, waits only where a step has `delays` or hangs, and
-    raises `ScriptError` when there is no step for a request, or it is not what its step expects; `problems` are the
-    texts of these errors. A reply's objects are fresh each time, its pieces are shared.
+    raises `ScriptError` when there is no step for a request, or the request is not as its step expects; `problems` are
+    the texts of these errors. The objects of a reply are fresh each time; its pieces are shared.
 
-    With `native_output` the provider is asked for structured output as a vendor's model is that can be held to a JSON
-    schema: "alone" in requests without tools, "with_tools" in all. The script is not held to it. Without it, the model
-    has to call the tool `final_answer`, or to write the JSON.
+    `native_output` is the answer of `native_output()`: a value of `toolbus.protocols.NativeOutput`, as of a vendor's
+    model that constrains its replies to a JSON schema. The steps of the script are not constrained. By default the
+    model has to call the tool `final_answer`, or to write the JSON.
     """
 
     __slots__ = ("_native_output", "_next", "_record", "_script", "_vendor", "problems", "requests")
@@ -181,9 +183,11 @@ class ScriptedProvider:
     def __init__(
         self, script: Script, *, vendor: str = "scripted", record: bool = True, native_output: NativeOutput = ""
     ) -> None:
-        """Raises `ConfigurationError` for what is no step, and for a `native_output` that there is not."""
+        """Raise `ConfigurationError` for a value that is not a step, and for an unknown `native_output`."""
         if native_output not in (words := get_args(NativeOutput)):
-            raise ConfigurationError(f"native_output is {native_output!r}; say {', '.join(map(repr, words))}")
+            raise ConfigurationError(
+                f"native_output is {native_output!r}; it must be one of {', '.join(map(repr, words))}"
+            )
         if not callable(script):
             for index, step in enumerate(script):
                 _checked(step, f"step {index}")
@@ -198,20 +202,20 @@ class ScriptedProvider:
 
     @property
     def vendor(self) -> str:
-        """What stands on events as the vendor."""
+        """The vendor's name on events."""
         return self._vendor
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:  # noqa: ARG002 -- named by the protocol
-        """See `NativeOutputProvider`: what the provider was made with."""
+        """Return the value that the provider was constructed with: see `NativeOutputProvider`."""
         return self._native_output
 
     @property
     def steps_left(self) -> int:
-        """How many steps nobody has asked for yet; 0 for a script that is a function."""
+        """The number of steps that no request has used yet; 0 for a script that is a function."""
         return len(self._left())
 
     def assert_done(self) -> None:
-        """Raise `ScriptError` when steps are left over, and when there were `problems`: then the first of them."""
+        """Raise `ScriptError` with the first of the `problems`, if there are some, or when steps are left over."""
         if self.problems:
             raise ScriptError(self.problems[0], vendor=self._vendor)
         if left := self._left():
@@ -221,7 +225,7 @@ class ScriptedProvider:
         return () if callable(self._script) else self._script[self._next :]
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        """Answer with the next step. See the class."""
+        """Answer with the next step: see the class."""
         if self._record:
             self.requests.append(replace(request, messages=tuple(request.messages)))
         step = self._step_for(request)
@@ -245,10 +249,10 @@ class ScriptedProvider:
         )
 
     async def _perform(self, step: Step, request: ModelRequest, emit: Emit) -> None:
-        """A step that looks at the request, takes time or fails."""
+        """Perform a step that checks the request, takes time or fails."""
         if step.expect is not None and (wrong := _wrong(step.expect, request)):
-            place = "a step" if callable(self._script) else f"step {self._next - 1}"
-            raise self._problem(f"{place}, {_named(step)}, expects another request: {wrong}", request)
+            which = "a step" if callable(self._script) else f"step {self._next - 1}"
+            raise self._problem(f"{which}, {_named(step)}, expects another request: {wrong}", request)
         for delta, seconds in zip_longest(step.deltas, step.delays, fillvalue=None):
             if seconds:
                 await anyio.sleep(seconds)
@@ -285,7 +289,7 @@ class ScriptedProvider:
 def _checked(step: object, what: str) -> None:
     if not isinstance(step, Step) and not callable(step):
         raise ConfigurationError(
-            f"{what} is {step!r}, which is no step: use calls(...), text(...), error(...) or hang(...)"
+            f"{what} is {step!r}, which is not a step: use calls(...), text(...), error(...) or hang(...)"
         )
 
 
@@ -302,21 +306,24 @@ def _named(step: Step | StepFunction) -> str:
 
 
 def _wrong(expect: Expectation, request: ModelRequest) -> str:
-    """Why the request is not what was expected; empty when it is."""
+    """Return the reason why the request is not as expected; empty when it is."""
     try:
         verdict = expect(request)
     except AssertionError as exc:
         return str(exc) or "an assertion failed"
-    except Exception as exc:  # the test's own mistake, which would hide as a failed request
+    except Exception as exc:  # a mistake in the test itself would otherwise look like a failed request
         return f"{getattr(expect, '__name__', 'expect')} raised {type(exc).__name__}: {exc}"
     refused = verdict is not None and not verdict
     return f"{getattr(expect, '__name__', 'expect')}(request) is {verdict!r}" if refused else ""
 
 
-def _special(
+def _conditions(
     deltas: Sequence[Delta], delays: Delays, expect: Expectation | None, *, is_plain: bool = True
 ) -> dict[str, Any]:
-    """What makes a step more than a reply that comes at once. Raises `ConfigurationError`."""
+    """Return the fields of a step that waits, fails or checks its request; empty for a plain reply.
+
+    Raises `ConfigurationError` for impossible delays and for an `expect` that cannot be called.
+    """
     if expect is None and not delays and is_plain:
         return {}
     seconds = [delays] * max(1, len(deltas)) if isinstance(delays, (int, float)) else list(delays)
@@ -329,21 +336,21 @@ def _special(
     return {"delays": tuple(seconds) if any(seconds) else (), "expect": expect, "is_plain": False}
 
 
-def _begun(after: Step | str) -> tuple[Delta, ...]:
-    return after.deltas if isinstance(after, Step) else tuple(_spoken("", after, None))
+def _streamed_before(after: Step | str) -> tuple[Delta, ...]:
+    return after.deltas if isinstance(after, Step) else tuple(_streamed("", after, None))
 
 
 def _short(said: str) -> str:
     return said if len(said) <= 80 else said[:79] + "…"
 
 
-def _spoken(reasoning: str, said: str, pieces: Sequence[str] | int | None) -> list[Delta]:
+def _streamed(reasoning: str, said: str, pieces: Sequence[str] | int | None) -> list[Delta]:
     if pieces is None or isinstance(pieces, int):
         pieces = _cut(said, _PIECES if pieces is None else pieces)
     return [*map(ReasoningPiece, _cut(reasoning, _PIECES)), *map(TextPiece, pieces)]
 
 
 def _cut(whole: str, count: int) -> list[str]:
-    """`whole` in at most `count` pieces of much the same length, none of them empty."""
+    """Return `whole` in at most `count` pieces of about the same length, none of them empty."""
     size = max(1, math.ceil(len(whole) / max(1, count)))
     return [whole[start : start + size] for start in range(0, len(whole), size)]

@@ -1,4 +1,4 @@
-"""One client of an SDK for each event loop, since connections belong to the loop that opened them."""
+"""One client of an SDK for each event loop, because connections belong to the loop that opened them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ ClientT = TypeVar("ClientT")
 
 
 class Clients(Generic[ClientT]):
-    """Clients by event loop. The first is built at once, so that what is wrong shows early; or one was given."""
+    """The clients of a provider, by event loop.
+
+    The first client is built at once, so that wrong options are noticed early, unless a client is given.
+    """
 
     __slots__ = ("_build", "_close", "_given", "_here", "_spare")
 
@@ -24,7 +27,7 @@ class Clients(Generic[ClientT]):
         *,
         given: ClientT | None = None,
     ) -> None:
-        """`given` is used in every loop, and never closed here. Raises what `build` raises."""
+        """Use `given`, in every loop and without ever closing it, or the clients of `build`. Raises what it raises."""
         self._build = build
         self._close = close
         self._given = given
@@ -32,7 +35,7 @@ class Clients(Generic[ClientT]):
         self._spare = build() if given is None else None
 
     def get(self) -> ClientT:
-        """The client of the running event loop."""
+        """Return the client of the running event loop."""
         if self._given is not None:
             return self._given
         client = self._here.get(None)
@@ -42,7 +45,7 @@ class Clients(Generic[ClientT]):
         return client
 
     async def aclose(self) -> None:
-        """Close what was opened in this event loop. Idempotent; `get` builds anew afterwards."""
+        """Close the client of this event loop. Idempotent; `get` builds a new client afterwards."""
         clients = (self._here.get(None), self._spare)
         self._here.set(None)
         self._spare = None

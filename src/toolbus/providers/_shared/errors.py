@@ -1,7 +1,7 @@
-"""From what a vendor's SDK and its HTTP library raise, and what servers say, to toolbus's provider errors.
+"""The translation of exceptions of SDKs and HTTP libraries, and of servers' error answers, to toolbus's errors.
 
-Knows HTTP statuses, headers and the shapes of error bodies that are about. What one vendor has of its own (the SDK's
-exceptions, codes, hints) its subclass adds. Keys never get through: every text that leaves here has them blotted out.
+The module knows HTTP statuses, headers and the common shapes of error bodies. The subclass of a vendor adds its own
+SDK's exceptions, codes and hints. Keys are never shown: every text that leaves this module has them replaced.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ...errors import (
 from .overflow import overflow
 from .wire_text import as_object, dumped
 
-__all__ = ["ErrorTranslator", "Said", "read_body", "retry_after"]
+__all__ = ["ErrorBody", "ErrorTranslator", "read_body", "retry_after"]
 
-_RETRYABLE = frozenset({408, 409, 429})  # and 5xx, as the vendors' own SDKs do
+_RETRYABLE = frozenset({408, 409, 429})  # and all 5xx, as in the vendors' own SDKs
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
-_PHRASES = {529: "Overloaded"}  # Anthropic's own
-_LONGEST_MESSAGE = 1000  # characters of a server's message; some answer with their whole stack
-_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # where words of the context's length are believed
+_PHRASES = {529: "Overloaded"}  # Anthropic's own status
+_LONGEST_MESSAGE = 1000  # characters of a server's message; some servers answer with a whole stack trace
+_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # the statuses for which wording about the context length counts
 
 
 @dataclass(slots=True, frozen=True)
-class Said:
-    """What a server's error body says."""
+class ErrorBody:
+    """The contents of a server's error body."""
 
     text: str
     codes: tuple[str, ...]
@@ -48,7 +48,7 @@ class Said:
 
 
 class ErrorTranslator:
-    """Makes the errors of one provider. `where` is its base URL for people, without credentials.
+    """A maker of the errors of one provider. `where` is the provider's base URL for people, without credentials.
 
     A vendor's subclass overrides `translate`, for the exceptions of its SDK, and the class variables.
     """
@@ -56,49 +56,50 @@ class ErrorTranslator:
     __slots__ = ("_secrets", "hint", "vendor", "where")
 
     hints: ClassVar[Mapping[int, str]] = {}
-    """What to check, by status."""
-    hopeless: ClassVar[frozenset[str]] = frozenset()
-    """Codes of a 429 that waiting does not mend."""
+    """Advice for the user, by status."""
+    permanent_codes: ClassVar[frozenset[str]] = frozenset()
+    """The codes of errors with a retryable status, such as 429, that no retry can solve."""
     filtered: ClassVar[frozenset[str]] = frozenset()
-    """Codes of what the provider withholds for what is in it."""
+    """The codes of requests and replies that the provider withholds because of their content."""
     statuses: ClassVar[Mapping[str, int]] = {}
-    """The status that a code means, for errors inside a stream that began well."""
+    """The HTTP status that a code stands for, for errors inside a stream that began well."""
     request_id_header: ClassVar[str] = "x-request-id"
-    other_service: ClassVar[str] = "which is no reply of a model; check base_url="
-    """What to say of an answer that no server of the kind gives."""
+    other_service: ClassVar[str] = "which is not a reply of a model; check base_url="
+    """The end of the message for an answer that does not come from a server of this kind."""
 
     def __init__(self, *, vendor: str, where: str, hint: str) -> None:
         self.vendor = vendor
         self.where = where
         self.hint = hint
-        self._secrets: deque[str] = deque(maxlen=16)  # keys from a callable change; the last ones can still echo
+        # Keys from a callable change, and errors may still quote the last ones.
+        self._secrets: deque[str] = deque(maxlen=16)
 
     def keep_secret(self, text: str) -> None:
-        """Blot `text` out of every message from now on."""
+        """Remove `text` from every message from now on."""
         if text and text not in _NO_SECRETS and text not in self._secrets:
             self._secrets.append(text)
 
     def clean(self, text: str) -> str:
-        """`text` without keys."""
+        """Return `text` with all keys replaced."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
-    def tells(self, exc: BaseException) -> bool:
-        """Whether the chain of `exc` would show a key in a traceback."""
+    def leaks_secret(self, exc: BaseException) -> bool:
+        """Return whether a traceback of `exc` and its causes would show a key."""
         return any(self.clean(text) != text for each in _chain(exc) for text in (str(each), repr(each)))
 
     # -------------------------------------------------------------------------------------- from exceptions
 
     def translate(self, exc: Exception) -> ProviderError | None:
-        """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
+        """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
         return self.connection(exc)
 
     def connection(self, exc: Exception) -> ProviderError | None:
-        """The error for what the HTTP library raised, or the SDK in its place; None for anything else.
+        """Return the error for an exception of the HTTP library, or of the SDK for it; None for any other exception.
 
-        Goes by the names of the exceptions, so that httpx2, the older httpx, which SDKs still take, and the SDKs'
-        own wrappers of both are understood without importing any.
+        The names of the exception classes decide, so that httpx2, the older httpx, which SDKs still accept, and the
+        SDKs' own wrappers of both are understood without importing any of them.
         """
         names = {base.__name__ for each in _chain(exc) for base in type(each).__mro__}
         if names & {"TimeoutException", "APITimeoutError"}:
@@ -116,10 +117,10 @@ class ErrorTranslator:
             text = f"could not reach {self.vendor} at {self.where} ({reason}): {self.hint}"
         return ProviderUnavailable(self.clean(text), vendor=self.vendor, retryable=True)
 
-    # ------------------------------------------------------------------------------------ from what servers say
+    # ------------------------------------------------------------------------------------ from servers' answers
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
-        """An HTTP error answer, with the server's own words."""
+        """Return the error for an HTTP error answer, with the server's own message."""
         said = read_body(body)
         try:
             name = _PHRASES.get(status) or HTTPStatus(status).phrase
@@ -133,7 +134,7 @@ class ErrorTranslator:
         if hint := self.hints.get(status):
             text += f"; {hint}"
         passing = status in _RETRYABLE or status >= 500
-        retryable = passing and self.hopeless.isdisjoint(said.codes)
+        retryable = passing and self.permanent_codes.isdisjoint(said.codes)
         retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", ""), retryable)
         kind = ProviderUnavailable if retryable or passing else ProviderRejected
         return kind(
@@ -145,64 +146,64 @@ class ErrorTranslator:
         )
 
     def in_stream(self, body: object) -> ProviderError:
-        """An error that the server reports inside a stream that began well."""
+        """Return the error that the server reports inside a stream that began well."""
         said = read_body(body)
         for code in said.codes:
-            if code.isdecimal() and 400 <= int(code) < 600:  # vLLM and OpenRouter put the status there
+            if code.isdecimal() and 400 <= int(code) < 600:  # vLLM and OpenRouter send the status as the code
                 return self.status(int(code), {}, body)
             if status := self.statuses.get(code):
                 return self.status(status, {}, body)
         text = f"{self.vendor} broke its reply off: {said.text or 'it gave no reason'}"
         if found := self._filtered(text, said, None) or self._overflow(text, said, None):
             return found
-        if any(code in self.hopeless or "invalid_request" in code for code in said.codes):
+        if any(code in self.permanent_codes or "invalid_request" in code for code in said.codes):
             return ProviderRejected(self.clean(text), vendor=self.vendor)
         return ProviderUnavailable(self.clean(text), vendor=self.vendor, retryable=True)
 
-    def _filtered(self, text: str, said: Said, status: int | None) -> ContentFiltered | None:
+    def _filtered(self, text: str, said: ErrorBody, status: int | None) -> ContentFiltered | None:
         return self.content_filtered(text, status) if self.filtered.intersection(said.codes) else None
 
-    def _overflow(self, text: str, said: Said, status: int | None) -> ContextOverflow | None:
+    def _overflow(self, text: str, said: ErrorBody, status: int | None) -> ContextOverflow | None:
         by_words = status is None or status in _OVERFLOW_STATUSES
         found, limit_tokens = overflow(said.text, frozenset(said.codes), said.fields, by_words=by_words)
         return self.context_overflow(text, status, limit_tokens) if found else None
 
-    # -------------------------------------------------------------------------------------------- by hand
+    # -------------------------------------------------------------------------------------------- by kind
 
     def context_overflow(
         self, text: str, status: int | None = None, limit_tokens: int | None = None
     ) -> ContextOverflow:
-        """What was sent does not fit the model's context window."""
+        """Return the error for a request that does not fit the model's context window."""
         return ContextOverflow(self.clean(text), vendor=self.vendor, status=status, limit_tokens=limit_tokens)
 
     def content_filtered(self, text: str, status: int | None = None) -> ContentFiltered:
-        """What was sent, or the reply to it, is withheld for what is in it."""
+        """Return the error for a request or a reply that is withheld because of its content."""
         return ContentFiltered(self.clean(text), vendor=self.vendor, status=status)
 
     def rejected(self, problem: object) -> ProviderRejected:
-        """A request that this provider will never take as it is."""
+        """Return the error for a request that this provider will never accept as it is."""
         return ProviderRejected(self.clean(f"{self.vendor} at {self.where}: {problem}"), vendor=self.vendor)
 
     def no_function(self, what: str) -> ProviderRejected:
-        """A reply with a call of something else than a function, which only whoever asked for it can run."""
+        """Return the error for a reply with a call of something other than a function, which toolbus cannot run."""
         return self.rejected(
             f"the reply has {what}, and toolbus runs functions only: offer no such tool (see extra_body)"
         )
 
     def unavailable(self, problem: str) -> ProviderUnavailable:
-        """A reply that broke the protocol and may go well the next time."""
+        """Return the error for a reply that broke the protocol. Another attempt may succeed."""
         return ProviderUnavailable(
             self.clean(f"{self.vendor} at {self.where} {problem}"), vendor=self.vendor, retryable=True
         )
 
-    def no_such_service(self, content_type: str) -> ProviderRejected:
-        """An answer that no server of the kind gives."""
+    def wrong_service(self, content_type: str) -> ProviderRejected:
+        """Return the error for an answer that does not come from a server of this kind."""
         return ProviderRejected(
             f"{self.vendor} at {self.where} answered with {content_type}, {self.other_service}", vendor=self.vendor
         )
 
     def too_large(self, limit_bytes: int) -> ReplyTooLarge:
-        """A reply that passed the size at which reading stops."""
+        """Return the error for a reply that exceeded the size at which reading stops."""
         return ReplyTooLarge(
             f"{self.vendor}'s reply passed {limit_bytes} bytes, where reading stops; "
             "bound it with ModelSettings(max_output_tokens=...)",
@@ -210,14 +211,15 @@ class ErrorTranslator:
         )
 
     def too_many(self, most: int, what: str) -> ReplyTooLarge:
-        """A reply that passed the number of calls, or of other parts, at which reading stops."""
+        """Return the error for a reply that exceeded the number of calls or other parts at which reading stops."""
         return ReplyTooLarge(f"{self.vendor}'s reply has more than {most} {what}: reading stopped", vendor=self.vendor)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait, from `retry-after-ms` or `Retry-After` (seconds or a date); not negative.
+    """Return the seconds that the server asks to wait, from `retry-after-ms` or `Retry-After` (seconds or a date).
 
-    A date is measured against the answer's own `Date`, so a wrong clock here does no harm. None for none or nonsense.
+    They are never negative. A date is compared with the answer's own `Date`, so a wrong local clock does no harm. None
+    for a missing or malformed header.
     """
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
@@ -239,44 +241,44 @@ def _date(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def read_body(body: object) -> Said:
-    """The server's message, its codes and the fields around them, from the shapes of body that are about."""
+def read_body(body: object) -> ErrorBody:
+    """Return the server's message, its codes and the fields around them, from any of the common shapes of a body."""
     fields = as_object(body)
     if isinstance(body, list) and body:  # Gemini
         fields = as_object(cast("list[object]", body)[0])
     inner = fields.get("error")
     if isinstance(inner, Mapping | str) and inner:
         return read_body(cast("object", inner))
-    told = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
-    codes = tuple(str(code) for code in told if code)
+    given = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
+    codes = tuple(str(code) for code in given if code)
     if fields:
         body = fields.get("message") or fields.get("detail") or ""
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
             body = dumped(cast("object", body))
-        raw = as_object(fields.get("metadata")).get("raw")  # what OpenRouter was told by the server behind it
+        raw = as_object(fields.get("metadata")).get("raw")  # the answer that OpenRouter got from the model's server
         if isinstance(body, str) and isinstance(raw, str) and raw:
             body = f"{body}: {raw}"
     text = encodable(body.strip()) if isinstance(body, str) else ""
-    if text.startswith("<"):  # a proxy's page; its words are for browsers
+    if text.startswith("<"):  # the HTML page of a proxy is meant for browsers
         text = ""
-    return Said(text[:_LONGEST_MESSAGE], codes, fields)
+    return ErrorBody(text[:_LONGEST_MESSAGE], codes, fields)
 
 
 def _chain(exc: BaseException | None) -> Iterator[BaseException]:
     while exc is not None:
         yield exc
-        # Trio reports all its attempts to connect as a group; one tells as much as all.
+        # Trio reports all its attempts to connect as a group, of which the first is enough.
         inner: Sequence[BaseException] = getattr(exc, "exceptions", ())
         exc = inner[0] if inner else exc.__cause__ or exc.__context__
 
 
 def _reason(exc: BaseException) -> str:
-    """The plainest words in the chain: the operating system's, else the innermost that are not empty."""
+    """Return the most useful message in a chain of exceptions: the operating system's, or the innermost of all."""
     found = ""
     for each in _chain(exc):
         words = str(each)
         if isinstance(each, OSError) and each.errno:
-            # asyncio puts words of its own into strerror; errors of name resolution have negative numbers.
+            # asyncio puts its own text into strerror; errors of name resolution have negative numbers.
             words = os.strerror(each.errno) if each.errno > 0 else each.strerror
         found = words or found
     return found or type(exc).__name__

@@ -1,4 +1,4 @@
-"""Structured output by the vendors' own means: what is sent of a schema, and servers that do not take it."""
+"""Structured output by the vendors' own means: the form in which a schema is sent, and servers that refuse it."""
 
 from __future__ import annotations
 
@@ -19,52 +19,55 @@ __all__ = ["RefusedSchemas", "json_schema_format", "messages_with_schema", "with
 
 _MOST_SCHEMAS = 256
 _STATUSES = frozenset({None, 400, 404, 405, 415, 422, 500, 501})
-_IN_STREAM = "broke its reply off"  # the words of `ErrorTranslator.in_stream`
-# What servers say of the parameter: "Invalid parameter: 'response_format' of type 'json_schema' is not supported with
-# this model" (OpenAI), "`response_format` does not support streaming" (Groq), "This response_format type is unavailable
-# now" (DeepSeek), "'claude-3-haiku' does not support output format" (Anthropic).
+_IN_STREAM = "broke its reply off"  # part of the message of `ErrorTranslator.in_stream`
+# Servers write of the parameter: "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this
+# model" (OpenAI), "`response_format` does not support streaming" (Groq), "This response_format type is unavailable now"
+# (DeepSeek), "'claude-3-haiku' does not support output format" (Anthropic).
 _PARAMETER = re.compile(
     r"response[_ ]format|text\.format|output_config(?!\.effort)|output[_ ]format|json_schema|structured[ _]outputs?",
     re.IGNORECASE,
 )
-# And of the schema: "Invalid schema for response_format 'final_answer'" (OpenAI), "Schema is too complex" (Anthropic),
-# "invalid JSON schema in format" (Ollama), "failed to parse grammar" (llama.cpp).
+# They write of the schema: "Invalid schema for response_format 'final_answer'" (OpenAI), "Schema is too complex"
+# (Anthropic), "invalid JSON schema in format" (Ollama), "failed to parse grammar" (llama.cpp).
 _SCHEMA = re.compile(r"\bschemas?\b(?! for (?:function|tool))|\bgrammar\b", re.IGNORECASE)
 
 
 def json_schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as OpenAI's two APIs take it: strict where it can be."""
+    """Return the schema in the form of OpenAI's two APIs: strict if the strict dialect can express it."""
     strict = strict_schema(schema, OPENAI)
     wire = dict(schema) if strict is None else strict
     return {"name": FINAL_ANSWER, "schema": wire, "strict": strict is not None}
 
 
 def messages_with_schema(request: ModelRequest) -> Sequence[Message]:
-    """The request's messages; the instructions show the model the output's schema, where there is one.
+    """Return the request's messages, with the output's schema, if there is one, added to the instructions.
 
-    For servers that hold the reply to it without a word to the model, and for those that ignore it.
+    For servers that constrain the reply without showing the schema to the model, and for those that ignore the schema.
     """
     messages, schema = request.messages, request.output_schema
     if schema is None:
         return messages
-    told = f"Answer with JSON of this schema, and with nothing else:\n{_key(schema).decode()}"
+    instruction = f"Answer with JSON of this schema, and with nothing else:\n{_key(schema).decode()}"
     if messages and isinstance(first := messages[0], SystemMessage):
-        return [replace(first, text=f"{first.text}\n\n{told}"), *messages[1:]]
-    return [SystemMessage(text=told), *messages]
+        return [replace(first, text=f"{first.text}\n\n{instruction}"), *messages[1:]]
+    return [SystemMessage(text=instruction), *messages]
 
 
-def with_extra(body: Mapping[str, Any], extra: Mapping[str, Any] | None, place: str) -> dict[str, Any]:
-    """The body with `extra_body` over it; under `place`, where the output's schema stands among others, one by one."""
+def with_extra(body: Mapping[str, Any], extra: Mapping[str, Any] | None, merged_field: str) -> dict[str, Any]:
+    """Return the body with the fields of `extra_body` in place of its own.
+
+    The field `merged_field`, which has the output's schema among other settings, is merged key by key.
+    """
     if not extra:
         return dict(body)
     merged = {**body, **extra}
-    if isinstance(extra.get(place), Mapping) and place in body:
-        merged[place] = {**body[place], **extra[place]}
+    if isinstance(extra.get(merged_field), Mapping) and merged_field in body:
+        merged[merged_field] = {**body[merged_field], **extra[merged_field]}
     return merged
 
 
 class RefusedSchemas:
-    """What one server has refused of structured output, so that it is not asked for that again."""
+    """The schemas for structured output that one server has refused, so that it is not asked for them again."""
 
     __slots__ = ("_all", "_schemas")
 
@@ -72,14 +75,17 @@ class RefusedSchemas:
         self._all = False
         self._schemas: dict[bytes, None] = {}
 
-    def left(self, schema: Mapping[str, Any], able: NativeOutput) -> NativeOutput:
-        """`able`, unless the server has refused the schema, or any."""
+    def remaining(self, schema: Mapping[str, Any], able: NativeOutput) -> NativeOutput:
+        """Return `able`, or an empty text if the server has refused this schema or every schema."""
         if not self._all and not self._schemas:
             return able
         return "" if self._all or _key(schema) in self._schemas else able
 
-    def judged(self, request: ModelRequest, error: ProviderError) -> ProviderError:
-        """The error; `NativeOutputUnsupported`, which is remembered, where the server refuses the request's schema."""
+    def classified(self, request: ModelRequest, error: ProviderError) -> ProviderError:
+        """Return the error, or `NativeOutputUnsupported` if the server refuses the request's schema.
+
+        A refusal is remembered: see `remaining`.
+        """
         schema = request.output_schema
         if schema is None or not _is_about_schema(error):
             return error
@@ -90,7 +96,7 @@ class RefusedSchemas:
         else:
             self._all = True
         return NativeOutputUnsupported(
-            f"{error}; the server does not take the schema of output= (output_mode='tool' asks for a call instead)",
+            f"{error}; the server does not accept the schema of output= (output_mode='tool' asks for a call instead)",
             vendor=error.vendor,
             status=error.status,
         )

@@ -1,4 +1,4 @@
-"""What adapters check of their options alike: names, limits, keys, URLs. Nothing of a key is ever quoted."""
+"""The checks of options that all adapters share: names, limits, keys, URLs. No message ever quotes a key."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = [
 ]
 
 ApiKey: TypeAlias = str | Callable[[], Awaitable[str]]
-"""A key, or an async callable that is asked before each request, for keys that expire."""
+"""A key, or an async callable that returns the key before each request, for keys that expire."""
 
 MAX_REPLY_BYTES = 8 * 2**20
-"""Where reading a reply stops: far beyond any real one, and still harmless in memory."""
+"""The size at which reading a reply stops: far beyond any real reply, and small enough for the memory."""
 
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie")
 
 
 def check_limits(model: str, timeout_seconds: float, max_reply_bytes: int) -> None:
-    """Raise `ConfigurationError` for an empty name and for limits that are none."""
+    """Raise `ConfigurationError` for an empty name and for impossible limits."""
     if not model:
         raise ConfigurationError("the model's name is empty")
     if not 0 < timeout_seconds < math.inf:
@@ -41,15 +41,18 @@ def check_limits(model: str, timeout_seconds: float, max_reply_bytes: int) -> No
 
 
 def clean_key(key: object) -> str:
-    """The key without white space around it. Raises `ConfigurationError`, which quotes nothing of it."""
+    """Return the key without white space around it. Raises `ConfigurationError`, which quotes no part of the key."""
     text = key.strip() if isinstance(key, str) else ""
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigurationError("api_key is no key: it must be text of printable ASCII characters without spaces")
+        raise ConfigurationError("api_key is not a key: it must be text of printable ASCII characters without spaces")
     return text
 
 
 async def ask_for_key(key: ApiKey) -> str:
-    """The key for the next request. Raises `ApplicationError` when a callable fails, and `ConfigurationError`."""
+    """Return the key for the next request.
+
+    Raises `ApplicationError` when the callable fails, and `ConfigurationError` for a malformed key.
+    """
     try:
         found = await key() if callable(key) else key
     except Exception as exc:
@@ -58,7 +61,7 @@ async def ask_for_key(key: ApiKey) -> str:
 
 
 def checked_url(url: str) -> str:
-    """The URL, if it can be one of a server. Raises `ConfigurationError`."""
+    """Return the URL if it can be that of a server. Raises `ConfigurationError` otherwise."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -66,19 +69,19 @@ def checked_url(url: str) -> str:
         usable = False
     if not usable:
         shown = re.sub(r"//[^/]*@", "//***@", url)
-        raise ConfigurationError(f"base_url {shown!r} is no URL of a server: it must look like http://host:port/v1")
+        raise ConfigurationError(f"base_url {shown!r} is not a server's URL: it must look like http://host:port/v1")
     return url
 
 
 def shown_url(url: str) -> str:
-    """The URL for people: without user and password, query and fragment."""
+    """Return the URL in a form for people: without user and password, query and fragment."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
 
 
 def secrets_in(url: str, headers: Mapping[str, str] | None) -> Iterator[str]:
-    """What may not be shown of a URL and of headers that the application gave."""
+    """Yield the texts that must not be shown, from a URL and from the headers that the application gave."""
     for name, value in (headers or {}).items():
         if any(word in name.lower() for word in _SECRET_HEADERS):
             yield value

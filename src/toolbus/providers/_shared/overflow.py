@@ -1,9 +1,9 @@
-"""Whether a server's error says that the model's context window was exceeded, and how large it is.
+"""Recognition of errors that report an exceeded context window, with the size of the window.
 
-Knows codes and words of servers, and nothing else; a wording is here only if no other error has it. Where they were
-seen: OpenAI and Groq (code), llama.cpp (#15780, code with `n_ctx`), Anthropic (both wordings and 413), vLLM (#20409,
-#12600), OpenRouter (its own wording, or the upstream's in `metadata.raw`), xAI, Gemini, Bedrock, LM Studio (#546),
-Ollama (its older runners, its cloud, and llm/llama_server.go).
+The module knows only codes and wordings of servers; a wording is listed only if no other error has it. Sources: OpenAI
+and Groq (code), llama.cpp (#15780, code with `n_ctx`), Anthropic (both wordings and 413), vLLM (#20409, #12600),
+OpenRouter (its own wording, or the upstream's in `metadata.raw`), xAI, Gemini, Bedrock, LM Studio (#546), Ollama (its
+older runners, its cloud, and llm/llama_server.go).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _WORDS = tuple(
 
 
 def overflow(text: str, codes: frozenset[str], fields: Mapping[str, Any], *, by_words: bool) -> tuple[bool, int | None]:
-    """Whether an error with these words, codes and fields is one of the context's length; the limit in tokens.
+    """Return whether an error reports an exceeded context window, and the window's limit in tokens.
 
-    The limit is None where the server does not tell. Words count only `by_words`, which should be false for statuses
-    that no server gives for it.
+    The limit stays None where the server does not report it. The wording in `text` counts only with `by_words`, which
+    should be false for statuses that no server uses for this error.
     """
-    told = fields.get("n_ctx")
-    limit = told if isinstance(told, int) and told > 0 else None
+    reported = fields.get("n_ctx")
+    limit = reported if isinstance(reported, int) and reported > 0 else None
     found = None
     if by_words or codes & _CODES:
         found = next((match for each in _WORDS if (match := each.search(text))), None)

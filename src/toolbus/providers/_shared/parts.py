@@ -1,4 +1,4 @@
-"""Words in the place of parts that an API would refuse: one such image is an error for the rest of a conversation."""
+"""Text instead of parts that an API would refuse: otherwise one such image makes every later request fail."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import replace
 from ...messages import ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
 from ...messages.wire import data_url, split_data_url
 
-__all__ = ["presentable", "shown_image"]
+__all__ = ["map_parts", "shown_image"]
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # Base64ImageSource; OpenAI's are the same
-_ALIASES = {"image/jpg": "image/jpeg"}  # a name that is no type, and that much software writes
+_ALIASES = {"image/jpg": "image/jpeg"}  # a wrong name that much software writes
 
 
-def presentable(messages: Iterable[Message], shown: Callable[[Part], Part]) -> list[Message]:
-    """The messages with `shown(part)` for each part of users and results. Others are passed on as they are."""
-    return [_presentable(message, shown) for message in messages]
+def map_parts(messages: Iterable[Message], shown: Callable[[Part], Part]) -> list[Message]:
+    """Return the messages with `shown(part)` for each part of user messages and results; others are unchanged."""
+    return [_with_parts(message, shown) for message in messages]
 
 
-def _presentable(message: Message, shown: Callable[[Part], Part]) -> Message:
+def _with_parts(message: Message, shown: Callable[[Part], Part]) -> Message:
     if isinstance(message, ToolMessage) and message.parts:
         return replace(message, parts=tuple(shown(part) for part in message.parts))
     if isinstance(message, UserMessage) and not isinstance(message.content, str):
@@ -29,9 +29,10 @@ def _presentable(message: Message, shown: Callable[[Part], Part]) -> Message:
 
 
 def shown_image(part: Part) -> Part:
-    """The part; for an image of a kind that the vendors refuse, a word. What a URL points to, only they see.
+    """Return the part, or for an image of a type that the vendors refuse, a text that replaces it.
 
-    The media type of an image in the message itself goes in its one right spelling, without parameters.
+    The media type of an image in the message itself is sent in its correct spelling, without parameters. An image with
+    an `http(s):` URL is unchanged, since only the vendor fetches it.
     """
     if not isinstance(part, ImagePart) or not part.url.startswith("data:"):
         return part

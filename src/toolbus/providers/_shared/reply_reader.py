@@ -1,6 +1,6 @@
-"""Reads an answer's body into a reply, within a size, and leaves no connection behind.
+"""Reading of an answer's body into a reply, within a size, without leaving a connection open.
 
-Knows HTTP responses by their few methods, which httpx2 and the older httpx have alike; no vendor, and no SDK.
+The module knows the few methods of HTTP responses that httpx2 and the older httpx have in common; no vendor, no SDK.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import anyio.lowlevel
 from ...protocols import Emit, SignOfLife
 from ...schemas import MAX_VALUES
 from .errors import ErrorTranslator
-from .wire_text import TooManyValues, loads, start_of
+from .wire_text import TooManyValues, excerpt, loads
 
-__all__ = ["MAX_REPLY_PARTS", "Building", "Lines", "Response", "leave", "read_object", "read_reply"]
+__all__ = ["MAX_REPLY_PARTS", "Builder", "Lines", "Response", "close_response", "read_object", "read_reply"]
 
 MAX_REPLY_PARTS = 10_000
-"""Blocks or items of one reply, those that are no calls included: each takes a kilobyte of memory, however short."""
+"""The maximum number of blocks or items in one reply, of all kinds: each takes a kilobyte of memory, however short."""
 
-_DRAIN_SECONDS = 0.5  # the end of the body comes with the reply's, as a rule; without it the connection is lost
+# The end of the body normally comes together with the end of the reply. Without it, the connection cannot be reused.
+_DRAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 2.0
-_SLICE_BYTES = 2**16  # a thousand small events, some 50 ms of the event loop
-_FIELDS = (b"data:", b"event:", b":")  # with which events begin: some gateways stream under the name of JSON
+_SLICE_BYTES = 2**16  # about a thousand small events, or 50 ms of the event loop
+_FIELDS = (b"data:", b"event:", b":")  # the beginnings of events; some gateways stream with the content type of JSON
 
 
 class Response(Protocol):
-    """An answer whose body is still to come."""
+    """An HTTP answer whose body is still to come."""
 
     @property
     def headers(self) -> Mapping[str, str]: ...
@@ -38,14 +39,14 @@ class Response(Protocol):
 
 
 class Lines(Protocol):
-    """Splits a body into events: `EventLines` or `JsonLines`."""
+    """A splitter of a body into events: `EventLines` or `JsonLines`."""
 
     def feed(self, piece: bytes) -> list[tuple[str, bytes]]: ...
     def finish(self) -> list[tuple[str, bytes]]: ...
 
 
-class Building(Protocol):
-    """What puts a reply together. `done` is true once the server said that there is no more."""
+class Builder(Protocol):
+    """A builder of a reply from events. `done` is true once the server has sent the end of the reply."""
 
     @property
     def done(self) -> bool: ...
@@ -54,34 +55,34 @@ class Building(Protocol):
 
 
 async def read_reply(
-    response: Response, reply: Building, lines: Lines, *, emit: Emit, limit_bytes: int, errors: ErrorTranslator
+    response: Response, reply: Builder, lines: Lines, *, emit: Emit, limit_bytes: int, errors: ErrorTranslator
 ) -> None:
-    """Feed the body's events to `reply`, or the whole body where the server did not stream; then close `response`.
+    """Feed the body's events to `reply`, or the whole body if the server did not stream; then close `response`.
 
-    Whatever comes is a `SignOfLife` for `emit`, comments and pings included: only a server that is there sends them.
-    Much that comes at once is read in slices, between which others have their turn.
+    Every piece of the body, also a comment or a ping, is a `SignOfLife` for `emit`: only a running server sends it. A
+    large piece is read in slices, between which other tasks can run.
 
-    Under cancellation, and where reading fails, the connection is closed at once; after a whole reply what is left of
-    the body is read for half a second, so that the connection can be used again. Raises what `reply` raises, what the
-    HTTP library raises, and `ProviderRejected`, `ProviderUnavailable` and `ReplyTooLarge` for the body as such.
+    Under cancellation, and when reading fails, the connection is closed at once; after a whole reply the rest of the
+    body is read for up to half a second, so that the connection can be reused. Raises what `reply` raises, what the
+    HTTP library raises, and `ProviderRejected`, `ProviderUnavailable` and `ReplyTooLarge` for the body itself.
     """
     body = response.aiter_bytes()
     pieces: AsyncIterator[bytes] = _Slices(body, emit)
     try:
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/html":
-            raise errors.no_such_service(content_type)
+            raise errors.wrong_service(content_type)
         begun = await _beginning(pieces) if content_type == "application/json" else b""
         if content_type == "application/json" and not begun.startswith(_FIELDS):
             reply.whole(await _whole_body(begun, pieces, limit_bytes, errors))
         else:
             await _events(begun, pieces, reply, lines)
     finally:
-        await leave(response, body)
+        await close_response(response, body)
 
 
 class _Slices:
-    """A body in pieces of a bounded size. No generator: one that is left half way would have to be closed."""
+    """A body in pieces of a bounded size. It is not a generator, which would have to be closed if left half-way."""
 
     __slots__ = ("_at", "_body", "_emit", "_piece")
 
@@ -105,26 +106,26 @@ class _Slices:
         return self._piece[start : self._at]
 
 
-async def leave(response: Response, pieces: AsyncIterator[bytes]) -> None:
-    """Close `response`, and end the reading of its `pieces`. Not to be cancelled, for two seconds at most."""
+async def close_response(response: Response, pieces: AsyncIterator[bytes]) -> None:
+    """Close `response`, and end the iteration over its `pieces`. Shielded from cancellation for at most two seconds."""
     with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
         await response.aclose()
-        # The HTTP library nests generators that do not close each other, and trio complains of one that is left half
-        # way. Reading on after the close takes what is buffered and ends in an error in all of them.
+        # The HTTP library nests generators that do not close each other, and trio complains about one that is left
+        # half-way. Reading after the close takes the buffered pieces, and then ends all generators with an error.
         with contextlib.suppress(Exception):
             async for _ in pieces:
                 pass
 
 
 async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
-    """The body's first bytes that are not blank."""
+    """Return the first piece of the body that is not blank, without the blanks at its start."""
     async for piece in pieces:
         if begun := piece.lstrip():
             return begun
     return b""
 
 
-async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: Building, lines: Lines) -> None:
+async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: Builder, lines: Lines) -> None:
     for event, data in lines.feed(begun):
         reply.feed(event, data)
     if not reply.done:
@@ -137,7 +138,7 @@ async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: Building, l
             for event, data in lines.finish():
                 reply.feed(event, data)
             return
-    # The reply is whole: what comes after it only decides whether the connection can be used again.
+    # The reply is whole. The rest of the body only decides whether the connection can be reused.
     with contextlib.suppress(Exception), anyio.move_on_after(_DRAIN_SECONDS):
         async for _ in pieces:
             pass
@@ -146,7 +147,7 @@ async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: Building, l
 async def _whole_body(
     begun: bytes, pieces: AsyncIterator[bytes], limit_bytes: int, errors: ErrorTranslator
 ) -> Mapping[str, Any]:
-    """The body of a server that does not stream."""
+    """Return the object in the body of a server that does not stream."""
     body = bytearray(begun)
     async for piece in pieces:
         body += piece
@@ -158,9 +159,10 @@ async def _whole_body(
 
 
 def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str, Any]:
-    """The object that the data of an event is; `what` names it in errors, as "a chunk".
+    """Return the JSON object in the data of an event; `what` names the data in errors, such as "a chunk".
 
-    Raises `ProviderUnavailable` for anything else, and `ReplyTooLarge` for one with more values than are read.
+    Raises `ProviderUnavailable` for anything but an object, and `ReplyTooLarge` for an object with more than
+    `MAX_VALUES` values.
     """
     try:
         found: Any = loads(data)
@@ -169,5 +171,5 @@ def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str,
     except ValueError:
         found = None
     if not isinstance(found, Mapping):
-        raise errors.unavailable(f"sent {what} that is no JSON object: {start_of(data)}")
+        raise errors.unavailable(f"sent {what} that is not a JSON object: {excerpt(data)}")
     return cast("Mapping[str, Any]", found)

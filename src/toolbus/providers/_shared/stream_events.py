@@ -1,4 +1,4 @@
-"""Splits a streamed body into its events: server-sent events, or one JSON value in each line. Does no I/O."""
+"""Splitters of a streamed body into events: server-sent events, or one JSON value in each line. They do no I/O."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["EventLines", "JsonLines"]
 
 
 class _Lines:
-    """Bytes, in pieces of any size, as lines."""
+    """A splitter of bytes, which come in pieces of any size, into lines."""
 
     __slots__ = ("_begun", "_buffer", "_errors", "_limit_bytes")
 
     def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
-        """One event may have `limit_bytes`; more raises `ReplyTooLarge` in `feed`."""
-        self._begun = False  # a line has come, and with it any mark of the byte order
-        self._buffer = bytearray()  # grows in place: a long line comes in many pieces
+        """Bound one event by `limit_bytes`: for a larger one, `feed` raises `ReplyTooLarge`."""
+        self._begun = False  # whether a line has come, and with it the byte order mark, if any
+        self._buffer = bytearray()  # grows without copies, since a long line comes in many pieces
         self._limit_bytes = limit_bytes
         self._errors = errors
 
     def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
-        """The events that `piece` completes, as (event name, data)."""
+        """Return the events that `piece` completes, as (event name, data)."""
         self._buffer += piece
         lines: list[bytes] = []
         if b"\n" in piece:
@@ -35,7 +35,7 @@ class _Lines:
         return found
 
     def finish(self) -> list[tuple[str, bytes]]:
-        """What the end of the body completes: a last event without its empty line."""
+        """Return the events that the end of the body completes: a last event without its empty line."""
         found: list[tuple[str, bytes]] = []
         self._line(self._bare(bytes(self._buffer)), found)
         self._line(b"", found)
@@ -43,7 +43,7 @@ class _Lines:
         return found
 
     def _bare(self, line: bytes) -> bytes:
-        """A line without its end; the first without the mark of the byte order that some servers begin with."""
+        """Return a line without its end, and the first line without the byte order mark that some servers send."""
         first, self._begun = not self._begun, True
         return (line.removeprefix(codecs.BOM_UTF8) if first else line).rstrip(b"\r")
 
@@ -56,16 +56,16 @@ class _Lines:
 
 
 class EventLines(_Lines):
-    """Server-sent events, but for those whose data is empty: proxies send them as signs of life.
+    """A splitter into server-sent events, without events of empty data, which proxies send as signs of life.
 
-    Data under the name `error` is an event of that name: llama.cpp said its errors so until late in 2025. A line that
-    is an object is an event too: gateways send errors, and whole replies, in a stream's place.
+    A field `error` is an event of that name: llama.cpp sent its errors so until late in 2025. A line that is a JSON
+    object is an event too: some gateways send errors, and whole replies, instead of a stream.
     """
 
     __slots__ = ("_data", "_event", "_size_bytes")
 
     def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
-        """One event may have `limit_bytes`; more raises `ReplyTooLarge` in `feed`."""
+        """Bound one event by `limit_bytes`: for a larger one, `feed` raises `ReplyTooLarge`."""
         super().__init__(limit_bytes, errors)
         self._data: list[bytes] = []
         self._event = b""
@@ -83,7 +83,7 @@ class EventLines(_Lines):
             return
         name, _, value = line.partition(b":")
         if name in {b"data", b"error"}:
-            self._size_bytes += len(value) + 1  # an empty line of data has its weight too
+            self._size_bytes += len(value) + 1  # an empty line of data counts as well
             self._bound(self._size_bytes)
             self._data.append(value.removeprefix(b" "))
             self._event = b"error" if name == b"error" else self._event
@@ -92,7 +92,7 @@ class EventLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """One JSON value in each line (NDJSON). Its events have no name, and empty lines are none."""
+    """A splitter into lines of one JSON value each (NDJSON). Events have no name, and empty lines are skipped."""
 
     __slots__ = ()
 

@@ -1,9 +1,10 @@
-"""JSON schemas in the strict dialects of vendors that hold a model's reply to one. Pure.
+"""JSON schemas in the strict dialects of vendors that constrain a model's reply to a schema. Pure.
 
-OpenAI's strict mode: every object is closed and requires all of its properties (developers.openai.com, "Structured
-Outputs", supported schemas). Anthropic's: every object is closed, no schema refers to itself, and numbers and texts
-have no bounds (`lib/_parse/_transform.py` of the anthropic SDK). A schema is converted only where no valid answer is
-lost by it. A bound that a dialect does not know goes into the description, since toolbus validates the answer anyway.
+In OpenAI's strict mode every object is closed and requires all of its properties (developers.openai.com, "Structured
+Outputs", supported schemas). In Anthropic's, every object is closed, no schema refers to itself, and numbers and texts
+have no bounds (`lib/_parse/_transform.py` of the anthropic SDK). A schema is converted only if the result still allows
+every valid answer. A bound that a dialect does not know goes into the description, since toolbus validates the answer
+anyway.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ __all__ = ["ANTHROPIC", "OPENAI", "SchemaDialect", "strict_schema"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaDialect:
-    """What a vendor's strict mode knows: `bounds` are the keywords for numbers, texts and lists.
+    """The features of a vendor's strict mode: `bounds` are its keywords for the bounds of numbers, texts and lists.
 
-    With `requires_all` an object's properties are all required; where `recursive`, a schema may refer to itself.
+    With `requires_all`, all properties of an object are required; with `recursive`, a schema may refer to itself.
     """
 
     requires_all: bool
@@ -57,11 +58,11 @@ _REFERENCE = "#/$defs/"
 
 
 class _Lossy(Exception):
-    """The schema says something that the dialect cannot say."""
+    """The schema has a rule that the dialect cannot express."""
 
 
 def strict_schema(schema: Mapping[str, Any], dialect: SchemaDialect) -> dict[str, Any] | None:
-    """`schema` in a dialect; None where a valid answer would be lost."""
+    """Return `schema` in a dialect, or None if the result would not allow every valid answer."""
     try:
         return _Converter(schema, dialect).converted()
     except _Lossy:
@@ -69,7 +70,7 @@ def strict_schema(schema: Mapping[str, Any], dialect: SchemaDialect) -> dict[str
 
 
 class _Converter:
-    """One walk through a schema."""
+    """A converter of one schema."""
 
     def __init__(self, root: Mapping[str, Any], dialect: SchemaDialect) -> None:
         self._root = root
@@ -103,14 +104,14 @@ class _Converter:
         if "type" not in found and (kinds := _listed_types(found)):
             found["type"] = kinds[0] if len(kinds) == 1 else kinds
         if not found.keys() & {"type", "anyOf", "$ref"}:
-            raise _Lossy  # any value at all is more than the dialects can say
+            raise _Lossy  # the dialects cannot express "any value"
         return _described(found, given.get("description"), {key: bounds[key] for key in bounds if key not in kept})
 
     def _keeps(self, key: str, value: object) -> bool:
         if key == "format":
             return value in _FORMATS
         if key == "pattern" and "(?" in str(value):
-            return False  # a pattern that looks ahead is refused
+            return False  # the vendors refuse patterns with look-ahead
         return key in self._dialect.bounds
 
     def _checked(self, reference: object) -> str:
@@ -121,7 +122,7 @@ class _Converter:
 
     def _object(self, given: Mapping[str, Any], found: dict[str, Any]) -> None:
         if given.get("additionalProperties") not in (None, False) or "properties" not in given:
-            raise _Lossy  # the model chooses the names of such an object's properties
+            raise _Lossy  # in such an object, the model may choose the names of properties
         properties = as_object(given["properties"])
         required = list(cast("Sequence[str]", given.get("required") or ()))
         found["properties"] = {name: self._node(each) for name, each in properties.items()}
@@ -134,16 +135,16 @@ class _Converter:
         found["required"] = required
 
     def _holds(self, name: str, wanted: str, seen: set[str]) -> bool:
-        """Whether definition `name` refers to `wanted`, directly or by way of others."""
+        """Return whether definition `name` refers to `wanted`, directly or by way of other definitions."""
         seen.add(name)
         named = _references(self._definitions.get(name))
         return wanted in named or any(self._holds(each, wanted, seen) for each in named - seen)
 
 
 def _describe_default(found: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Say of a property that may be left out what it then is: in the dialect it has to be there."""
+    """Add the default of an optional property to its description, because the dialect requires the property."""
     if "default" not in given:
-        raise _Lossy  # nothing that the model could write means the same as to leave it out
+        raise _Lossy  # the model could not write a value that means the same as leaving the property out
     _described(found, None, {"default": given["default"]})
 
 
@@ -159,7 +160,7 @@ def _references(node: object) -> set[str]:
 
 
 def _listed_types(found: Mapping[str, Any]) -> list[str]:
-    """The types of the values that `enum` or `const` lists, in their order."""
+    """Return the types of the values that `enum` or `const` lists, in their order."""
     listed: list[object] = [found["const"]] if "const" in found else list(found.get("enum") or ())
     kinds = dict.fromkeys(_TYPE_NAMES.get(type(each), "") for each in listed)
     if "" in kinds:
@@ -168,12 +169,12 @@ def _listed_types(found: Mapping[str, Any]) -> list[str]:
 
 
 def _described(found: dict[str, Any], description: object, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema, in place, with what the dialect has no words for in its description."""
-    told = [str(each) for each in (found.get("description"), description) if each]
+    """Add to the description of a schema, in place, the keywords that the dialect does not have."""
+    parts = [str(each) for each in (found.get("description"), description) if each]
     if more:
-        told.append(", ".join(f"{key}: {orjson.dumps(value).decode()}" for key, value in more.items()))
-    if told and "$ref" in found:  # a reference has to stand alone
+        parts.append(", ".join(f"{key}: {orjson.dumps(value).decode()}" for key, value in more.items()))
+    if parts and "$ref" in found:  # a schema with a reference may have no other keyword
         found["anyOf"] = [{"$ref": found.pop("$ref")}]
-    if told:
-        found["description"] = "; ".join(told)
+    if parts:
+        found["description"] = "; ".join(parts)
     return found

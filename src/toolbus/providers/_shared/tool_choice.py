@@ -1,4 +1,4 @@
-"""Which tool a request forces, in no vendor's words."""
+"""The tool that a request forces the model to call, independent of any vendor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _WORDS = frozenset({None, "auto", "none", "required"})
 
 
 def forced_tool(tools: Sequence[ToolSpec], choice: str | None) -> ToolSpec | None:
-    """The tool that `tool_choice` names; None where it names none. Raises `ConfigurationError` for one not offered."""
+    """Return the tool that `tool_choice` names, or None if it does not name one.
+
+    Raises `ConfigurationError` for a tool that is not offered.
+    """
     if choice in _WORDS:
         return None
     for tool in tools:
@@ -21,5 +24,5 @@ def forced_tool(tools: Sequence[ToolSpec], choice: str | None) -> ToolSpec | Non
             return tool
     names = ", ".join(tool.name for tool in tools)
     raise ConfigurationError(
-        f"tool_choice={choice!r} names no tool that is offered ({names}), and is none of auto, none, required"
+        f"tool_choice={choice!r} names no tool that is offered ({names}), and is not one of auto, none, required"
     )

@@ -1,6 +1,6 @@
-"""Small things that reading any vendor's wire needs: characters cut in half, objects that may be none, JSON text.
+"""Helpers for reading any vendor's wire format: characters cut in half, values that may be objects, JSON text.
 
-Knows no vendor. Pure.
+The module knows no vendor. Pure.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ __all__ = [
     "as_objects",
     "count_at",
     "dumped",
+    "excerpt",
     "loads",
     "object_in",
     "size_bytes",
-    "start_of",
     "storable",
     "without_half_characters",
 ]
 
 
 _MAX_DEPTH = 500
-"""Levels of nesting that are read: `json` writes them on every version of Python, and 1,000 on some only."""
+"""The levels of nesting that are read: `json` writes 500 on every version of Python, and 1,000 only on some."""
 
 
 class Characters:
-    """Text from pieces that may cut a character in half, as JSON escapes of a surrogate pair can."""
+    """A text from pieces that may cut a character in half, as JSON escapes of a surrogate pair can."""
 
     __slots__ = ("_half", "length", "parts")
 
     def __init__(self) -> None:
         self.parts: list[str] = []
-        """What has been added and is whole; a last half of a character is not in it yet."""
+        """The pieces so far, without half a character at the end."""
         self.length = 0
-        """The characters in `parts`."""
+        """The number of characters in `parts`."""
         self._half: str = ""
 
     def add(self, piece: str) -> str:
-        """The text that is whole now; half a character waits for the next piece."""
+        """Add a piece, and return the text that is whole now; half a character waits for the next piece."""
         if self._half or not piece.isascii():
             piece, self._half = self._half + piece, ""
             if "\ud800" <= piece[-1:] <= "\udbff":
@@ -61,7 +61,7 @@ class Characters:
         return piece
 
     def whole(self) -> str:
-        """All of the text; half a character at the end is a replacement mark."""
+        """Return all of the text; half a character at the end becomes a replacement mark."""
         if self._half:
             self.parts.append("\ufffd")
             self._half = ""
@@ -69,13 +69,13 @@ class Characters:
 
 
 class TooManyValues(ValueError):
-    """JSON has so many values that it is not read: that would hold the event loop."""
+    """JSON has so many values that reading it would block the event loop, so it is not read."""
 
 
 def loads(data: bytes) -> Any:
-    """JSON that may end in half a surrogate pair, as a chunk may; integers stay exact.
+    """Return the value of JSON text that may have half a surrogate pair, as a chunk may; integers stay exact.
 
-    Raises `TooManyValues`, and `ValueError` for what is no JSON, or nested deeper than 500 levels.
+    Raises `TooManyValues`, and `ValueError` for text that is not JSON, or is nested deeper than 500 levels.
     """
     if has_many_values(data):
         raise TooManyValues
@@ -96,7 +96,7 @@ def _loads(data: bytes) -> Any:
 
 
 def dumped(value: object) -> str:
-    """JSON text of what was read from some; integers over 64 bits and half characters are JSON all the same."""
+    """Return a value that was read from JSON as JSON text, also with integers over 64 bits and half characters."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:
@@ -104,7 +104,7 @@ def dumped(value: object) -> str:
 
 
 def storable(value: Any) -> Any:
-    """What is to be kept, as every JSON writer can write it: itself, but for half characters and larger integers."""
+    """Return a value in a form that every JSON writer can write: half characters and large integers are replaced."""
     try:
         orjson.dumps(value)
     except TypeError:
@@ -113,7 +113,7 @@ def storable(value: Any) -> Any:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """The object that a text is the JSON of, or None: of a model that repeats a bracket for ever it is none."""
+    """Return the object in a JSON text, or None for any other text, such as a bracket that a model repeats for ever."""
     if has_many_values(text.encode("utf-8", "surrogatepass")):
         return None
     try:
@@ -123,54 +123,54 @@ def object_in(text: str) -> dict[str, Any] | None:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
-def start_of(data: bytes) -> str:
-    """The start of what could not be read, for an error's text."""
+def excerpt(data: bytes) -> str:
+    """Return the beginning of data that could not be read, for an error's text."""
     return repr(data[:80].decode("utf-8", "replace"))
 
 
 def size_bytes(piece: str) -> int:
-    """The size of a piece of text in UTF-8; half a character counts as three."""
+    """Return the size of a piece of text in UTF-8; half a character counts as three bytes."""
     return len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
 
 
 class WholeObject:
-    """Whether text that comes in pieces is the JSON of an object by now.
+    """A test of whether text that comes in pieces is, as a whole, the JSON of an object.
 
-    However often that is asked, each piece is looked at once, and the whole is read twice at most: where its brackets
-    first balance, and never again once that was no object or more has come. Servers ask for it with each chunk.
+    However often `is_whole` is called, each piece is scanned once, and the whole text is read only when its brackets
+    first balance. Some streams need the test for every chunk.
     """
 
     __slots__ = ("_at", "_begun", "_depth", "_escaped", "_found", "_in_string")
 
     def __init__(self) -> None:
-        self._at = 0  # the first piece that was not looked at
-        self._begun = False  # a bracket has come
+        self._at = 0  # the index of the first piece that was not scanned
+        self._begun = False  # whether a bracket has come
         self._depth = 0
-        self._escaped = False  # the last piece ended in a backslash that escapes the next character
+        self._escaped = False  # whether the last piece ended in a backslash that escapes the next character
         self._in_string = False
-        self._found: bool | None = None  # what the text was where its brackets balanced
+        self._found: bool | None = None  # whether the text was an object when its brackets balanced
 
     def is_whole(self, pieces: Sequence[str]) -> bool:
-        """Whether the pieces, which are those of the last time and maybe more, are an object together."""
+        """Return whether the pieces, which are those of the last call and maybe more, are an object together."""
         while self._at < len(pieces):
             piece = pieces[self._at]
             self._at += 1
             if self._found is None:
-                self._look_at(piece)
+                self._scan(piece)
             elif piece.strip():
                 self._found = False
         if self._found is None and self._begun and not self._in_string and self._depth == 0:
             self._found = object_in("".join(pieces)) is not None
         return self._found or False
 
-    def _look_at(self, piece: str) -> None:
+    def _scan(self, piece: str) -> None:
         if self._escaped:
             piece, self._escaped = piece[1:], False
         if "\\" in piece:
             piece = piece.replace("\\\\", "")
             self._escaped = piece.endswith("\\")
             piece = piece.replace('\\"', "")
-        # Two quotes in a row change nothing for what is around them, whether they open or close.
+        # Two quotes in a row do not change the state around them, whether they open or close a string.
         parts = piece.replace('""', "").split('"')
         outside = "".join(parts[self._in_string :: 2])
         self._in_string ^= len(parts) % 2 == 0
@@ -180,23 +180,26 @@ class WholeObject:
 
 
 def as_object(value: object) -> Mapping[str, Any]:
-    """`value` if it is an object, else an empty one."""
+    """Return `value` if it is an object, otherwise an empty object."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def as_objects(value: object) -> list[Mapping[str, Any]]:
-    """The objects in a list that are not empty; nothing for what is no list."""
+    """Return the non-empty objects in a list; an empty list for any other value."""
     if not isinstance(value, list):
         return []
     return [found for each in cast("list[object]", value) if (found := as_object(each))]
 
 
 def count_at(fields: object, name: str) -> int:
-    """The count of that name in an object; 0 for what is no positive number of 64 bits, or no object."""
+    """Return the count of a given name in an object; 0 unless it is a positive integer of 64 bits."""
     value = as_object(fields).get(name)
     return value if isinstance(value, int) and 0 < value < 2**63 else 0
 
 
 def without_half_characters(body: dict[str, Any]) -> dict[str, Any]:
-    """The body with a question mark for every lone surrogate, which UTF-8 cannot carry (a text cut inside an emoji)."""
+    """Return the body with a question mark for every lone surrogate, which UTF-8 cannot carry.
+
+    A lone surrogate is what a text has at its end when it was cut inside an emoji, for example.
+    """
     return json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,8 +1,8 @@
-"""The Messages API over the official `anthropic` SDK: Anthropic itself, and servers that speak its API.
+"""The adapter for the Messages API, over the official `anthropic` SDK: Anthropic itself, and compatible servers.
 
-The only module that imports the SDK (extra `anthropic`), and only when a provider is constructed. The SDK does keys,
-URLs, headers and connections; reading the stream is ours, since it has to stop at a size, tell a cut stream from a
-whole one, and pass malformed arguments on.
+This is the only package that imports the SDK (extra `anthropic`), and only when a provider is constructed. The SDK
+handles keys, URLs, headers and connections. toolbus reads the stream itself, because reading has to stop at a size, to
+distinguish a cut stream from a whole one, and to pass malformed arguments on.
 """
 
 from __future__ import annotations

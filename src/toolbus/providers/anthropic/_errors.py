@@ -1,4 +1,4 @@
-"""What the Anthropic SDK raises, and what the Messages API calls its errors. The rest is in `_errors`."""
+"""The exceptions of the Anthropic SDK, and the error codes of the Messages API. See `_shared.errors` for the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["AnthropicErrors"]
 
 
 class AnthropicErrors(ErrorTranslator):
-    """Makes the errors of a provider over the `anthropic` SDK."""
+    """A maker of the errors of a provider over the `anthropic` SDK."""
 
     __slots__ = ()
 
@@ -21,7 +21,9 @@ class AnthropicErrors(ErrorTranslator):
         403: "check what the key may be used for",
         404: "check the model's name and base_url=",
     }
-    hopeless: ClassVar[frozenset[str]] = frozenset({"contract_spend_limit_reached", "enforced_spend_limit_reached"})
+    permanent_codes: ClassVar[frozenset[str]] = frozenset(
+        {"contract_spend_limit_reached", "enforced_spend_limit_reached"}
+    )
     statuses: ClassVar[Mapping[str, int]] = {
         "invalid_request_error": 400,
         "authentication_error": 401,
@@ -36,10 +38,10 @@ class AnthropicErrors(ErrorTranslator):
         "overloaded_error": 529,
     }
     request_id_header: ClassVar[str] = "request-id"
-    other_service: ClassVar[str] = "which is no message; check base_url=, which ends before /v1"
+    other_service: ClassVar[str] = "which is not a message; check base_url=, which ends before /v1"
 
     def translate(self, exc: Exception) -> ProviderError | None:
-        """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
+        """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
         import anthropic  # noqa: PLC0415 -- part of the extra
 
         if isinstance(exc, anthropic.APIStatusError):

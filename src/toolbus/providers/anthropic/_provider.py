@@ -1,9 +1,4 @@
-"""The Messages API over the official `anthropic` SDK: Anthropic itself, and servers that speak its API.
-
-The only module that imports the SDK (extra `anthropic`), and only when a provider is constructed. The SDK does keys,
-URLs, headers and connections; reading the stream is ours, since it has to stop at a size, tell a cut stream from a
-whole one, and pass malformed arguments on.
-"""
+"""The provider for the Messages API, over the official `anthropic` SDK. See the package for the division of work."""
 
 from __future__ import annotations
 
@@ -43,42 +38,43 @@ if TYPE_CHECKING:
 __all__ = ["MAX_OUTPUT_TOKENS", "AnthropicProvider", "Cache"]
 
 _DEFAULT_URL = "https://api.anthropic.com"
-_NO_KEY = "none"  # servers without keys ignore it; the SDK insists on one
+_NO_KEY = "none"  # the SDK requires a key, and servers without keys ignore it
 _CONNECT_SECONDS = 5.0  # the SDK's own limit for connecting
 _HINT = "check the network, and that base_url= (or ANTHROPIC_BASE_URL) is right"
+# The attributes of the SDK's clients that have keys; the client for Vertex has another one than the rest.
 _KEY_NAMES = (
     "api_key",
     "auth_token",
     "access_token",
-)  # on the SDK's clients, of which Vertex has another than the rest
-_MOST_PAUSES = 10  # of one reply; the API lays it aside about every ten calls of its own tools
+)
+_MAX_PAUSES = 10  # of one reply; the API pauses about every ten calls of its own tools
 
 
 class AnthropicProvider:
-    """A model behind the Messages API.
+    """A model with the Messages API.
 
         AnthropicProvider("claude-haiku-5-5")                                   # key from ANTHROPIC_API_KEY
-        AnthropicProvider("glm-5", base_url="https://example.com/anthropic")    # a server that speaks the API
+        AnthropicProvider("glm-5", base_url="https://example.com/anthropic")    # a compatible server
         AnthropicProvider("claude-sonnet-5-5", client=AsyncAnthropic(...))      # a ready client
 
-    `api_key` is text, or an async callable that is asked before each request, for keys that expire; `base_url` ends
-    before `/v1`. What is not given is read from ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. A server with a `base_url`
-    needs no key. `vendor` is the short name on events. `max_output_tokens` is for requests that do not say, since the
-    API demands a bound. `cache` marks tools, instructions and the transcript for the prompt cache: "auto" for five
-    minutes, "1h" for an hour, "off" not at all. `server_tools` are definitions of tools that Anthropic runs, offered
-    beside the request's own; where the API pauses a turn for them, `respond` goes on with it.
+    `api_key` is text, or an async callable that returns the key before each request, for keys that expire; `base_url`
+    ends before `/v1`. Without these options, ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL are read. A server with a
+    `base_url` needs no key. `vendor` is the short name on events. `max_output_tokens` is for requests that do not state
+    a limit, since the API requires one. `cache` marks tools, instructions and the transcript for the prompt cache:
+    "auto" for five minutes, "1h" for an hour, "off" not at all. `server_tools` are definitions of tools that Anthropic
+    runs, offered in addition to the request's own; where the API pauses a turn for them, `respond` continues the turn.
     `timeout_seconds` is the longest silence of the server; a request's own limits are usually shorter.
     `max_reply_bytes` bounds text, reasoning, arguments and other blocks of one reply together, and any one event.
 
-    Reasoning goes back as it came, with its signatures, to the model that it came from: its blocks are in the message's
-    `vendor_data["anthropic"]`. The API refuses what other models and servers have signed.
+    Reasoning is sent back unchanged, with its signatures, to the model that it came from: its blocks are in the
+    message's `vendor_data["anthropic"]`. The API refuses the signatures of other models and servers.
 
     The constructor imports the SDK and builds its client, which takes about two seconds the first time: construct
-    providers at start-up. Connections belong to an event loop, so in a second loop the provider builds a client more.
+    providers at start-up. Connections belong to an event loop, so in a second loop the provider builds another client.
     Works on asyncio and trio. Errors are as in `toolbus.protocols.Provider`; the SDK's retries are off, and so is its
-    tracing but for a client that was given. Keys do not appear in the repr, in errors or in logs.
+    tracing, except for a client that was given. Keys do not appear in the repr, in errors or in logs.
 
-    Raises `MissingExtra` without the SDK, and `ConfigurationError` for an option that cannot be or a missing key.
+    Raises `MissingExtra` without the SDK, and `ConfigurationError` for an invalid option or a missing key.
     """
 
     __slots__ = (
@@ -119,18 +115,19 @@ class AnthropicProvider:
             raise ConfigurationError(f"cache is {cache!r}; it must be 'auto', '1h' or 'off'")
         if client is not None and any(option is not None for option in (api_key, base_url, default_headers)):
             raise ConfigurationError(
-                "client= brings its own key, URL and headers: leave api_key=, base_url= and default_headers= out"
+                "client= has its own key, URL and headers: leave api_key=, base_url= and default_headers= out"
             )
         if any(kind.__name__ == "BaseBedrockClient" for kind in type(client).__mro__):
             raise ConfigurationError(
-                "client= is one for Bedrock, whose stream has a form of its own that is not read here"
+                "client= is for Bedrock, whose stream has a different format that toolbus cannot read; "
+                "give a client for Anthropic or Vertex"
             )
         if client is None:
             base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
             api_key = _usable_key(api_key or os.environ.get("ANTHROPIC_API_KEY"), base_url)
         self._model = model
         self._base_url = checked_url(str(client.base_url) if client is not None else base_url or _DEFAULT_URL)
-        self._compatible = not _speaks_for_anthropic(self._base_url)
+        self._compatible = not _is_anthropic(self._base_url)
         self._errors = AnthropicErrors(vendor=vendor, where=shown_url(self._base_url), hint=_HINT)
         self._max_output_tokens = max_output_tokens
         self._cache: Cache = cache
@@ -140,14 +137,14 @@ class AnthropicProvider:
         self._max_reply_bytes = max_reply_bytes
         self._api_key = api_key
         self._default_headers = default_headers
-        given = cast("AsyncAnthropic | None", client)  # alike in all that is used here
+        given = cast("AsyncAnthropic | None", client)  # both classes have the methods that are used here
         self._clients: Clients[AsyncAnthropic] = Clients(self._build, lambda each: each.close(), given=given)
         if given is not None:
             self._hide(given)
 
     @property
     def vendor(self) -> str:
-        """What stands on events as the vendor."""
+        """The vendor's name on events."""
         return self._errors.vendor
 
     @property
@@ -159,16 +156,16 @@ class AnthropicProvider:
         return f"AnthropicProvider({self._model!r}, vendor={self.vendor!r}, base_url={self._errors.where!r})"
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
-        """See `NativeOutputProvider`. The API knows no objects with names of the model's own, and no recursion."""
+        """See `NativeOutputProvider`. The API allows neither objects with arbitrary property names nor recursion."""
         able: NativeOutput = "" if strict_schema(schema, ANTHROPIC) is None else "with_tools"
-        return self._refused.left(schema, able)
+        return self._refused.remaining(schema, able)
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once, streaming. Under cancellation the connection is closed, not drained.
 
-        A turn that the API pauses for its own tools is one reply: it is sent back and goes on, ten times at most.
-        Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered, and
-        `ApplicationError` when the `api_key` callable fails.
+        A turn that the API pauses for its own tools is one reply: it is sent back and continued, at most ten times.
+        Raises, in addition to the errors of the protocol, `ConfigurationError` for a `tool_choice` that is not offered,
+        and `ApplicationError` when the `api_key` callable fails.
         """
         check_allowed(self.vendor, self._errors.where)
         body = request_body(
@@ -183,22 +180,22 @@ class AnthropicProvider:
         try:
             await self._whole_turn(body, reply, emit)
         except ProviderError as exc:
-            judged = self._refused.judged(request, exc)
+            judged = self._refused.classified(request, exc)
             if judged is exc:
                 raise
             raise judged from exc
         except ToolbusError:
             raise
         except Exception as exc:
-            # Also what the emit function raises comes by here, and goes on as it is.
+            # Exceptions of the emit function arrive here too, and are raised again unchanged.
             found = self._errors.translate(exc)
             if found is None:
                 raise
-            error, cause = self._refused.judged(request, found), exc
+            error, cause = self._refused.classified(request, found), exc
         else:
             return reply.finish()
-        # Raised out here, so that no context hangs on to an SDK error that quotes a key.
-        raise error from (None if self._errors.tells(cause) else cause)
+        # The error is raised outside of the except block, so that its context is not an SDK error that quotes a key.
+        raise error from (None if self._errors.leaks_secret(cause) else cause)
 
     async def aclose(self) -> None:
         """Close the connections that were opened in this event loop; a client that was given stays open. Idempotent.
@@ -227,7 +224,7 @@ class AnthropicProvider:
         return client
 
     def _hide(self, client: AsyncAnthropic) -> None:
-        # The SDK adds headers of its own, from the environment too.
+        # The SDK adds headers of its own, some of them from the environment.
         headers = {name: value for name, value in client.default_headers.items() if isinstance(value, str)}
         own = (getattr(client, name, None) for name in _KEY_NAMES)
         for secret in (*own, *secrets_in(self._base_url, headers)):
@@ -235,19 +232,20 @@ class AnthropicProvider:
                 self._errors.keep_secret(secret.removeprefix("Bearer "))
 
     async def _client(self) -> AsyncAnthropic:
-        """The client of the running event loop, with the key of this request where it is asked for each time."""
+        """Return the client of the running event loop, with the key for this request if `api_key` is a callable."""
         client = self._clients.get()
         if not callable(self._api_key):
             return client
         key = await ask_for_key(self._api_key)
         self._errors.keep_secret(key)
-        return client.with_options(api_key=key)  # a copy over the same connections; a header's value would be logged
+        # The copy shares the connections. A key in a header of the request would be logged.
+        return client.with_options(api_key=key)
 
     # --------------------------------------------------------------------------------------------- asking
 
     async def _whole_turn(self, body: dict[str, Any], reply: MessageBuilder, emit: Emit) -> None:
         messages = body["messages"]
-        for _ in range(_MOST_PAUSES + 1):
+        for _ in range(_MAX_PAUSES + 1):
             try:
                 response = await self._post(body)
             except UnicodeEncodeError:
@@ -259,16 +257,16 @@ class AnthropicProvider:
             body = {**body, "messages": [*messages, {"role": "assistant", "content": reply.so_far()}]}
             if reply.container:
                 body["container"] = reply.container
-            reply.go_on()
+            reply.begin_continuation()
         raise ProviderUnavailable(
-            f"{self.vendor} paused its turn {_MOST_PAUSES + 1} times and did not come to an end", vendor=self.vendor
+            f"{self.vendor} paused its turn {_MAX_PAUSES + 1} times without finishing it", vendor=self.vendor
         )
 
     async def _post(self, body: dict[str, Any]) -> httpx2.Response:
         import httpx2  # noqa: PLC0415
         from anthropic import AsyncStream  # noqa: PLC0415
 
-        # Not messages.create: it has no parameter for much that goes into the body.
+        # The method messages.create has no parameters for several fields of the body.
         client = await self._client()
         response: Any = await client.post(
             "/v1/messages",
@@ -281,8 +279,8 @@ class AnthropicProvider:
         return response
 
 
-def _speaks_for_anthropic(base_url: str) -> bool:
-    """Whether Anthropic itself, or Vertex for it, is behind the URL."""
+def _is_anthropic(base_url: str) -> bool:
+    """Return whether the URL belongs to Anthropic itself, or to Vertex, which serves its models."""
     host = urlsplit(base_url).hostname or ""
     return host == "api.anthropic.com" or host.endswith(".googleapis.com")
 

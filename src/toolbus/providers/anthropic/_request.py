@@ -1,4 +1,4 @@
-"""Builds the body of a Messages-API request. Knows what the API demands, and where its prompt cache is marked."""
+"""The body of a Messages-API request, with the API's requirements and the marks for its prompt cache."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ...messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessag
 from ...messages.wire import decoded_text, file_as_text, split_data_url
 from ...protocols import ModelRequest, ModelSettings, ToolSpec
 from .._shared.native_output import messages_with_schema, with_extra
-from .._shared.parts import presentable, shown_image
+from .._shared.parts import map_parts, shown_image
 from .._shared.strict_schema import ANTHROPIC, strict_schema
 from .._shared.tool_choice import forced_tool
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
 
 MAX_OUTPUT_TOKENS = 16_384
-"""What a reply may have where the request does not say, since the API demands a bound: room for thinking and a long
-answer, and less than the least that a current model takes (32,000)."""
+"""The limit of a reply for requests that do not state one, since the API requires it: enough for thinking and a long
+answer, and below the smallest limit of a current model (32,000)."""
 
 Cache: TypeAlias = Literal["auto", "1h", "off"]
-"""Marks for the prompt cache: for five minutes, for an hour, or none."""
+"""The lifetime of the prompt cache: five minutes, an hour, or no cache."""
 
 _Block: TypeAlias = dict[str, Any]
 
 _BUDGETS = {"low": 2048, "medium": 6144, "high": 12_288}
 _LARGEST_BUDGET = 14_336
-_SMALLEST_BUDGET = 1024  # the API's own bounds: at least this, and below max_tokens
+_SMALLEST_BUDGET = 1024  # the API requires at least this budget, and one below max_tokens
 _CALL_BLOCKS = frozenset({"tool_use", "tool_result"})
 
 
@@ -41,11 +41,11 @@ def request_body(
     server_tools: Sequence[Mapping[str, Any]] = (),
     compatible: bool = False,
 ) -> dict[str, Any]:
-    """The request as a dictionary; `extra_body` goes over everything else.
+    """Return the request as a dictionary; the fields of `extra_body` override all others.
 
-    Images and files of kinds that the API refuses go as a word in their place. A history with calls goes with tools,
-    as the API demands, even where none is offered: then by their names alone, and with `tool_choice` none. For servers
-    that are only `compatible`, the output's schema stands in the instructions as well.
+    A text replaces images and files of types that the API refuses. A history with calls is sent with tools, as the API
+    requires, even if the request offers none: then only with their names, and with `tool_choice` none. For servers that
+    are only `compatible`, the output's schema is in the instructions as well.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
@@ -53,7 +53,7 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens if settings.max_output_tokens is None else settings.max_output_tokens,
-        **to_anthropic(map(_in_words, presentable(messages, _shown)), model=model),
+        **to_anthropic(map(_without_files_in_errors, map_parts(messages, _shown)), model=model),
         "stream": True,
     }
     tools = [_wire(tool) for tool in request.tools]
@@ -89,7 +89,7 @@ def _wire(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _choice(tools: Sequence[ToolSpec], settings: ModelSettings) -> dict[str, Any] | None:
-    """`tool_choice`, which is also where parallel calls are forbidden; None where nothing has to be said."""
+    """Return `tool_choice`, which can also forbid parallel calls; None where the API's default is right."""
     choice = settings.tool_choice
     if not tools:
         return None
@@ -106,7 +106,7 @@ def _choice(tools: Sequence[ToolSpec], settings: ModelSettings) -> dict[str, Any
 
 
 def _called(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the tools that a history calls; a stand-in where it has results without their calls."""
+    """Return the names of the tools that a history calls; a placeholder if it has results without their calls."""
     found: dict[str, None] = {}
     for block in _blocks(messages):
         if block["type"] in _CALL_BLOCKS:
@@ -125,9 +125,9 @@ def _blocks(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 
 
 def _thinking(model: str, effort: str | None, max_tokens: int, *, forced: bool) -> dict[str, Any]:
-    """How hard to think. Models up to 4.5 know budgets of tokens, later ones `effort` alone.
+    """Return the fields for the amount of thinking: a budget of tokens for models up to 4.5, `effort` for later ones.
 
-    The API refuses thinking beside a tool choice that forces a call, so there it is left out.
+    The API refuses thinking together with a tool choice that forces a call; thinking is left out then.
     """
     if effort is None:
         return {}
@@ -147,7 +147,7 @@ def _thinks_by_budget(model: str) -> bool:
     return found is not None and int(found[1] or 0) <= 5
 
 
-# ------------------------------------------------------------------------------------------ what can be seen
+# ------------------------------------------------------------------------------------------ images and files
 
 
 def _shown(part: Part) -> Part:
@@ -160,19 +160,20 @@ def _shown(part: Part) -> Part:
         part = replace(part, media_type=part.media_type.lower())
         inline = split_data_url(part.url)
         readable = inline is not None and decoded_text(inline[1]) is not None
-        return part if readable else TextPart(text=file_as_text(part))  # it takes UTF-8, and no link to a text
+        # The API accepts text files only in UTF-8, and no URLs of text files.
+        return part if readable else TextPart(text=file_as_text(part))
     named = f"the file {part.name!r}" if part.name else "a file"
     return TextPart(text=f"[{named} of type {media_type}, not shown]")
 
 
-def _in_words(message: Message) -> Message:
-    """A failed result by text alone: "all content must be type `text` if `is_error` is true"."""
+def _without_files_in_errors(message: Message) -> Message:
+    """Replace the parts of a failed result by text: "all content must be type `text` if `is_error` is true"."""
     if not isinstance(message, ToolMessage) or not message.is_error or not message.parts:
         return message
-    return replace(message, parts=tuple(_in_word(part) for part in message.parts))
+    return replace(message, parts=tuple(_as_text(part) for part in message.parts))
 
 
-def _in_word(part: Part) -> Part:
+def _as_text(part: Part) -> Part:
     if isinstance(part, FilePart):
         return TextPart(text=file_as_text(part))
     return TextPart(text="[an image, not shown beside an error]") if isinstance(part, ImagePart) else part
@@ -182,10 +183,11 @@ def _in_word(part: Part) -> Part:
 
 
 def _mark(body: dict[str, Any], mark: Mapping[str, str]) -> None:
-    """Mark what the next request begins with too: tools, instructions, and the transcript so far.
+    """Mark the prefixes that the next request will share: tools, instructions, and the transcript so far.
 
-    A mark finds what was cached up to twenty blocks before it (prompt caching, "lookback"), and a round of many calls
-    has more; so the end of the last request's transcript is marked again. That makes four marks, the most there may be.
+    A mark finds prefixes that were cached up to twenty blocks before it (prompt caching, "lookback"), but a round of
+    many calls has more blocks. So the end of the last request's transcript is marked again, which makes four marks, the
+    maximum that the API allows.
     """
     if tools := body.get("tools"):
         tools[-1] = {**tools[-1], "cache_control": dict(mark)}

@@ -1,12 +1,13 @@
-"""Puts a streamed message of the Messages API together: events, then blocks, then the one whole reply.
+"""The builder of a reply from a stream of the Messages API: events become blocks, and blocks the one whole reply.
 
-Knows the wire as Anthropic speaks it and as compatible servers bend it; does no I/O. Tolerated: events and blocks of
-unknown type, deltas of unknown type, no `index`, a block that nobody began, calls that arrive whole, blocks in
-`message_start`, no `message_stop`, characters cut in half. A block that is no text and no call is kept as it is, since
-it has to go back.
+The module knows the stream of Anthropic and the deviations of compatible servers; it does no I/O. Tolerated: events and
+blocks of unknown type, deltas of unknown type, no `index`, a delta for a block that was not begun, calls that arrive
+whole, blocks in `message_start`, no `message_stop`, characters cut in half. A block that is neither text nor a call is
+kept unchanged, since it has to be sent back.
 
-A stream is cut, whatever its end says, where a second message begins before the first is whole, as behind gateways that
-ask twice, and where a call was begun and neither arguments nor the end of its block came: `{}` is what nobody wrote.
+A stream counts as cut, whatever its end looks like, if a second message begins before the first is whole, as with
+gateways that ask twice, and if a call was begun but neither its arguments nor the end of its block came: reading `{}`
+would invent arguments that the model did not write.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from .._shared.wire_text import (
     as_objects,
     count_at,
     dumped,
+    excerpt,
     object_in,
     size_bytes,
-    start_of,
     storable,
 )
 
@@ -43,10 +44,8 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "refusal": "refusal",
 }
 _CUT_OFF = "max_tokens"
-_NEVER_RUN = frozenset({_CUT_OFF, "refusal"})  # of such replies no call is run that is not whole
-_NEUTRAL = frozenset(
-    {"text", "tool_use", "thinking", "redacted_thinking"}
-)  # other blocks are of the server's own tools
+_NEVER_RUN = frozenset({_CUT_OFF, "refusal"})  # in such replies, incomplete calls are never run
+_NEUTRAL = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})  # other blocks belong to server tools
 _SERVERS_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _BLOCK_OF_DELTA = {
     "text_delta": "text",
@@ -54,7 +53,7 @@ _BLOCK_OF_DELTA = {
     "signature_delta": "thinking",
     "input_json_delta": "tool_use",
 }
-_OF_ONE_KIND = frozenset({"text", "thinking", "tool_use"})  # blocks that take no deltas but their own
+_OF_ONE_KIND = frozenset({"text", "thinking", "tool_use"})  # blocks that accept only deltas of their own kind
 _COUNTS = frozenset(
     {
         "input_tokens",
@@ -64,29 +63,29 @@ _COUNTS = frozenset(
         "output_tokens_details",
     }
 )
-_MALFORMED = "_malformed_arguments"  # as `toolbus.messages` quotes argument text that is no JSON object
+_MALFORMED = "_malformed_arguments"  # the key under which `toolbus.messages` quotes malformed argument text
 
 
 class _Block:
-    """A block as far as it has arrived."""
+    """A block of the reply, as far as it has arrived."""
 
-    __slots__ = ("citations", "fields", "grown", "is_over", "kind", "pieces", "place")
+    __slots__ = ("citations", "fields", "grown", "is_over", "kind", "pieces", "position")
 
-    def __init__(self, fields: Mapping[str, Any], place: int) -> None:
+    def __init__(self, fields: Mapping[str, Any], position: int) -> None:
         self.fields: dict[str, Any] = {name: each for name, each in fields.items() if each is not None}
         self.kind = self.fields["type"] = str(fields.get("type") or "")
-        self.place = place
-        """Among the calls, for a call."""
+        self.position = position
+        """The index among the calls, for a call."""
         self.is_over = False
-        """Whether the server said that there is no more of it."""
+        """True once the server has sent the end of the block."""
         self.pieces = Characters()
         """Text, thinking, or the text of a call's arguments."""
         self.citations: list[Any] = []
         self.grown: dict[str, list[str]] = {}
-        """The pieces of other fields that come in pieces."""
+        """The pieces of other fields that are streamed."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        """Take a delta of a kind that this module does not know: text goes on, anything else is replaced."""
+        """Add a delta of an unknown type: text is appended to its field, any other value replaces the field."""
         for name, piece in delta.items():
             if name == "type" or piece is None:
                 continue
@@ -98,7 +97,7 @@ class _Block:
             self.fields[name] = piece
 
     def join(self) -> None:
-        """Put together in `fields` what came in pieces."""
+        """Join the streamed pieces of fields in `fields`."""
         self.fields |= {name: "".join(pieces) for name, pieces in self.grown.items()}
         self.grown = {}
         if self.citations:
@@ -110,7 +109,7 @@ class _Block:
             self.citations = []
 
     def arguments(self) -> str:
-        """The argument text as the model wrote it; without text, the object that the block began with, or nothing."""
+        """Return the argument text as the model wrote it, or without text, the object that the block began with."""
         text = self.pieces.whole()
         given = self.fields.get("input")
         if isinstance(given, Mapping) and given and not text.strip():
@@ -118,7 +117,7 @@ class _Block:
         return text
 
     def wire(self) -> dict[str, Any]:
-        """The block as it goes back."""
+        """Return the block in the form in which it is sent back."""
         self.join()
         found = dict(self.fields)
         text = self.pieces.whole()
@@ -132,22 +131,26 @@ class _Block:
         return found
 
     def is_complete(self) -> bool:
-        """Whether it could be whole as it stands: a call's arguments are an object."""
+        """Return whether the block could be whole: the arguments of a call have to be an object."""
         return self.kind != "tool_use" or object_in(self.pieces.whole() or "{}") is not None
 
     def was_cut(self) -> bool:
-        """Whether it is a call whose end did not come, and that is not whole as it stands."""
+        """Return whether the block is a call whose end did not come, and whose arguments are not an object."""
         if self.kind != "tool_use" or self.is_over or self.fields.get("input"):
             return False
         return object_in(self.pieces.whole()) is None
 
     def is_plain(self) -> bool:
-        """Whether text, id, name and arguments are all there is to it."""
+        """Return whether the block has nothing but text, id, name and arguments."""
         return set(self.fields) <= {"type", "text", "id", "name", "input"} and self.kind in {"text", "tool_use"}
 
 
 class MessageBuilder:
-    """Puts events together. `feed` every event, then `finish`; where it is `paused`, `go_on` with the next answer."""
+    """A builder of one reply from events.
+
+    `feed` every event, then `finish`. If the reply is `paused`, `begin_continuation` before the events of the next
+    answer.
+    """
 
     __slots__ = (
         "_asked",
@@ -157,7 +160,7 @@ class MessageBuilder:
         "_calls",
         "_emit",
         "_errors",
-        "_given",
+        "_initial",
         "_limit_bytes",
         "_message_id",
         "_model",
@@ -172,9 +175,9 @@ class MessageBuilder:
 
     def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
         self.done = False
-        """Whether the server said `message_stop`."""
+        """True once the server has sent `message_stop`."""
         self.container = ""
-        """The id of the server's container, where its tools used one."""
+        """The id of the server's container, if its tools used one."""
         self._asked = self._model = model
         self._emit = emit
         self._limit_bytes = limit_bytes
@@ -182,11 +185,12 @@ class MessageBuilder:
         self._size_bytes = 0
         self._blocks: list[_Block] = []
         self._by_index: dict[int, _Block] = {}
-        self._given: list[tuple[int, Mapping[str, Any]]] = []  # blocks of `message_start` and their indexes, last first
-        self._message_id: str | None = None  # of the message that has begun
-        self._before = 0  # the blocks that there were when it began
+        # The blocks of `message_start` and their indexes, last first.
+        self._initial: list[tuple[int, Mapping[str, Any]]] = []
+        self._message_id: str | None = None  # the id of the message that has begun
+        self._before = 0  # the number of blocks before that message
         self._calls = 0
-        self._thinking: _Block | None = None  # the last block with a thought in it
+        self._thinking: _Block | None = None  # the last block of thinking that is not empty
         self._stop_reason = ""
         self._usage: dict[str, Any] = {}
         self._spent = Usage()
@@ -194,7 +198,7 @@ class MessageBuilder:
     # ----------------------------------------------------------------------------------------------- feeding
 
     def feed(self, event: str, data: bytes) -> None:
-        """Take one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContextOverflow` or `ReplyTooLarge`."""
+        """Process one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContextOverflow` or `ReplyTooLarge`."""
         if self.done or data.startswith(b"[DONE]"):
             return
         fields = read_object(data, self._errors, "an event")
@@ -205,9 +209,9 @@ class MessageBuilder:
             self._open(as_object(fields.get("message")), len(data))
         elif kind == "content_block_start":
             self._grow(len(data))
-            self._take_given(fields.get("index"))
-            if self._given and self._given[-1][0] == fields.get("index"):
-                self._given.pop()  # it is streamed after all
+            self._take_initial(fields.get("index"))
+            if self._initial and self._initial[-1][0] == fields.get("index"):
+                self._initial.pop()  # the block is streamed after all
             self._begin(as_object(fields.get("content_block")), fields.get("index"))
         elif kind == "content_block_delta":
             self._delta(as_object(fields.get("delta")), fields.get("index"))
@@ -221,11 +225,11 @@ class MessageBuilder:
             self.done = True
 
     def whole(self, completion: Mapping[str, Any]) -> None:
-        """Take a message that the server did not stream."""
+        """Process a message that the server did not stream."""
         if completion.get("type") == "error" or completion.get("error"):
             raise self._errors.in_stream(completion)
-        if "content" not in completion:  # a gateway's own words, with status 200
-            raise self._errors.unavailable(f"answered with no message: {start_of(dumped(completion).encode())}")
+        if "content" not in completion:  # a gateway's own message, with status 200
+            raise self._errors.unavailable(f"answered with no message: {excerpt(dumped(completion).encode())}")
         self._start(completion)
         for block in as_objects(completion.get("content")):
             self._begin(block, None).is_over = True
@@ -233,7 +237,7 @@ class MessageBuilder:
         self.done = True
 
     def _open(self, message: Mapping[str, Any], size: int) -> None:
-        """Take the beginning of a message. Its content is empty, unless a gateway has put all of it there."""
+        """Process the beginning of a message. Its content is empty, unless a gateway has put all of it there."""
         wire_id = str(message.get("id") or "")
         if self._message_id is not None and (wire_id != self._message_id or len(self._blocks) > self._before):
             raise self._errors.unavailable("began another message before the first was whole")
@@ -241,7 +245,7 @@ class MessageBuilder:
         content = as_objects(message.get("content"))
         if content:
             self._grow(size)
-        self._given = list(enumerate(content))[::-1]
+        self._initial = list(enumerate(content))[::-1]
         self._start(message)
 
     def _start(self, message: Mapping[str, Any]) -> None:
@@ -251,7 +255,7 @@ class MessageBuilder:
         self._count(message.get("usage"))
 
     def _count(self, usage: object) -> None:
-        # Cumulative: what comes later counts, and leaves out or sets to null what it does not know.
+        # Counts are cumulative: later ones replace earlier ones, unless they are missing or null.
         counts = as_object(usage)
         self._usage.update({name: counts[name] for name in _COUNTS if counts.get(name) is not None})
 
@@ -264,7 +268,7 @@ class MessageBuilder:
         self.container = str(as_object(fields.get("container")).get("id") or "") or self.container
 
     def _at(self, index: object) -> _Block | None:
-        """The block of an index; without one, the last."""
+        """Return the block with an index, or without an index the last block."""
         if isinstance(index, int):
             return self._by_index.get(index)
         return self._blocks[-1] if self._blocks else None
@@ -281,7 +285,7 @@ class MessageBuilder:
             self._by_index[index] = block
         for name in ("text", "thinking"):
             if block.kind == name:
-                self._say(block, block.fields.get(name))
+                self._add_piece(block, block.fields.get(name))
         return block
 
     def _delta(self, delta: Mapping[str, Any], index: object) -> None:
@@ -289,20 +293,20 @@ class MessageBuilder:
         block = self._at(index)
         if block is not None and block.kind in _OF_ONE_KIND and _BLOCK_OF_DELTA.get(kind, block.kind) != block.kind:
             if kind not in {"text_delta", "thinking_delta"}:
-                return  # a text's arguments, or a call's signature
-            block = None  # never is text taken for arguments, or arguments for text
+                return  # arguments of a text, or a signature of a call
+            block = None  # text is never read as arguments, or arguments as text
         elif block is None:
-            self._take_given(index)
-            if self._given and self._given[-1][0] == index:
-                block = self._begin(self._given.pop()[1], index)
+            self._take_initial(index)
+            if self._initial and self._initial[-1][0] == index:
+                block = self._begin(self._initial.pop()[1], index)
         if block is None:
             if _BLOCK_OF_DELTA.get(kind, "tool_use") == "tool_use":
                 return
             block = self._begin({"type": _BLOCK_OF_DELTA[kind]}, index)
         if kind in {"text_delta", "thinking_delta"}:
-            self._say(block, delta.get(kind.removesuffix("_delta")))
+            self._add_piece(block, delta.get(kind.removesuffix("_delta")))
         elif kind == "input_json_delta":
-            self._say(block, delta.get("partial_json"))
+            self._add_piece(block, delta.get("partial_json"))
         elif kind == "signature_delta":
             self._grow(len(dumped(delta)))
             block.fields["signature"] = str(delta.get("signature") or "")
@@ -313,7 +317,7 @@ class MessageBuilder:
             self._grow(len(dumped(delta)))
             block.add(delta)
 
-    def _say(self, block: _Block, piece: object) -> None:
+    def _add_piece(self, block: _Block, piece: object) -> None:
         if not isinstance(piece, str) or not piece:
             return
         self._grow(size_bytes(piece))
@@ -323,11 +327,11 @@ class MessageBuilder:
             self._emit(TextPiece(text))
         elif block.kind == "thinking":
             if self._thinking not in {None, block}:
-                self._emit(ReasoningPiece("\n\n"))  # as between the blocks in the reply's reasoning
+                self._emit(ReasoningPiece("\n\n"))  # the separator of blocks in the reply's reasoning
             self._thinking = block
             self._emit(ReasoningPiece(text))
         elif block.kind == "tool_use":
-            self._emit(ArgumentsPiece(block.place, str(block.fields.get("name") or ""), text))
+            self._emit(ArgumentsPiece(block.position, str(block.fields.get("name") or ""), text))
 
     def _grow(self, size: int) -> None:
         self._size_bytes += size
@@ -338,33 +342,33 @@ class MessageBuilder:
 
     @property
     def paused(self) -> bool:
-        """Whether the server laid the reply aside amid work with its own tools: it goes on when it gets it back."""
+        """True if the server paused the reply while its own tools run: it continues when the reply is sent back."""
         own = any(block.kind not in _NEUTRAL for block in self._blocks)
         return self._stop_reason == "pause_turn" and own and not self._calls
 
     def so_far(self) -> list[dict[str, Any]]:
-        """The blocks that there are, as they go back."""
+        """Return the blocks so far, in the form in which they are sent back."""
         wires = [block.wire() for block in self._blocks if block.kind]
         return [wire for wire in wires if str(wire.get("text", "x")).strip()]
 
-    def go_on(self) -> None:
-        """Expect the events of another answer, which carries this reply on."""
+    def begin_continuation(self) -> None:
+        """Prepare for the events of another answer, which continues this reply."""
         self._spent += _usage(self._usage)
         self._usage = {}
         self._by_index = {}
-        self._given = []
+        self._initial = []
         self._message_id = None
         self._stop_reason = ""
         self.done = False
 
     def finish(self) -> ModelReply:
-        """The whole reply.
+        """Return the whole reply.
 
-        Raises `ProviderUnavailable` where the stream ended before the reply did, and `ContextOverflow` where the
-        model's window was full before it was whole.
+        Raises `ProviderUnavailable` if the stream ended before the reply was whole, and `ContextOverflow` if the
+        model's context window was full before that.
         """
         reason = self._stop_reason
-        self._take_given(None)
+        self._take_initial(None)
         for block in self._blocks:
             block.join()
         if not reason and not (self.done and all(block.is_complete() for block in self._blocks)):
@@ -375,8 +379,8 @@ class MessageBuilder:
             raise self._errors.unavailable("ended the stream before a call was whole")
         thoughts = [block.pieces.whole() for block in self._blocks if block.kind == "thinking"]
         cut = self._blocks[-1] if self._blocks and reason == _CUT_OFF else None
-        led_on = {found for block in self._blocks for found in _led_on(block.fields)}
-        self._blocks = [block for block in self._blocks if self._stays(block, cut, led_on)]
+        answered = {call_id for block in self._blocks for call_id in _server_call_ids(block.fields)}
+        self._blocks = [block for block in self._blocks if self._is_kept(block, cut, answered)]
         return ModelReply(
             message=AssistantMessage(
                 text="".join(block.pieces.whole() for block in self._blocks if block.kind == "text"),
@@ -399,40 +403,40 @@ class MessageBuilder:
             model=self._model,
         )
 
-    def _take_given(self, until: object) -> None:
-        """Take the blocks of `message_start` before an index, or without one all that are left: none is streamed."""
-        while self._given and not (isinstance(until, int) and self._given[-1][0] >= until):
-            index, fields = self._given.pop()
+    def _take_initial(self, until: object) -> None:
+        """Process the blocks of `message_start` before an index, or without one all others: they are not streamed."""
+        while self._initial and not (isinstance(until, int) and self._initial[-1][0] >= until):
+            index, fields = self._initial.pop()
             self._begin(fields, index).is_over = True
 
-    def _stays(self, block: _Block, cut: _Block | None, led_on: Collection[str]) -> bool:
-        if cut is not None and block.kind in _SERVERS_CALLS:  # one without a result is refused for good
-            return str(block.fields.get("id")) in led_on
-        if self._stop_reason == "refusal":  # what it had begun is not to be done, and its thinking not to go back
+    def _is_kept(self, block: _Block, cut: _Block | None, answered: Collection[str]) -> bool:
+        if cut is not None and block.kind in _SERVERS_CALLS:  # the API refuses a history with such a call and no result
+            return str(block.fields.get("id")) in answered
+        if self._stop_reason == "refusal":  # calls of a refused reply must not run, nor its thinking be sent back
             return block.kind == "text"
-        # Half a thought has no signature, and is refused without one.
+        # Thinking that was cut has no signature, and the API refuses it without one.
         return block is not cut or block.kind != "thinking" or bool(block.fields.get("signature"))
 
     def _kept(self) -> dict[str, Any]:
-        """The blocks; where there is thinking, with the model that alone takes it back."""
+        """Return the blocks, and if there is thinking, the name of the model, the only one that accepts it back."""
         content: list[dict[str, Any]] = storable(self.so_far())
         thought = any("thinking" in block["type"] for block in content)
         return {"content": content, "model": self._asked} if thought else {"content": content}
 
     def _is_plain(self) -> bool:
-        """Whether the neutral message says it all: one text at most, then calls."""
+        """Return whether the reply is one text at most, then calls, so that the neutral message contains all of it."""
         late_text = any(block.kind == "text" for block in self._blocks[1:])
         return not late_text and all(block.is_plain() for block in self._blocks)
 
 
-def _led_on(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The ids of the calls of the server's own tools that a block is the result of, or was called in."""
+def _server_call_ids(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids of the server-tool calls that a block is the result of, or was made in."""
     found = (fields.get("tool_use_id"), as_object(fields.get("caller")).get("tool_id"))
     return tuple(each for each in found if isinstance(each, str))
 
 
 def _runnable(text: str) -> dict[str, Any] | None:
-    """Arguments, unless they are refused: of those not every store can write what they are an object of."""
+    """Return the arguments, or None if they are refused, since not every store can write refused ones as an object."""
     try:
         return parse_arguments(text)
     except InvalidArguments:
@@ -440,7 +444,7 @@ def _runnable(text: str) -> dict[str, Any] | None:
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:
-    """The vendor's input tokens are those that have to do with no cache; ours are all of them."""
+    """Return the usage. The vendor's input tokens exclude those read from or written to a cache; toolbus's do not."""
     cached, written = count_at(wire, "cache_read_input_tokens"), count_at(wire, "cache_creation_input_tokens")
     return Usage(
         input_tokens=count_at(wire, "input_tokens") + cached + written,

@@ -1,4 +1,4 @@
-"""The answer: what this is, then quoted lines with their `path:line`, or an honest word on what was not found. Pure."""
+"""The text of the answer: its origin, then quoted lines with `path:line`, or the words that were not found. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WHAT_THIS_IS = "This answer is made by search, read and quote: no language mode
 
 
 def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
-    """The passages, best first, each line as `path:line: text`."""
+    """Return an answer with the passages, best first, and each line as `path:line: text`."""
     found = {term for passage in passages for term in passage.terms}
     parts = [
         f"{_WHAT_THIS_IS} The lines that fit best for {_listed(t.text for t in weigher.question.terms if t in found)}:"
@@ -31,27 +31,27 @@ def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
     missing = [term.text for term in weigher.question.terms if term not in found]
     if missing:
         parts.append(f"Not found near these lines: {_listed(missing)}.")
-    parts += _troubles(turn)
+    parts += _failures(turn)
     return "\n\n".join(parts)
 
 
 def nothing_found_answer(question: Question, turn: Turn) -> str:
-    """An honest word: for which words, in how many files."""
+    """Return the answer when nothing was found: the words that were searched, and the number of files."""
     files = max((search.files_searched for search in turn.searches), default=0)
     words = _listed(term.text for term in question.terms)
-    return "\n\n".join([f"{_WHAT_THIS_IS} It found nothing for: {words} ({files} files searched).", *_troubles(turn)])
+    return "\n\n".join([f"{_WHAT_THIS_IS} It found nothing for: {words} ({files} files searched).", *_failures(turn)])
 
 
 def nothing_to_look_for_answer() -> str:
-    """For a question of nothing but small words."""
+    """Return the answer to a question that has only words without content."""
     return (
-        f"{_WHAT_THIS_IS} The question holds no word to search for; ask with names or words that stand in the files, "
+        f"{_WHAT_THIS_IS} The question has no word to search for; ask with names or words that occur in the files, "
         "or choose a provider with a language model."
     )
 
 
 def missing_tools_answer(names: Iterable[str]) -> str:
-    """For a runtime without the workspace tools."""
+    """Return the answer when the request does not offer the workspace tools."""
     return (
         f"{_WHAT_THIS_IS} It needs the workspace tools, and was not given {_listed(names)}; "
         "add toolbus.toolsets.workspace.workspace_tools(directory) to the tools, "
@@ -60,7 +60,7 @@ def missing_tools_answer(names: Iterable[str]) -> str:
 
 
 def _context(passage: Passage) -> list[Line]:
-    """The heads of the definitions around the passage, outermost first."""
+    """Return the heads of the definitions around the passage, outermost first."""
     heads: list[Line] = []
     around = passage.scope.parent
     while around is not None and len(heads) < 2:
@@ -69,7 +69,7 @@ def _context(passage: Passage) -> list[Line]:
     return heads
 
 
-def _troubles(turn: Turn) -> list[str]:
+def _failures(turn: Turn) -> list[str]:
     return [f"Some calls failed: {'; '.join(turn.failures[:3])}."] if turn.failures else []
 
 

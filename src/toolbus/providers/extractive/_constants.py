@@ -1,4 +1,4 @@
-"""Constants that the best passages name: `timeout=DEFAULT_TIMEOUT` says little until its value is quoted, too. Pure."""
+"""Constants that the best passages name: `timeout=DEFAULT_TIMEOUT` is of little use without its value. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFINED = re.compile(r"\s*(?:(?:export|const|static|let|var|pub|final)\s+)*(\w+
 
 
 def constants_in(question: Question, passages: Sequence[Passage]) -> list[str]:
-    """Names in capitals that the best two passages give as a value, or that hold a word of the question."""
+    """Return the names in capitals that the best two passages use as values, or that contain a word of the question."""
     forms = [form for term in question.terms for form in term.forms]
     names: dict[str, None] = {}
     for passage in passages[:2]:
@@ -31,12 +31,12 @@ def constants_in(question: Question, passages: Sequence[Passage]) -> list[str]:
 
 
 def constant_passages(names: Sequence[str], passages: Sequence[Passage], turn: Turn) -> list[Passage]:
-    """One passage per name with the line that defines it; that of the file which names it, where several do."""
-    home = passages[0].scope.path if passages else ""
+    """Return one passage for each name, with the line that defines it, preferably in the file of the best passage."""
+    best_path = passages[0].scope.path if passages else ""
     defined: dict[str, Passage] = {}
     lines = [(path, number, text) for path, known in turn.lines.items() for number, text in known.items()]
-    lines += [(place.path, place.line, place.text) for search in turn.searches for place in search.places]
-    for path, number, text in sorted(lines, key=lambda item: item[0] != home):
+    lines += [(each.path, each.line, each.text) for search in turn.searches for each in search.locations]
+    for path, number, text in sorted(lines, key=lambda item: item[0] != best_path):
         match = _DEFINED.match(text)
         if match and match[1] in names and match[1] not in defined:
             line = Line(number, text, "assign", match[1])

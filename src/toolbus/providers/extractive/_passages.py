@@ -1,7 +1,7 @@
-"""Which of the lines that were read answer the question, and how well.
+"""The selection of the passages that answer the question best, from the lines that were read.
 
-A passage is a part of one scope: its head, and the lines in it that speak of the question's words. Words count by how
-rare they are in the searched tree, and more where a line defines something than where it uses it. Pure.
+A passage is a part of one scope: its head, and its lines with words of the question. The weight of a word grows with
+its rarity in the searched files, and a line that defines a name counts more than one that uses it. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ._question import Question, Term
 
 __all__ = ["Passage", "Weigher", "best_passages", "is_secondary"]
 
-# Tests, examples and vendored sources tell how a thing is used, rarely what it is.
+# Tests, examples and vendored sources show the use of a name, and rarely its definition.
 _SECONDARY = re.compile(
     r"(?:^|/)(?:tests?|testing|testdata|\w+_tests?|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"
     r"_vendor|third_party|external|dist|build|generated)/|(?:^|/)(?:test_[^/]*|[^/]*[._-](?:test|spec|min))\.\w+$",
@@ -25,7 +25,7 @@ _SECONDARY = re.compile(
 _LITERAL = re.compile(
     r"(?:^|[\s=(,:])(?:-?\d[\d_.]*|None|True|False|null|true|false|undefined|\"[^\"]*\"|'[^']*')\s*(?:[,);}#]|//|$)"
 )
-# What may stand behind a short word: "log" is in logs and logging, not in logic.
+# A short word may have only these endings: "log" is in "logs" and "logging", but not in "logic".
 _INFLECTED = r"(?i:e?s|e?d|ings?|ers?|[bdgmnprt](?:ings?|ed|ers?))?(?![a-z])"
 _ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
 _DOCTEST = re.compile(r"\s*>>> ")
@@ -37,18 +37,18 @@ _INDEX_NAMES = frozenset({"__init__", "index", "mod", "readme", "lib", "main"})
 _FUNCTIONS = frozenset({"def", "function", "function*", "func", "fn"})
 _FIELDS = frozenset({"class", "struct", "enum", "interface", "type", "record"})
 _CONSTRUCTORS = frozenset({"__init__", "constructor", "__new__", "new"})
-_REACH = 5  # lines around a spot that count for it
-_ROOM = (14, 9, 6, 6, 5)  # lines of the best passage, of the second best ...
-_FIELD_ROOM = 26  # lines of a class whose fields are the answer
-_WORTH = 0.5  # of the best passage's score
+_REACH = 5  # the distance in lines within which lines count together
+_MAX_LINES = (14, 9, 6, 6, 5)  # of the best passage, of the second best, and so on
+_MAX_FIELD_LINES = 26  # of a class whose fields are the answer
+_MIN_SCORE = 0.5  # of a quoted passage, as a share of the best passage's score
 
 
 @dataclass(slots=True)
 class Passage:
-    """Lines of one scope, in order, with the head's.
+    """Lines of one scope, in order, with those of its head.
 
-    `terms` are the words of the question that the scope, the names around it or its path hold, `own` those in its
-    lines.
+    `terms` are the words of the question in the scope, in the names around it and in its path; `own` are those in the
+    scope's lines.
     """
 
     scope: Scope
@@ -59,7 +59,7 @@ class Passage:
 
 
 class Weigher:
-    """How much each term of the question counts, and where it stands in a line."""
+    """The weights of the question's terms, and a search for the terms in lines and paths."""
 
     def __init__(self, question: Question, files_with_word: Mapping[str, int], files: int) -> None:
         self.question = question
@@ -68,11 +68,11 @@ class Weigher:
         self._patterns = {term: _pattern(term) for term in question.terms}
 
     def in_text(self, text: str) -> Iterable[Term]:
-        """The terms that stand in `text`."""
+        """Return the terms that occur in `text`."""
         return (term for term, pattern in self._patterns.items() if pattern.search(text))
 
     def in_line(self, line: Line, scope: Scope) -> dict[Term, float]:
-        """The terms in a line of `scope`, each with how much it says there: most in the name that the line defines."""
+        """Return the terms in a line of `scope`, each with its quality: highest in the name that the line defines."""
         found: dict[Term, float] = {}
         local = scope.what in _FUNCTIONS and line.kind == "assign"
         for term in self.in_text(line.text):
@@ -97,7 +97,7 @@ class Weigher:
         return found
 
     def in_path(self, path: str) -> dict[Term, float]:
-        """The terms in a file's path: most where a term is its name."""
+        """Return the terms in a file's path, each with its quality: highest if the term is the file's name."""
         *directories, name = path.split("/")
         base = name.split(".", 1)[0].lower()
         if base in _INDEX_NAMES and directories:
@@ -113,7 +113,7 @@ class Weigher:
         return said
 
     def _joined(self, base: str) -> set[Term]:
-        """Terms that follow each other in the question and make up the file's name, as in webbrowser.py."""
+        """Return the consecutive terms of the question that form the file's name together, as in webbrowser.py."""
         joined: set[Term] = set()
         for first, second in zip(self.question.terms, self.question.terms[1:], strict=False):
             for form in first.forms:
@@ -124,7 +124,7 @@ class Weigher:
 
 
 def _is_form(word: str, beginnings: Iterable[str]) -> bool:
-    """Whether `word` is one of the beginnings, but for the ending that grammatical forms differ in."""
+    """Return whether `word` is one of the beginnings plus, at most, a grammatical ending."""
     return any(word.startswith(each) and _ENDING.fullmatch(word, len(each)) for each in beginnings)
 
 
@@ -136,25 +136,25 @@ def _rarity(term: Term, files_with_word: Mapping[str, int], files: int) -> float
 
 
 def _pattern(term: Term) -> re.Pattern[str]:
-    """A beginning of a word, or of a part of an identifier; short words must end there, too."""
+    """Return the pattern of a term: the start of a word or of a part of an identifier; a short word also ends there."""
     forms: list[str] = []
     for form in term.forms:
         escaped = re.escape(form)
         ending = _INFLECTED if len(form) <= 3 else ""
         hump = form[0].upper() + re.escape(form[1:])
         forms.append(rf"(?<![A-Za-z])(?i:{escaped}){ending}|(?<=[a-z])(?:{hump}|{re.escape(form.upper())}){ending}")
-        if len(form) > 3:  # the end of a compound without a joint, "level" in "compresslevel"
+        if len(form) > 3:  # the term may end a compound word, as "level" does in "compresslevel"
             forms.append(rf"(?<=[A-Za-z]{{3}})(?i:{escaped}(?:e?s)?)(?![A-Za-z])")
     return re.compile("|".join(forms))
 
 
 def is_secondary(path: str) -> bool:
-    """Whether the path looks like a test, an example, vendored or generated."""
+    """Return whether the path looks like that of a test, an example, vendored or generated code."""
     return _SECONDARY.search(path) is not None
 
 
 def best_passages(weigher: Weigher, lines: Mapping[str, Mapping[int, str]]) -> list[Passage]:
-    """The passages worth quoting, five at most, best first."""
+    """Return the passages that are worth quoting, at most five, best first."""
     scopes = [scope for path, known in lines.items() for scope in read_structure(path, known)]
     passages = [passage for scope in scopes if (passage := _weigh(weigher, scope)) is not None]
     passages.sort(key=lambda passage: (-passage.score, passage.scope.path, passage.scope.lines[0].number))
@@ -162,10 +162,10 @@ def best_passages(weigher: Weigher, lines: Mapping[str, Mapping[int, str]]) -> l
 
 
 def _weigh(weigher: Weigher, scope: Scope) -> Passage | None:
-    """How well a scope speaks of the question; None for one that does not.
+    """Return a scope as a scored passage; None for a scope without words of the question.
 
-    What counts is the best spot in it, a few lines long, with what its names and its path say; the rest of the scope
-    adds little, so that a long function is not better for holding every word somewhere.
+    The score is that of the best spot in the scope, a few lines long, with the words in its names and its path. The
+    rest of the scope adds little, so that a long function does not win because every word occurs somewhere in it.
     """
     said = [(line, terms) for line in scope.lines if (terms := weigher.in_line(line, scope))]
     if not said:
@@ -194,7 +194,7 @@ def _spot(
     index: int,
     context: Mapping[Term, float],
 ) -> tuple[float, dict[Term, float]]:
-    """The score of the lines around one of them, and the terms there."""
+    """Return the score of the lines around one line, and the terms in them."""
     centre = said[index][0]
     spot: dict[Term, float] = {}
     literal = False
@@ -203,7 +203,7 @@ def _spot(
         for term, quality in terms.items():
             spot[term] = max(spot.get(term, 0.0), quality * nearness)
         literal = literal or _gives_value(line, scope)
-    for line in scope.head[:1]:  # the head speaks for all of its scope
+    for line in scope.head[:1]:  # the head counts for all of its scope
         for term, quality in weigher.in_line(line, scope).items():
             spot[term] = max(spot.get(term, 0.0), 0.7 * quality)
     score = sum(weigher.weights[term] * quality for term, quality in spot.items())
@@ -213,7 +213,7 @@ def _spot(
     if literal and weigher.question.wants_values:
         score *= 1.3
         if centre.kind == "assign" and len(list(weigher.in_text(centre.name))) > 1 and _gives_value(centre, scope):
-            score *= 1.3  # BUFFER_SIZE = 10, and the buffer's size is what was asked for
+            score *= 1.3  # such as BUFFER_SIZE = 10, for a question about the size of a buffer
     return score, spot
 
 
@@ -229,7 +229,7 @@ def _around(said: Sequence[tuple[Line, dict[Term, float]]], index: int) -> Itera
 
 
 def _gives_value(line: Line, scope: Scope) -> bool:
-    """Whether the line gives a name that lasts, a parameter or a field a literal value."""
+    """Return whether the line assigns a literal value to a parameter, a field or a name outside of functions."""
     lasting = line in scope.head or (line.kind == "assign" and scope.what not in _FUNCTIONS)
     return lasting and _LITERAL.search(line.text) is not None
 
@@ -238,13 +238,13 @@ def _select(weigher: Weigher, passages: Sequence[Passage]) -> list[Passage]:
     chosen: list[Passage] = []
     seen: set[Term] = set()
     rest = list(passages[:60])
-    while rest and len(chosen) < len(_ROOM):
+    while rest and len(chosen) < len(_MAX_LINES):
         worth = {id(passage): passage.score * (1 + 0.5 * _fresh(weigher, passage.own - seen)) for passage in rest}
         best = max(rest, key=lambda passage: worth[id(passage)])
         rest.remove(best)
-        if chosen and worth[id(best)] < _WORTH * chosen[0].score:
+        if chosen and worth[id(best)] < _MIN_SCORE * chosen[0].score:
             break
-        best.lines = _lines_of(weigher, best.scope, _ROOM[len(chosen)])
+        best.lines = _lines_of(weigher, best.scope, _MAX_LINES[len(chosen)])
         seen |= best.own
         chosen.append(best)
     return chosen
@@ -254,15 +254,16 @@ def _fresh(weigher: Weigher, terms: Iterable[Term]) -> float:
     return sum(weigher.weights[term] for term in terms) / weigher.total
 
 
-def _lines_of(weigher: Weigher, scope: Scope, room: int) -> list[Line]:
-    """The lines to quote, in the order of the text.
+def _lines_of(weigher: Weigher, scope: Scope, max_lines: int) -> list[Line]:
+    """Return the lines to quote, in the order of the text.
 
-    All of a short definition or section that the question names; else the head, then the best lines until the room is
-    filled. Of a class also its fields, where values were asked for, and the heads inside it that are named.
+    A short definition or section that the question names is quoted completely. Otherwise the head is quoted, then the
+    best lines up to `max_lines`. Of a class, the fields are quoted too if the question asks for values, and the heads
+    of its methods that the question names.
     """
     named = _named(weigher, scope)
     body = [line for line in scope.lines if line.kind != "blank"]
-    if named and scope.head and scope.what not in _FIELDS and len(body) <= 1.6 * room:
+    if named and scope.head and scope.what not in _FIELDS and len(body) <= 1.6 * max_lines:
         return body
     kept = {line.number: line for line in scope.head[:1]}
     if scope.what in _FIELDS:
@@ -273,35 +274,35 @@ def _lines_of(weigher: Weigher, scope: Scope, room: int) -> list[Line]:
             if any(weigher.in_text(each.name))
             for line in [*each.head[:1], *each.doc[:1]]
             if line.kind != "comment"
-        ][: room // 2]
+        ][: max_lines // 2]
         kept |= {line.number: line for line in wanted}
-        room = max(room, len(kept) + 5)
+        max_lines = max(max_lines, len(kept) + 5)
     scores = _line_scores(weigher, scope, named)
     top = max((scores[line.number] for line in scope.lines if line not in scope.head[:1]), default=0.0)
     for line in sorted(scope.lines, key=lambda line: (-scores[line.number], line.number)):
-        if len(kept) >= room or scores[line.number] < 0.3 * top or scores[line.number] <= 0:
+        if len(kept) >= max_lines or scores[line.number] < 0.3 * top or scores[line.number] <= 0:
             break
         kept[line.number] = line
     return [kept[number] for number in sorted(kept)]
 
 
 def _fields(weigher: Weigher, scope: Scope) -> list[Line]:
-    """The fields of a class, and the parameters of its constructor."""
+    """Return the fields of a class, and the parameters of its constructor."""
     fields = [line for line in scope.lines if line.kind == "assign"]
     for each in scope.inside:
         if each.name in _CONSTRUCTORS:
             fields += each.head
     spoken = [line for line in fields if any(weigher.in_text(line.text))]
-    return [*spoken[:8], *fields][:_FIELD_ROOM]
+    return [*spoken[:8], *fields][:_MAX_FIELD_LINES]
 
 
 def _named(weigher: Weigher, scope: Scope) -> float:
-    """How much of the question the scope's own name holds."""
+    """Return the sum of the weights of the terms in the scope's own name."""
     return sum(weigher.weights[term] for term in weigher.in_text(scope.name))
 
 
 def _line_scores(weigher: Weigher, scope: Scope, named: float) -> dict[int, float]:
-    """A score for each line, from its own words, those of its neighbours, and its part in the scope."""
+    """Return a score for each line, from its own words, those of its neighbours, and its role in the scope."""
     question = weigher.question
     own: dict[int, float] = {}
     for line in scope.lines:
@@ -324,7 +325,7 @@ def _line_scores(weigher: Weigher, scope: Scope, named: float) -> dict[int, floa
 
 
 def _part(question: Question, scope: Scope, line: Line) -> float:
-    """What a line's part in a scope that the question names is worth: signature, summary, fields."""
+    """Return the value of a line's role (signature, summary, field) in a scope that the question names."""
     if line in scope.head:
         return 1.2 if question.wants_values else 0.8
     if line in scope.doc:

@@ -1,4 +1,4 @@
-"""What to do next, from what the turn has brought so far: search, read, search again with what was learned, answer.
+"""The next step of a turn, from its results so far: search, read, search again with better words, answer.
 
 Pure: the same turn gives the same step. The rounds are bounded by construction: two searches, two reads, the answer.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from ._constants import constant_passages, constants_in
 from ._passages import Weigher, best_passages, is_secondary
 from ._question import Question, Term
-from ._transcript import Place, Search, Turn
+from ._transcript import Location, Search, Turn
 
 __all__ = ["READ_TOOL", "SEARCH_TOOL", "Call", "next_calls", "weigher_of"]
 
@@ -20,11 +20,11 @@ SEARCH_TOOL, READ_TOOL = "search_text", "read_lines"
 Call: TypeAlias = tuple[str, dict[str, Any]]
 
 _FIRST_READS, _LATER_READS = 8, 6
-_BEFORE, _AFTER = 60, 100  # lines read around a place
+_BEFORE, _AFTER = 60, 100  # the numbers of lines that are read before and after a found line
 
 
 def next_calls(question: Question, turn: Turn) -> list[Call]:
-    """The next round's calls; none when it is time to answer."""
+    """Return the calls of the next round; none when it is time to answer."""
     if not question.terms:
         return []
     if turn.search_rounds == 0:
@@ -37,7 +37,7 @@ def next_calls(question: Question, turn: Turn) -> list[Call]:
 
 
 def weigher_of(question: Question, turn: Turn) -> Weigher:
-    """The question's terms with the rarity that the widest search told."""
+    """Return the weights of the question's terms, with the rarity of words that the widest search reported."""
     counts: dict[str, int] = {}
     files = 0
     for search in turn.searches:
@@ -66,7 +66,7 @@ def _words(words: Iterable[str], max_results: int, glob: str = "") -> Call:
 
 
 def _exactly(path: str) -> str:
-    """The glob that means this path alone: `[id].js` is a file's name in some projects."""
+    """Return the glob that matches only this path: `[id].js` is a file's name in some projects."""
     return re.sub(r"([\[{*?\\])", r"[\1]", path)
 
 
@@ -80,14 +80,14 @@ def _definition_of(name: str) -> str:
 
 
 def _in_other_words(question: Question, turn: Turn) -> list[Call]:
-    """Nothing was found: look for what was not looked for yet, such as words that seemed too common at first."""
+    """Return a search for the words that were not searched yet, such as those that seemed too common at first."""
     tried = {word for search in turn.searches for word in str(search.arguments.get("query", "")).split()}
     fresh = [word for word in _forms(question.terms) if word not in tried]
     return [_words(fresh, 24)] if fresh else []
 
 
 def _second_search(question: Question, turn: Turn) -> list[Call]:
-    """Search again where the best passages are, for what they miss, and for the constants that they name."""
+    """Return searches in the files of the best passages, for the words they lack, and for the constants they name."""
     passages = best_passages(weigher_of(question, turn), turn.lines)
     files = list(dict.fromkeys(passage.scope.path for passage in passages))[:2]
     words = _forms(question.terms)
@@ -115,17 +115,19 @@ def _forms(terms: Iterable[Term]) -> list[str]:
 
 
 def _reads(question: Question, turn: Turn, most: int) -> list[Call]:
-    """Reads around the best places that were not read yet; those that overlap become one."""
+    """Return reads around the best locations that were not read yet; reads that overlap become one."""
     wanted: dict[str, list[tuple[int, int]]] = {}
     count = 0
     latest = max((search.round for search in turn.searches), default=0)
-    for place in _interesting(question, [search for search in turn.searches if search.round == latest]):
+    for location in _interesting(question, [search for search in turn.searches if search.round == latest]):
         if count >= most:
             break
-        spans = wanted.setdefault(place.path, [])
-        if place.line in turn.lines.get(place.path, ()) or any(low <= place.line <= high - 20 for low, high in spans):
+        spans = wanted.setdefault(location.path, [])
+        if location.line in turn.lines.get(location.path, ()) or any(
+            low <= location.line <= high - 20 for low, high in spans
+        ):
             continue
-        spans.append((max(1, place.line - _BEFORE), place.line + _AFTER))
+        spans.append((max(1, location.line - _BEFORE), location.line + _AFTER))
         count += 1
     return [
         (READ_TOOL, {"path": path, "start": low, "end": high})
@@ -134,17 +136,17 @@ def _reads(question: Question, turn: Turn, most: int) -> list[Call]:
     ]
 
 
-def _interesting(question: Question, searches: list[Search]) -> list[Place]:
-    """Definitions that were asked for by name and the best ranked places, in turn, so that none crowds out the others.
+def _interesting(question: Question, searches: list[Search]) -> list[Location]:
+    """Return the definitions that were searched by name and the best ranked locations, alternating between them.
 
-    Scores of different searches do not compare, so the ranked searches take turns as well.
+    Scores of different searches cannot be compared, so the ranked searches alternate as well.
     """
     by_path = Weigher(question, {}, 1)
-    named = [place for search in searches if search.mode != "words" for place in search.places]
-    named.sort(key=lambda place: -sum(by_path.in_path(place.path).values()) + is_secondary(place.path))
-    queues = [named[:4], *(search.places for search in searches if search.mode == "words")]
+    named = [location for search in searches if search.mode != "words" for location in search.locations]
+    named.sort(key=lambda location: -sum(by_path.in_path(location.path).values()) + is_secondary(location.path))
+    queues = [named[:4], *(search.locations for search in searches if search.mode == "words")]
     depth = max(map(len, queues))
-    return [place for index in range(depth) for queue in queues for place in queue[index : index + 1]]
+    return [location for index in range(depth) for queue in queues for location in queue[index : index + 1]]
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The provider: from the transcript to the next calls or the answer. Keeps no state; see `_plan` for the decisions."""
+"""The provider, which answers a transcript with the next calls or the answer. It keeps no state; `_plan` decides."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from ._transcript import Turn, read_turn
 
 __all__ = ["ExtractiveProvider"]
 
-# What it passes as arguments; a tool of the same name that takes others is another tool.
+# The arguments that the provider uses. A tool of the same name without these parameters is a different tool.
 _NEEDED = {SEARCH_TOOL: {"query", "mode", "max_results"}, READ_TOOL: {"path", "start", "end"}}
 
 
 class ExtractiveProvider:
-    """Answers questions about files by quoting them, with no language model.
+    """A provider that answers questions about files by quoting them, without a language model.
 
-    Works with the tools of `toolbus.toolsets.workspace`; without them it says so in its answer. A question about files
-    takes two to four rounds of calls. Text is emitted line by line. Never raises a `ProviderError`: nothing is out
-    there that could fail.
+    It needs the tools of `toolbus.toolsets.workspace`; without them its answer says so. A question about files takes
+    two to four rounds of calls. Text is emitted line by line. The provider never raises a `ProviderError`, since it
+    depends on no server.
     """
 
     @property
     def vendor(self) -> str:
-        """The name on events."""
+        """The vendor's name on events."""
         return "extractive"
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        """The next calls, or the answer, from the messages alone. A checkpoint."""
+        """Return the next calls, or the answer, from the messages and the offered tools only. A checkpoint."""
         await anyio.lowlevel.checkpoint()
         turn = read_turn(request.messages, SEARCH_TOOL, READ_TOOL)
         question = read_question(turn.question, turn.earlier)
-        if turn.searches and not any(search.places for search in turn.searches if search.round == 1):
+        if turn.searches and not any(search.locations for search in turn.searches if search.round == 1):
             question = question.widened()
         offered = {spec.name: set(spec.parameters.get("properties", ())) for spec in request.tools}
         missing = [name for name, needed in _NEEDED.items() if not needed <= offered.get(name, set())]

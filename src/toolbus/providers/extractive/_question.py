@@ -1,6 +1,6 @@
-"""From a question in words to what to look for: words with weights, identifiers, and what kind of answer is wanted.
+"""The reading of a question: its words with their weights, its identifiers, and the kind of answer that is wanted.
 
-Pure, and about English and program text in general; it knows no project and no file.
+The module is pure. It knows English and program text in general, and no project and no file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words that carry no content in a question.
+# These words have no content in a question.
 _STOP = _word_set(
     """
     a about above across actually after again all already also although always am an and any anybody anyone
@@ -34,7 +34,7 @@ _STOP = _word_set(
     declared happen happens happened come comes go goes look looks mean means meaning work works working
     """
 )
-# Words that say something, but stand everywhere: they weigh less, and are searched for only when little else is there.
+# These words have content, but occur everywhere. They weigh less, and are searched only if there are few other words.
 _WEAK = _word_set(
     """
     code file files function functions method methods class classes module modules library package project
@@ -46,7 +46,7 @@ _WEAK = _word_set(
     decided treat treats type types able long big often add added cause causes purpose role
     """
 )
-# What programs write for a word, beside the word.
+# Programs write these short forms in addition to the words.
 _SHORT_FORMS = {
     "maximum": "max", "minimum": "min", "directory": "dir", "directories": "dir", "environment": "env",
     "configuration": "config", "configure": "config", "configured": "config", "length": "len", "message": "msg",
@@ -60,7 +60,7 @@ _EXTENSIONS = _word_set(
     "py pyi js mjs cjs ts tsx jsx json jsonc md mdx rst txt toml cfg ini yml yaml html css "
     "go rs c h cpp hpp java rb sh sql lock xml"
 )
-# Questions for which `name = value` is likely the answer.
+# For questions with these words, `name = value` is likely the answer.
 _VALUE = re.compile(
     r"\b(?:defaults?|values?|constants?|how (?:many|much|long|big|large|often)|maximum|minimum|max|min|limits?|number|"
     r"size|sizes|timeouts?|version|port|which|settings?|options?|list)\b",
@@ -68,14 +68,14 @@ _VALUE = re.compile(
 )
 _CONSEQUENCE = re.compile(r"\b(?:what happens|errors?|exceptions?|raises?|raised|fails?|refused?)\b", re.IGNORECASE)
 _HOW = re.compile(r"\bhow (?:long|many|much|big|large|often|far|fast|high|deep|exactly)\b", re.IGNORECASE)
-# "the warnings module", "class Runtime": what stands there is a name.
+# The word next to one of these is a name: "the warnings module", "class Runtime".
 _KINDS = "module|package|library|class|function|method|command|script|decorator|exception|provider|component|hook"
 _POINTED_AT = re.compile(rf"\b(\w+) (?:{_KINDS})\b|\b(?:{_KINDS}) (\w+)")
 _NAME = re.compile(r"(?<=[\w,;:] )[A-Z][a-z]\w+")  # in the middle of a sentence
 _TOKEN = re.compile(r"(?:--?)?[^\W\d][\w]*(?:[.\-/][^\W\d]\w*)*(?:\(\))?|\d+(?:\.\d+)*|_\w+")
 _HUMPS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _VOWEL = re.compile(r"[aeiouy]")
-_ENDINGS = (("ation", 4), ("ion", 5), ("ing", 4), ("ed", 4))  # and how much must be left
+_ENDINGS = (("ation", 4), ("ion", 5), ("ing", 4), ("ed", 4))  # with the number of letters that must remain
 _FOLLOW_UP = re.compile(
     r"^\s*(?:and|but|so|also|what about|how about|then)\b|\b(?:it|its|they|them|their|this|those)\b", re.IGNORECASE
 )
@@ -83,7 +83,7 @@ _FOLLOW_UP = re.compile(
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A word to look for. `forms` are beginnings of the words that match; an `identifier` was written as one."""
+    """A word to look for. `forms` are beginnings of matching words; an `identifier` is written as in a program."""
 
     text: str
     forms: tuple[str, ...]
@@ -93,7 +93,7 @@ class Term:
 
 @dataclass(slots=True, frozen=True)
 class Question:
-    """What to look for, in the order of the question, and what kind of line answers it."""
+    """The terms of a question, in its order, and the kind of line that answers it."""
 
     terms: tuple[Term, ...]
     wants_values: bool = False
@@ -107,11 +107,11 @@ class Question:
 
     @property
     def identifiers(self) -> tuple[str, ...]:
-        """The names that were written as in a program, without what stands before their last dot."""
+        """The names that are written like identifiers in a program, without the part before their last dot."""
         return tuple(dict.fromkeys(term.text.rsplit(".", 1)[-1] for term in self.terms if term.identifier))
 
     def widened(self) -> Question:
-        """The question with the words in its identifiers, for when nothing holds the identifiers themselves."""
+        """Return the question with the words in its identifiers added, for when the identifiers were not found."""
         known = {form for term in self.terms for form in term.forms}
         pieces = [piece for name in self.identifiers for piece in split_identifier(name) if piece not in _STOP]
         terms = (Term(piece, _forms(piece), 0.8) for piece in dict.fromkeys(pieces))
@@ -119,7 +119,7 @@ class Question:
 
 
 def read_question(text: str, earlier: Sequence[str] = ()) -> Question:
-    """Read `text`; `earlier` are the questions before it, newest first, from which a follow-up takes its subject."""
+    """Read the question `text`. A follow-up takes its subject from the `earlier` questions, newest first."""
     terms = _terms(text)
     strong = sum(term.weight >= 0.5 for term in terms)
     if earlier and (strong < 2 or (strong < 4 and _FOLLOW_UP.search(text))):
@@ -171,7 +171,7 @@ def _of_token(token: str, *, quoted: bool) -> Iterable[Term]:
 
 def _forms(word: str) -> tuple[str, ...]:
     lowered = word.lower()
-    if word.isupper() or (word[:-1].isupper() and word.endswith("s")):  # HTTPS is no plural, URLs is
+    if word.isupper() or (word[:-1].isupper() and word.endswith("s")):  # "URLs" is a plural, "HTTPS" is not
         return (word.removesuffix("s").lower(),)
     forms = tuple(form for form in stem(lowered) if form == lowered or form not in _STOP | _WEAK)
     short = _SHORT_FORMS.get(lowered)
@@ -179,9 +179,10 @@ def _forms(word: str) -> tuple[str, ...]:
 
 
 def _of_path(name: str) -> Iterable[Term]:
-    """`socket.create_connection`, `src/app.js`, `max_rounds`: the last part is what is asked for, the rest leads there.
+    """Yield the terms of a dotted name or path (`socket.create_connection`, `src/app.js`); the last part weighs most.
 
-    The whole is no term: it stands where a thing is used, not where it is defined. A file's name is one.
+    The whole name is not a term, because it occurs where the thing is used, not where it is defined. The whole path of
+    a file is one.
     """
     parts = [part for part in re.split(r"[./]", name) if part.strip("_")]
     if len(parts) > 1 and parts[-1].lower() in _EXTENSIONS:
@@ -193,14 +194,14 @@ def _of_path(name: str) -> Iterable[Term]:
 
 
 def split_identifier(name: str) -> list[str]:
-    """The words in a snake_case or camelCase name, in lower case, without those of one letter."""
+    """Return the words in a snake_case or camelCase name, in lower case, without words of one letter."""
     return [piece.lower() for piece in _HUMPS.findall(name) if len(piece) > 1]
 
 
 def stem(word: str) -> tuple[str, ...]:
-    """The beginnings that the forms of an English word share: of "handles" and "handling" it is "handl".
+    """Return the beginnings that the forms of an English word share: "handl" for "handles" and "handling".
 
-    Cuts endings only while four letters are left; where the forms share too little, there are two beginnings.
+    Endings are cut only if at least four letters remain; if the forms share too little, there are two beginnings.
     """
     base = _singular(word)
     if base.endswith("y") and len(base) > 4 and base[-2] not in "aeou":

@@ -1,6 +1,6 @@
-"""What the turn so far has brought: the question, the searches and reads asked for, and the text they gave.
+"""The turn so far: the question, the searches and reads that were asked for, and the text that they returned.
 
-Reads messages and the JSON of the workspace tools' results; decides nothing.
+The module reads messages and the JSON of the workspace tools' results; it decides nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import orjson
 
 from ...messages import AssistantMessage, Message, ToolMessage, UserMessage, user_text
 
-__all__ = ["Place", "Search", "Turn", "read_turn"]
+__all__ = ["Location", "Search", "Turn", "read_turn"]
 
 _NUMBERED = re.compile(r"^(\d+)\t(.*)$")
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
-    """A line that a search found; `score` is the tool's, 0 where it does not rank."""
+class Location:
+    """A line that a search found. `score` is the tool's, and 0 if the tool does not rank its results."""
 
     path: str
     line: int
@@ -31,17 +31,17 @@ class Place:
 
 @dataclass(slots=True)
 class Search:
-    """One search and what it found. `round` counts the rounds of calls of the turn from 1."""
+    """A search and its results. `round` is the number of its round of calls in the turn, from 1."""
 
     arguments: dict[str, Any]
     round: int = 1
-    places: list[Place] = field(default_factory=list[Place])
+    locations: list[Location] = field(default_factory=list[Location])
     files_with_word: dict[str, int] = field(default_factory=dict[str, int])
     files_searched: int = 0
 
     @property
     def mode(self) -> str:
-        """The search's mode, "text" where it names none."""
+        """The search's mode, by default "text"."""
         return str(self.arguments.get("mode", "text"))
 
 
@@ -59,12 +59,12 @@ class Turn:
 
     @property
     def search_rounds(self) -> int:
-        """Rounds that searched: each round does one or the other."""
+        """The number of rounds with searches: each round either searches or reads."""
         return self.rounds - self.read_rounds
 
 
 def read_turn(messages: Sequence[Message], search_tool: str, read_tool: str) -> Turn:
-    """Gather the turn. Results that are no JSON, or not of these tools, are passed over."""
+    """Collect the turn from messages. Results that are not JSON, or not of these tools, are skipped."""
     turn = Turn()
     asked = [user_text(message) for message in messages if isinstance(message, UserMessage)]
     if not asked:
@@ -107,10 +107,12 @@ def _search(arguments: dict[str, Any], number: int, data: dict[str, Any]) -> Sea
     matches = data.get("matches")
     for match in cast("list[Any]", matches) if isinstance(matches, list) else []:
         try:
-            place = Place(str(match["path"]), int(match["line"]), str(match["text"]), float(match.get("score", 0.0)))
+            location = Location(
+                str(match["path"]), int(match["line"]), str(match["text"]), float(match.get("score", 0.0))
+            )
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
-        search.places.append(place)
+        search.locations.append(location)
     counts = _sub(data, "files_with_word")
     search.files_with_word = {word: count for word, count in counts.items() if isinstance(count, int)}
     searched = data.get("files_searched")

@@ -1,6 +1,6 @@
-"""Ollama's native chat over the official `ollama` SDK.
+"""The adapter for Ollama's native chat API, over the official `ollama` SDK.
 
-The only module, with its private ones, that imports the SDK (extra `ollama`), and only when a provider is constructed.
+This is the only package that imports the SDK (extra `ollama`), and only when a provider is constructed.
 """
 
 from __future__ import annotations

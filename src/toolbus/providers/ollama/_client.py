@@ -1,13 +1,14 @@
-"""Sends a body through the SDK's client, and takes the answer before the SDK reads it.
+"""Sending of a body through the SDK's client, with its answer taken before the SDK reads it.
 
-The SDK does the host, the headers, the key, redirects and connections. Body and answer are ours, because its `chat`
+The SDK handles the host, the headers, the key, redirects and connections. toolbus writes the body and reads the answer
+itself, because the SDK's `chat`
 
-- walks the whole history through models at each call, and reads from the disk an image whose base64 is a file's name,
-- keeps of a tool's parameters no `anyOf` and no nested `properties`, and knows no `truncate`,
-- reads lines of any length, breaks them at U+0085 as well, and loses generators half way when reading stops early
+- converts the whole history to models at each call, and reads a file from the disk if an image's base64 is its name,
+- drops `anyOf` and nested `properties` from the parameters of a tool, and does not know `truncate`,
+- reads lines of any length, splits them at U+0085 as well, and does not close its generators when reading stops early
 
-(ollama 0.6.3, `_types.py` and `_client.py`), and has no call for a body of one's own. But what its constructor does not
-know it hands on to its HTTP library: so hooks there put the body in, and take the answer out.
+(ollama 0.6.3, `_types.py` and `_client.py`), and because the SDK has no method for a given body. But its constructor
+passes unknown options on to its HTTP library: so hooks of that library put the body in, and take the answer out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["make_client", "post"]
 
 
 class _Underway:
-    """One request on its way through the SDK."""
+    """A request on its way through the SDK."""
 
     __slots__ = ("body", "response")
 
@@ -38,7 +39,7 @@ _UNDERWAY: ContextVar[_Underway] = ContextVar("toolbus_ollama_underway")
 
 
 def make_client(url: str, **options: Any) -> AsyncClient:
-    """A client of the SDK for `post`; `options` are the HTTP library's. Raises `MissingExtra`."""
+    """Make a client of the SDK for `post`; `options` are those of the HTTP library. Raises `MissingExtra`."""
     try:
         import ollama  # noqa: PLC0415 -- an optional dependency, and slow to import
     except ImportError as exc:
@@ -47,12 +48,12 @@ def make_client(url: str, **options: Any) -> AsyncClient:
 
 
 async def post(client: AsyncClient, model: str, body: bytes) -> Response:
-    """The answer to `body`, whatever its status; it is still to be read, and the caller closes it.
+    """Return the answer to `body`, of any status. The caller has to read and close it.
 
-    Raises what the HTTP library raises where there is no answer. Nothing is left open under cancellation.
+    Raises what the HTTP library raises if there is no answer. Under cancellation nothing is left open.
     """
     underway = _Underway(body)
-    untyped: Any = client  # the SDK leaves a type argument of its `chat` out
+    untyped: Any = client  # the types of the SDK's `chat` are incomplete
     token = _UNDERWAY.set(underway)
     try:
         async for _ in await untyped.chat(model, stream=True):
@@ -60,15 +61,15 @@ async def post(client: AsyncClient, model: str, body: bytes) -> Response:
     except Exception:
         if underway.response is None:
             raise
-        # What the SDK makes of a refusal without its words; we have both.
+        # The SDK raises its own error for a refusal. The answer, with the server's message, is already here.
     finally:
         _UNDERWAY.reset(token)
-    assert underway.response is not None, "the SDK's client calls its hooks"
+    assert underway.response is not None, "the SDK's client has not called its hooks"
     return underway.response
 
 
 async def _put_in(request: Request) -> None:
-    if request.method == "POST":  # a redirect may have made a GET of it
+    if request.method == "POST":  # a redirect may have changed the method to GET
         body = _UNDERWAY.get().body
         request.stream = type(request)("POST", request.url, content=body).stream
         request.headers["Content-Length"] = str(len(body))
@@ -77,7 +78,7 @@ async def _put_in(request: Request) -> None:
 async def _take_out(response: Response) -> None:
     if response.has_redirect_location:
         return
-    kind = type(response)  # of whichever HTTP library the SDK uses
+    kind = type(response)  # the class of whichever HTTP library the SDK uses
     _UNDERWAY.get().response = kind(
         response.status_code, headers=response.headers, stream=response.stream, request=response.request
     )

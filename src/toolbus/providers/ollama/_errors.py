@@ -1,4 +1,4 @@
-"""What an Ollama server says when it refuses, and what helps. The rest is in `_errors`."""
+"""The refusals of an Ollama server, with advice. See `_shared.errors` for the rest."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from .._shared.wire_text import as_object
 
 __all__ = ["OllamaErrors"]
 
-# The server's words (server/routes.go and server/images.go of ollama/ollama) and what to do about them.
+# Each entry has a status, a part of the server's message (see server/routes.go and server/images.go of ollama/ollama)
+# and the advice.
 _REMEDIES = (
     (404, "model", "get it with: ollama pull {model}"),
-    (404, "", "check that host= (or OLLAMA_HOST) is an Ollama server's"),
-    (400, "does not support tools", "ask it without tools, or take a model that has them (ollama show MODEL says)"),
+    (404, "", "check that host= (or OLLAMA_HOST) is that of an Ollama server"),
+    (400, "does not support tools", "ask it without tools, or use a model that supports them (see: ollama show MODEL)"),
     (400, "does not support thinking", "leave reasoning_effort= out"),
 )
 
 
 class OllamaErrors(ErrorTranslator):
-    """Makes the errors of a provider over the `ollama` SDK."""
+    """A maker of the errors of a provider over the `ollama` SDK."""
 
     __slots__ = ("_model",)
 
     hints: ClassVar[Mapping[int, str]] = {401: "check the key (api_key=, or OLLAMA_API_KEY)"}
-    other_service: ClassVar[str] = "which is no chat; check host= (or OLLAMA_HOST)"
+    other_service: ClassVar[str] = "which is not a chat; check host= (or OLLAMA_HOST)"
 
     def __init__(self, *, model: str, where: str, hint: str) -> None:
         super().__init__(vendor="ollama", where=where, hint=hint)
         self._model = model
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
-        """An HTTP error answer, with the server's own words and what helps."""
+        """Return the error for an HTTP error answer, with the server's own message and advice."""
         said = as_object(body).get("error") or ""
         remedies = (remedy for code, words, remedy in _REMEDIES if code == status and words in str(said))
         if remedy := next(remedies, ""):
@@ -42,10 +43,10 @@ class OllamaErrors(ErrorTranslator):
         return super().status(status, headers, body)
 
     def translate(self, exc: Exception) -> ProviderError | None:
-        """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
+        """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
         import ollama  # noqa: PLC0415 -- part of the extra
 
-        if isinstance(exc, ConnectionError):  # the SDK's own word for a server that it cannot reach
+        if isinstance(exc, ConnectionError):  # the SDK raises it for a server that it cannot reach
             return self._broken(exc, reached=False)
         if isinstance(exc, ollama.RequestError | ollama.ResponseError):
             return self.rejected(exc)

@@ -1,4 +1,4 @@
-"""Where Ollama is: OLLAMA_HOST as Ollama itself reads it."""
+"""The address of the Ollama server: OLLAMA_HOST, read as Ollama itself reads it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PORT = 11434
 _PORTS = {"http": 80, "https": 443}
 
 
-def host_url(host: str, *, said_by: str) -> str:
-    """The server's URL: scheme, port and path may be missing; all interfaces means this machine.
+def host_url(host: str, *, option: str) -> str:
+    """Return the URL of the server. Scheme, port and path may be missing; "all interfaces" means this machine.
 
-    A path of `/v1`, which is the OpenAI-compatible endpoint, is left out. Raises `ConfigurationError`, which names
-    `said_by` and hides a password.
+    A path of `/v1`, which is the OpenAI-compatible endpoint, is removed. Raises `ConfigurationError`, which names the
+    `option` that `host` comes from, and hides a password.
     """
     text = host.strip().strip("\"'")
     given = "://" in text
@@ -30,8 +30,8 @@ def host_url(host: str, *, said_by: str) -> str:
         parts, name, port = urlsplit(""), "", 0
     if problem:
         shown = "***@" + text.rpartition("@")[2] if "@" in text else text
-        raise ConfigurationError(f"{said_by} is {shown!r}, which is no host: {problem}")
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # noqa: S104 -- what a server binds, we call
+        raise ConfigurationError(f"{option} is {shown!r}, which is not a host: {problem}")
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # noqa: S104 -- a server may listen there, and a client cannot connect there
     user = parts.netloc.rpartition("@")[0]
     shown = f"[{name}]" if ":" in name else name
     return f"{parts.scheme}://{user}{'@' if user else ''}{shown}:{port}{parts.path.rstrip('/').removesuffix('/v1')}"

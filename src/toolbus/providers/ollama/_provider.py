@@ -1,7 +1,4 @@
-"""Ollama's native chat over the official `ollama` SDK.
-
-The only module, with its private ones, that imports the SDK (extra `ollama`), and only when a provider is constructed.
-"""
+"""The provider for Ollama's native chat API, over the official `ollama` SDK."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput
 from .._shared.clients import Clients
 from .._shared.native_output import RefusedSchemas
 from .._shared.options import MAX_REPLY_BYTES, check_limits, clean_key, secrets_in, shown_url
-from .._shared.reply_reader import Response, leave, read_reply
+from .._shared.reply_reader import Response, close_response, read_reply
 from .._shared.stream_events import JsonLines
 from ._client import make_client, post
 from ._errors import OllamaErrors
@@ -40,36 +37,39 @@ _HINT = "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right"
 
 
 class OllamaProvider:
-    """A model that Ollama runs, here or elsewhere.
+    """A model on an Ollama server, local or remote.
 
         OllamaProvider("qwen3", context_tokens=32_768)
         OllamaProvider("gpt-oss:120b", host="https://ollama.com", api_key="your-key")
 
-    `host` is as in OLLAMA_HOST, which is read where it is not given; without both it is the local server. `api_key`,
-    or OLLAMA_API_KEY, is for servers that want one; it is sent to whichever host there is.
+    `host` has the form of OLLAMA_HOST, which is read if `host` is not given; without both, it is the local server.
+    `api_key`, or OLLAMA_API_KEY, is for servers that require a key; it is sent to any host.
 
-    `context_tokens` is the window that the model is loaded with (`num_ctx`). Without it the server decides, and takes
-    4,096 tokens on most machines, whatever the model could do; a tool loop needs more. Give it always the same, since
-    another one loads the model anew. What does not fit is an error, `ContextOverflow`: the provider asks for that, as
-    the server would otherwise leave the oldest messages out without a word. Servers before 0.12.6 do so all the same,
-    and each may during a long reply (`extra_body={"shift": False}` ends the reply there, with "length").
+    `context_tokens` is the context window that the model is loaded with (`num_ctx`). Without it the server decides, and
+    uses 4,096 tokens on most machines, whatever the model supports; a tool loop needs more. Always give the same
+    number, since a different one makes the server load the model again. A request that does not fit is an error,
+    `ContextOverflow`: the provider asks for this error, because the server would otherwise silently drop the oldest
+    messages. Servers before 0.12.6 drop them all the same, and every server may do so during a long reply
+    (`extra_body={"shift": False}` ends the reply there, with "length").
 
-    `keep_alive` is how long the model stays loaded afterwards, in seconds or as text such as "10m"; negative: for good.
-    `timeout_seconds` is the longest silence of the server, which includes loading the model. `max_reply_bytes` bounds
-    text, reasoning and arguments of one reply together, and any one line. `images=False` is for models that cannot see:
-    a line of text stands for each image.
+    `keep_alive` is the time for which the model stays loaded afterwards, in seconds or as text such as "10m"; a
+    negative number means for ever. `timeout_seconds` is the longest silence of the server, which includes loading the
+    model. `max_reply_bytes` bounds text, reasoning and arguments of one reply together, and any one line.
+    `images=False` is for models that do not accept images: a line of text replaces each image.
 
-    Of the settings, `reasoning_effort` goes as `think`: "low", "medium", "high" or "max", and "none" for no thinking; a
-    model without thinking refuses all but the last. Without it models that can think do. `tool_choice` is by what is
-    offered: one tool alone, or none; "required" cannot be enforced, so the model may answer with text all the same.
-    There is no switch for parallel calls. `extra_body` takes the API's other fields, such as `format` and `options`.
+    Of the settings, `reasoning_effort` is sent as `think`: "low", "medium", "high" or "max", and "none" for no
+    thinking; a model that cannot think refuses all but "none". Without it, models that can think do so. `tool_choice`
+    works by the tools that are offered: only the forced tool, or none; "required" cannot be enforced, so the model may
+    still answer with text. Parallel calls cannot be switched off. `extra_body` takes the API's other fields, such as
+    `format` and `options`.
 
     The constructor imports the SDK, which takes half a second the first time: construct providers at start-up.
-    Connections belong to an event loop, so in a second loop the provider builds a client more. Works on asyncio and
+    Connections belong to an event loop, so in a second loop the provider builds another client. Works on asyncio and
     trio. Errors are as in `toolbus.protocols.Provider`. Keys do not appear in the repr, in errors or in logs. Usage is
-    what the server counted. Of a prompt that was in its cache, servers from 0.33 on say so; old ones count nothing.
+    the server's own count. Servers from 0.33 on report the tokens of a prompt that came from their cache; old ones do
+    not count these at all.
 
-    Raises `MissingExtra` without the SDK, and `ConfigurationError` for an option that cannot be.
+    Raises `MissingExtra` without the SDK, and `ConfigurationError` for an invalid option.
     """
 
     __slots__ = (
@@ -108,13 +108,13 @@ class OllamaProvider:
         self._images = images
         self._refused = RefusedSchemas()
         if host is None:
-            self._url = host_url(os.environ.get("OLLAMA_HOST", ""), said_by="OLLAMA_HOST")
+            self._url = host_url(os.environ.get("OLLAMA_HOST", ""), option="OLLAMA_HOST")
         else:
-            self._url = host_url(host, said_by="host")
+            self._url = host_url(host, option="host")
         self._errors = OllamaErrors(model=model, where=shown_url(self._url), hint=_HINT)
         key = os.environ.get("OLLAMA_API_KEY", "").strip() if api_key is None else api_key
         key = clean_key(key) if key or api_key is not None else ""
-        credentials = _credentials(self._url)  # in a host they get lost in the SDK
+        credentials = _credentials(self._url)  # the SDK drops the credentials in a URL
         for secret in (key, *secrets_in(self._url, headers), *(credentials or ())[1:]):
             self._errors.keep_secret(secret)
         own = {"authorization": f"Bearer {key}"} if key else {}
@@ -127,7 +127,7 @@ class OllamaProvider:
 
     @property
     def vendor(self) -> str:
-        """What stands on events as the vendor."""
+        """The vendor's name on events."""
         return self._errors.vendor
 
     @property
@@ -139,13 +139,13 @@ class OllamaProvider:
         return f"OllamaProvider({self._model!r}, host={self._errors.where!r})"
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
-        """See `NativeOutputProvider`. Held to a schema, a model cannot call tools: the server forbids it the words."""
-        return self._refused.left(schema, "alone")
+        """See `NativeOutputProvider`. A model that is constrained to a schema cannot call tools on this server."""
+        return self._refused.remaining(schema, "alone")
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once, streaming. Under cancellation the connection is closed, which stops the model.
 
-        Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered.
+        Raises, in addition to the errors of the protocol, `ConfigurationError` for a `tool_choice` that is not offered.
         """
         check_allowed(self.vendor, self._errors.where)
         if not self._images:
@@ -157,22 +157,22 @@ class OllamaProvider:
             lines = JsonLines(self._max_reply_bytes, self._errors)
             await read_reply(response, reply, lines, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
         except ProviderError as exc:
-            judged = self._refused.judged(request, exc)
+            judged = self._refused.classified(request, exc)
             if judged is exc:
                 raise
             raise judged from exc
         except ToolbusError:
             raise
         except Exception as exc:
-            # Also what the emit function raises comes by here, and goes on as it is.
+            # Exceptions of the emit function arrive here too, and are raised again unchanged.
             found = self._errors.translate(exc)
             if found is None:
                 raise
             error, cause = found, exc
         else:
             return reply.finish()
-        # Raised out here, so that no context hangs on to an error that quotes a key.
-        raise error from (None if self._errors.tells(cause) else cause)
+        # The error is raised outside of the except block, so that its context is not an error that quotes a key.
+        raise error from (None if self._errors.leaks_secret(cause) else cause)
 
     async def aclose(self) -> None:
         """Close the connections that were opened in this event loop. Idempotent.
@@ -182,7 +182,7 @@ class OllamaProvider:
         await self._clients.aclose()
 
     async def _answer(self, body: bytes) -> Response:
-        """An answer that is no refusal. Raises the error for one that is."""
+        """Return the answer to a body. Raises the error for an answer that is a refusal."""
         response = await post(self._clients.get(), self._model, body)
         if response.status_code < 300:
             return response
@@ -200,12 +200,12 @@ def _credentials(url: str) -> tuple[str, str] | None:
 def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(body)
-    except TypeError:  # integers over 64 bits, and lone surrogates, which become question marks
+    except TypeError:  # the body has integers over 64 bits, or lone surrogates, which become question marks
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 async def _refusal(response: Response) -> object:
-    """The body of an error answer: JSON, or its start as text."""
+    """Return the body of an error answer: its JSON, or its beginning as text."""
     pieces = response.aiter_bytes()
     body = bytearray()
     try:
@@ -214,7 +214,7 @@ async def _refusal(response: Response) -> object:
             if len(body) > _LONGEST_REFUSAL_BYTES:
                 break
     finally:
-        await leave(response, pieces)
+        await close_response(response, pieces)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:

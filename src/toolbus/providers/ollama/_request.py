@@ -1,4 +1,4 @@
-"""Builds the body of a native chat request. Knows what Ollama takes, and what it drops in silence."""
+"""The body of a native chat request, within the limits of Ollama, which silently drops what it does not know."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, cast
 from ...messages import to_ollama
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import messages_with_schema
-from .._shared.parts import presentable, shown_image
+from .._shared.parts import map_parts, shown_image
 from .._shared.tool_choice import forced_tool
 from .._shared.wire_text import as_object
 
 __all__ = ["request_body"]
 
-_MOST_REFERENCES = 1_000  # definitions that refer to each other twice double with each step
+_MAX_REFERENCES = 1_000  # definitions that refer to each other twice double the schema with each step
 
 
 def request_body(
     model: str, request: ModelRequest, *, context_tokens: int | None, keep_alive: float | str | None
 ) -> dict[str, Any]:
-    """The request as a dictionary; `extra_body` goes over everything else, its `options` over ours one by one.
+    """Return the request as a dictionary; `extra_body` overrides all other fields, and `options` one by one.
 
-    `truncate: false` asks for an error where the messages do not fit the window, instead of leaving the oldest out in
-    silence, which is the server's default (api/types.go of ollama/ollama; servers before 0.12.6 do not know it).
+    `truncate: false` asks for an error if the messages do not fit the context window. The server's default is to drop
+    the oldest messages silently (api/types.go of ollama/ollama; servers before 0.12.6 do not know the field).
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
     body: dict[str, Any] = {
         "model": model,
-        "messages": to_ollama(presentable(messages_with_schema(request), shown_image)),
+        "messages": to_ollama(map_parts(messages_with_schema(request), shown_image)),
         "stream": True,
         "truncate": False,
     }
@@ -57,7 +57,7 @@ def request_body(
 
 
 def _offered(tools: Sequence[ToolSpec], choice: str | None) -> Sequence[ToolSpec]:
-    """The tools to send. Ollama has no choice of tools: a forced one is the only one there is, "none" offers none."""
+    """Return the tools to send. Ollama has no tool choice: a forced tool is sent as the only one, "none" sends none."""
     if not tools or choice == "none":
         return ()
     forced = forced_tool(tools, choice)
@@ -75,11 +75,11 @@ def _wire(tool: ToolSpec) -> dict[str, Any]:
 
 
 class _Schema:
-    """A JSON schema in the words that the server keeps.
+    """A JSON schema, reduced to the keywords that the server keeps.
 
-    It reads a schema into types of its own (`ToolProperty` in api/types.go of ollama/ollama), which know `anyOf` but
-    not `oneOf` and `allOf`, `enum` but not `const`, objects but not booleans, and definitions but no references to
-    them: what they do not know the model never sees. So references are replaced by what they refer to.
+    The server reads a schema into types of its own (`ToolProperty` in api/types.go of ollama/ollama), which know
+    `anyOf` but not `oneOf` and `allOf`, `enum` but not `const`, objects but not booleans, and definitions but no
+    references to them. The model never sees the rest. So references are replaced by the schemas that they refer to.
     """
 
     __slots__ = ("_definitions", "_left", "_root")
@@ -87,14 +87,14 @@ class _Schema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
         self._definitions = {**as_object(schema.get("definitions")), **as_object(schema.get("$defs"))}
-        self._left = _MOST_REFERENCES
+        self._left = _MAX_REFERENCES
 
     def plain(self) -> dict[str, Any]:
-        """The schema; the model's own arguments are still validated by the one that it was made from."""
+        """Return the reduced schema. The model's arguments are still validated by the original one."""
         return self._plain(self._root, frozenset())
 
     def _plain(self, schema: object, inside: frozenset[str]) -> dict[str, Any]:
-        """`inside` are the definitions that this is a part of: one that holds itself is any object there."""
+        """Return a part of the definitions `inside`. A definition that contains itself becomes any object there."""
         given = as_object(schema)
         found: dict[str, Any] = {}
         if isinstance(reference := given.get("$ref"), str):
@@ -124,7 +124,7 @@ class _Schema:
 
 
 def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Two schemas that both hold, as far as objects go: the properties of both, and what either requires."""
+    """Merge two schemas that both apply. For objects, the result has all properties and all required names of both."""
     merged = {**one, **other}
     if "properties" in one and "properties" in other:
         merged["properties"] = {**one["properties"], **other["properties"]}

@@ -1,7 +1,7 @@
-"""Puts a streamed native chat together: lines of JSON, then the one whole reply.
+"""The builder of a reply from a streamed native chat: lines of JSON become the one whole reply.
 
-Knows the wire as Ollama speaks it; does no I/O. Calls come whole, one or several in a line, with ids from newer servers
-alone. Tolerated: arguments as text, calls without arguments, no usage, no `done_reason`, an answer that is not
+The module knows Ollama's stream; it does no I/O. Calls come whole, one or several in a line, and only newer servers
+give them ids. Tolerated: arguments as text, calls without arguments, no usage, no `done_reason`, an answer that is not
 streamed.
 """
 
@@ -18,12 +18,12 @@ from .._shared.wire_text import Characters, as_object, as_objects, count_at, dum
 
 __all__ = ["ReplyBuilder"]
 
-_CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
+_CALL_OVERHEAD_BYTES = 64  # counted for each call, so that a stream of empty calls reaches the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {"": "", "stop": "stop", "length": "length"}
 
 
 class ReplyBuilder:
-    """Puts lines together. `feed` every line, then `finish`."""
+    """A builder of one reply from lines. `feed` every line, then `finish`."""
 
     __slots__ = (
         "_calls",
@@ -41,7 +41,7 @@ class ReplyBuilder:
 
     def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
         self.done = False
-        """Whether the server said that the reply is whole."""
+        """True once the server has sent the end of the reply."""
         self._model = model
         self._emit = emit
         self._limit_bytes = limit_bytes
@@ -54,13 +54,13 @@ class ReplyBuilder:
         self._usage = Usage()
 
     def feed(self, event: str, data: bytes) -> None:  # noqa: ARG002 -- lines of JSON have no names
-        """Take one line. Raises `ProviderUnavailable`, `ContextOverflow` or `ReplyTooLarge`."""
+        """Process one line. Raises `ProviderUnavailable`, `ContextOverflow` or `ReplyTooLarge`."""
         if self.done:
             return
         self.whole(read_object(data, self._errors, "a line"))
 
     def whole(self, completion: Mapping[str, Any]) -> None:
-        """Take one object: a part of the reply, or all of it from a server that does not stream."""
+        """Process one object: a part of the reply, or all of it from a server that does not stream."""
         if completion.get("error"):
             raise self._errors.in_stream(completion)
         message = as_object(completion.get("message"))
@@ -99,9 +99,9 @@ class ReplyBuilder:
             raise self._errors.too_large(self._limit_bytes)
 
     def finish(self) -> ModelReply:
-        """The whole reply. Raises `ProviderUnavailable` where the stream ended before the reply did.
+        """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole.
 
-        Ollama says "stop" for a reply that asks for tools as well; the neutral word for that is "tool_calls".
+        Ollama's `done_reason` is "stop" also for a reply with tool calls, whose neutral reason is "tool_calls".
         """
         if not self.done:
             raise self._errors.unavailable("ended the stream before the reply was whole")
@@ -119,9 +119,9 @@ class ReplyBuilder:
 
 
 def _usage(line: Mapping[str, Any]) -> Usage:
-    """The last line's counts; tokens from the cache are among those of the prompt (llm/llama_server.go).
+    """Return the counts in the last line; tokens from the cache are part of the prompt (llm/llama_server.go).
 
-    Servers before 0.33 do not tell of a cache, and of a prompt that was in it the oldest count the rest only.
+    Servers before 0.33 do not report their cache, and the oldest do not count the tokens of a prompt that were in it.
     """
     cached = count_at(line, "prompt_eval_cached_count")
     return Usage(

@@ -1,8 +1,8 @@
-"""Calls that a model writes as text, since it never learnt its server's form for them. Pure.
+"""Tool calls that a model writes as text, because it was not trained on its server's format for calls. Pure.
 
-Small local models do so: instead of the tag that their template asks for they write the call's JSON as their answer,
-bare or in a fence. Content is a call only if all of it is one, for a tool that is offered, in one of the forms that
-models are trained on; anything else stays the text that it is.
+Small local models do so: instead of the tag that their template requires, they write the call's JSON as their answer,
+bare or in a code fence. Content counts as calls only if all of it is calls, of offered tools, in one of the formats
+that models are trained on; any other content stays text.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _FENCE = "```"
 _FENCE_START = re.compile(r"```[ \t]*(?P<info>\w*)[ \t\r]*(?:\n\s*(?P<first>\S)?.*)?", re.DOTALL)
 _INFOS = frozenset({"", "json", "tool_call", "tool_calls"})
 _TAG, _TAG_END = "<tool_call>", "</tool_call>"
-_ARGUMENTS = ("arguments", "parameters")  # Hermes, Qwen and Mistral write the one, Llama the other
-_BESIDE = frozenset({"type", "id"})
-_BEGINNING = 64  # characters that tell what text may become; the longest beginning is a fence's first line
+_ARGUMENTS = ("arguments", "parameters")  # Hermes, Qwen and Mistral write the first, Llama the second
+_OPTIONAL = frozenset({"type", "id"})
+_BEGINNING = 64  # characters that decide whether text may become calls; the longest such start is a fence's first line
 
 
 def calls_in_text(text: str, names: Collection[str] | None) -> tuple[ToolCall, ...]:
-    """The calls that `text` is as a whole, in order; empty where it is anything else.
+    """Return the calls that `text` consists of, in order; none for any other text.
 
-    A call is an object with the name of a tool (one of `names`, or without those any) and an object of arguments, and
-    nothing more: `{"name": ..., "arguments": {...}}`, also with "parameters", with "id" and "type", or inside
-    `{"type": "function", "function": ...}`. The text is one of them or a list of them, bare or in a fence, or each in
-    `<tool_call>` tags, of which the last may be open. JSON with a key twice, NaN or another fault is text. Of more
-    calls than a reply may have, one too many is given.
+    A call is an object with the name of a tool (one of `names`, or any tool without `names`) and an object of
+    arguments, and nothing else: `{"name": ..., "arguments": {...}}`, also with "parameters", with "id" and "type", or
+    inside `{"type": "function", "function": ...}`. The text is one such object or a list of them, bare or in a fence,
+    or each in `<tool_call>` tags, of which the last may be unclosed. JSON with a repeated key, NaN or another fault is
+    text. If there are more calls than a reply may have, the result has one too many.
     """
     text = text.strip()
     if text.startswith(_FENCE):
@@ -62,7 +62,7 @@ def calls_in_text(text: str, names: Collection[str] | None) -> tuple[ToolCall, .
 
 
 def may_become_calls(text: str) -> bool:
-    """Whether `text` may be the beginning of what `calls_in_text` takes for calls."""
+    """Return whether `text` may be the beginning of a text in which `calls_in_text` finds calls."""
     text = text.lstrip()[:_BEGINNING]
     if text[:1] in {"", "{", "["}:
         return True
@@ -78,7 +78,7 @@ def _is_start(info: str) -> bool:
 
 def _calls(text: str, names: Collection[str] | None) -> list[ToolCall]:
     try:
-        value: Any = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        value: Any = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return []
     values = cast("list[Any]", value)[: MAX_REPLY_CALLS + 1] if isinstance(value, list) else [value]
@@ -90,10 +90,10 @@ def _call(value: object, names: Collection[str] | None) -> ToolCall | None:
     if not isinstance(value, dict):
         return None
     fields = cast("dict[str, Any]", value)
-    if set(fields) - _BESIDE == {"function"}:
+    if set(fields) - _OPTIONAL == {"function"}:
         return _call(fields["function"], names)
     keys = [key for key in _ARGUMENTS if key in fields]
-    if len(keys) != 1 or set(fields) - _BESIDE != {"name", keys[0]} or fields.get("type", "function") != "function":
+    if len(keys) != 1 or set(fields) - _OPTIONAL != {"name", keys[0]} or fields.get("type", "function") != "function":
         return None
     name, arguments = fields["name"], fields[keys[0]]
     if not isinstance(name, str) or not isinstance(arguments, dict):
@@ -104,32 +104,32 @@ def _call(value: object, names: Collection[str] | None) -> ToolCall | None:
     return ToolCall(name=name, arguments=written)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; `ValueError` for a key that is there twice, of which nobody knows which is meant."""
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raises `ValueError` for a repeated key, since it is not clear which value is meant."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key twice")
+        raise ValueError("a key is repeated")
     return found
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise ValueError(constant)
 
 
 class HeldText:
-    """An emit function that holds text back as long as it may become calls; `settle` then says what it was.
+    """An emit function that holds text back as long as it may become calls; `settle` then decides what it is.
 
-    Text that begins otherwise, as nearly all does, goes on at its first characters. While text is held, empty pieces
-    go on in its place: nobody hears them, and they show that the stream does not stand still.
+    Text that cannot become calls, as nearly all text, is passed on from its first characters. While text is held,
+    empty pieces are passed on instead: no listener gets them, and they show that the stream has not stalled.
     """
 
     __slots__ = ("_beginning", "_emit", "_held", "_names")
 
     def __init__(self, emit: Emit, names: Collection[str]) -> None:
-        """`names` are the tools that are offered."""
+        """Take `names`, the tools that are offered."""
         self._emit = emit
         self._names = names
-        self._held: list[str] | None = []  # None once it is known to be text
+        self._held: list[str] | None = []  # None once the held pieces are known to be text
         self._beginning = ""
 
     def __call__(self, delta: Delta) -> None:
@@ -152,7 +152,7 @@ class HeldText:
             self._emit(TextPiece(text))
 
     def settle(self, reply: ModelReply) -> ModelReply:
-        """The reply, with calls in place of its text where that is what the text was."""
+        """Return the reply, with calls instead of its text if the text consists of calls."""
         message = reply.message
         whole = reply.finish_reason in {"", "stop", "other"} and not message.tool_calls
         calls = calls_in_text(message.text, self._names) if whole else ()

@@ -1,4 +1,4 @@
-"""Builds the body of a chat-completions request. Knows what OpenAI takes and compatible servers do not, and back."""
+"""The body of a chat-completions request, with the differences between OpenAI and compatible servers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ...messages import FilePart, Part, TextPart, to_openai
 from ...messages.wire import file_as_text
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.parts import presentable, shown_image
+from .._shared.parts import map_parts, shown_image
 from .._shared.tool_choice import forced_tool
 
-__all__ = ["choose", "request_body", "speaks_for_openai"]
+__all__ = ["is_openai", "request_body", "tool_fields"]
 
 _OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 
 
-def speaks_for_openai(base_url: str) -> bool:
-    """Whether OpenAI itself, or Azure for it, is behind the URL; others get the dialect of compatible servers."""
+def is_openai(base_url: str) -> bool:
+    """Return whether the URL belongs to OpenAI or Azure; all others get the dialect of compatible servers."""
     host = urlsplit(base_url).hostname or ""
     return host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1:])
 
@@ -34,18 +34,18 @@ def request_body(
     reasoning_field: str | None,
     strict: bool = False,
 ) -> dict[str, Any]:
-    """The request as a dictionary; `extra_body` goes over everything else.
+    """Return the request as a dictionary; the fields of `extra_body` override all others.
 
-    Where `compatible`, differences of such servers are met: `max_tokens`, argument text in the history that they can
-    parse, tool choices that they would ignore (see `choose`), and the output's schema in the instructions. `strict`
-    asks for arguments that keep to the schema.
+    `compatible` adapts the request to servers other than OpenAI: `max_tokens`, argument text in the history that they
+    can parse, tool choices that they would ignore (see `tool_fields`), and the output's schema in the instructions.
+    `strict` asks for arguments that keep to the schema.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
     body: dict[str, Any] = {
         "model": model,
         "messages": to_openai(
-            presentable(messages_with_schema(request) if compatible else request.messages, _shown),
+            map_parts(messages_with_schema(request) if compatible else request.messages, _shown),
             vendor=vendor,
             reasoning_field=reasoning_field,
             valid_arguments=compatible,
@@ -65,7 +65,7 @@ def request_body(
         def wire(tool: ToolSpec) -> dict[str, Any]:
             return {"type": "function", "function": _function(tool) | ({"strict": True} if strict else {})}
 
-        body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
+        body |= tool_fields(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
         if settings.parallel_tool_calls is not None and "tools" in body:
             body["parallel_tool_calls"] = settings.parallel_tool_calls
     if request.output_schema is not None:
@@ -76,13 +76,13 @@ def request_body(
 
 
 def _shown(part: Part) -> Part:
-    """The part as chat completions take it: images of four kinds, and of files PDF and audio. Text is told as text."""
+    """Return the part as chat completions accept it: images of four types, PDF, audio, and text files as text."""
     if isinstance(part, FilePart) and (part.media_type.startswith("text/") or not part.url.startswith("data:")):
         return TextPart(text=file_as_text(part))
     return shown_image(part)
 
 
-def choose(
+def tool_fields(
     tools: Sequence[ToolSpec],
     choice: str | None,
     wire: Callable[[ToolSpec], dict[str, Any]],
@@ -90,11 +90,12 @@ def choose(
     *,
     compatible: bool,
 ) -> dict[str, Any]:
-    """`tools` and `tool_choice`; `wire` is a tool in the API's form, and `named` the choice of one by its name.
+    """Return the fields `tools` and `tool_choice`.
 
-    Some compatible servers take a forced function for "auto", and let a model that may call nothing write calls as
-    text. They all understand what is offered: so a forced tool is the only one there is, and "none" offers none.
-    Raises `ConfigurationError` for the name of a tool that is not offered.
+    `wire` converts a tool to the API's form, and `named` makes the choice of one tool by its name. Some compatible
+    servers treat a forced function as "auto", and let a model that may not call tools write calls as text. All of them
+    respect the list of offered tools: so a forced tool is the only one offered, and "none" offers none. Raises
+    `ConfigurationError` for the name of a tool that is not offered.
     """
     forced = forced_tool(tools, choice)
     if forced and compatible:

@@ -1,8 +1,9 @@
-"""Puts a streamed chat completion together: chunks, then the one whole reply.
+"""The builder of a reply from a streamed chat completion: chunks become the one whole reply.
 
-Knows the wire as OpenAI speaks it and as compatible servers bend it; does no I/O. Tolerated: no `index`, the same
-`index` for all, calls that arrive whole, ids that are empty, repeated or new in each chunk, names repeated in each
-chunk, arguments as an object, no usage, no `[DONE]`, reasoning under either of its names, characters cut in half.
+The module knows the stream of OpenAI and the deviations of compatible servers; it does no I/O. Tolerated: no `index`,
+the same `index` for all calls, calls that arrive whole, ids that are empty, repeated or new in each chunk, names
+repeated in each chunk, arguments as an object, no usage, no `[DONE]`, reasoning under either of its names, characters
+cut in half.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from .._shared.wire_text import (
     as_objects,
     count_at,
     dumped,
+    excerpt,
     size_bytes,
-    start_of,
     storable,
 )
 
 __all__ = ["ReplyBuilder"]
 
-_CALL_OVERHEAD_BYTES = 64  # so that a stream of empty calls ends at the size limit too
+_CALL_OVERHEAD_BYTES = 64  # counted for each call, so that a stream of empty calls reaches the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "",
     "stop": "stop",
@@ -41,12 +42,12 @@ _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
 class _Call:
-    """A tool call as far as it has arrived."""
+    """A tool call of the reply, as far as it has arrived."""
 
-    __slots__ = ("_whole", "arguments", "extra", "name", "place", "wire_id")
+    __slots__ = ("_whole", "arguments", "extra", "name", "position", "wire_id")
 
-    def __init__(self, place: int) -> None:
-        self.place = place
+    def __init__(self, position: int) -> None:
+        self.position = position
         self.wire_id = ""
         self.name = ""
         self.arguments = Characters()
@@ -54,12 +55,12 @@ class _Call:
         self._whole = WholeObject()
 
     def is_complete(self) -> bool:
-        """Whether the arguments are a JSON object as they stand."""
+        """Return whether the arguments so far are a JSON object."""
         return self._whole.is_whole(self.arguments.parts)
 
 
 class ReplyBuilder:
-    """Puts chunks together. `feed` every event, then `finish`."""
+    """A builder of one reply from chunks. `feed` every event, then `finish`."""
 
     __slots__ = (
         "_by_id",
@@ -80,7 +81,7 @@ class ReplyBuilder:
 
     def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
         self.done = False
-        """Whether the server said `[DONE]`."""
+        """True once the server has sent `[DONE]`."""
         self._model = model
         self._emit = emit
         self._limit_bytes = limit_bytes
@@ -89,14 +90,14 @@ class ReplyBuilder:
         self._text = Characters()
         self._reasoning = Characters()
         self._calls: list[_Call] = []
-        self._by_id: dict[str, _Call] = {}  # the newest call of each id
+        self._by_id: dict[str, _Call] = {}  # the newest call with each id
         self._by_index: dict[int, _Call] = {}
         self._finish_reason = ""
         self._refused = False
         self._usage: Mapping[str, Any] = {}
 
     def feed(self, event: str, data: bytes) -> None:
-        """Take one event. Raises `ProviderUnavailable`, `ProviderRejected` or `ReplyTooLarge`."""
+        """Process one event. Raises `ProviderUnavailable`, `ProviderRejected` or `ReplyTooLarge`."""
         if self.done or data.startswith(b"[DONE]"):
             self.done = True
             return
@@ -106,11 +107,11 @@ class ReplyBuilder:
         self._chunk(fields)
 
     def whole(self, completion: Mapping[str, Any]) -> None:
-        """Take a completion that the server did not stream."""
+        """Process a completion that the server did not stream."""
         if _is_error(completion):
             raise self._errors.in_stream(completion)
-        if "choices" not in completion:  # a gateway's own words, with status 200
-            raise self._errors.unavailable(f"answered with no completion: {start_of(dumped(completion).encode())}")
+        if "choices" not in completion:  # a gateway's own message, with status 200
+            raise self._errors.unavailable(f"answered with no completion: {excerpt(dumped(completion).encode())}")
         self._chunk(completion)
         self.done = True
 
@@ -118,40 +119,41 @@ class ReplyBuilder:
         if isinstance(model := chunk.get("model"), str) and model:
             self._model = model
         if isinstance(usage := chunk.get("usage"), Mapping):
-            self._usage = cast("Mapping[str, Any]", usage)  # cumulative where it comes more than once
+            self._usage = cast("Mapping[str, Any]", usage)  # the counts are cumulative
         for choice in as_objects(chunk.get("choices")):
-            if choice.get("index"):  # another sample; nobody asked for one
+            if choice.get("index"):  # another sample, which was not asked for
                 continue
             delta: object = choice.get("delta")
-            if delta is None or not (delta or self._size_bytes):  # a message beside deltas repeats all that came so far
+            # A message in addition to deltas repeats their text.
+            if delta is None or not (delta or self._size_bytes):
                 delta = choice.get("message")
             self._delta(as_object(delta))
             if reason := choice.get("finish_reason"):
                 self._finish_reason = str(reason)
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
-        self._reason(delta.get("reasoning_content") or delta.get("reasoning"))
+        self._add_reasoning(delta.get("reasoning_content") or delta.get("reasoning"))
         content = delta.get("content")
-        self._say(content)
+        self._add_text(content)
         for part in as_objects(content):
-            self._reason("".join(str(each.get("text") or "") for each in as_objects(part.get("thinking"))))
-            self._say(part.get("text"))
-            self._refuse(part.get("refusal"))
-        self._refuse(delta.get("refusal"))
+            self._add_reasoning("".join(str(each.get("text") or "") for each in as_objects(part.get("thinking"))))
+            self._add_text(part.get("text"))
+            self._add_refusal(part.get("refusal"))
+        self._add_refusal(delta.get("refusal"))
         for fragment in as_objects(delta.get("tool_calls")):
             self._fragment(fragment)
 
-    def _say(self, piece: object) -> None:
+    def _add_text(self, piece: object) -> None:
         if isinstance(piece, str) and piece:
             self._grow(size_bytes(piece))
             if text := self._text.add(piece):
                 self._emit(TextPiece(text))
 
-    def _refuse(self, piece: object) -> None:
+    def _add_refusal(self, piece: object) -> None:
         self._refused = self._refused or bool(piece)
-        self._say(piece)
+        self._add_text(piece)
 
-    def _reason(self, piece: object) -> None:
+    def _add_reasoning(self, piece: object) -> None:
         if isinstance(piece, str) and piece:
             self._grow(size_bytes(piece))
             if text := self._reasoning.add(piece):
@@ -169,7 +171,7 @@ class ReplyBuilder:
         wire_id = str(fragment.get("id") or "")
         extra = {key: value for key, value in fragment.items() if key not in _KNOWN_IN_CALL}
         if not (name or wire_id or piece or extra):
-            return  # some servers send an empty one beside the text
+            return  # some servers send an empty fragment together with text
         call = self._call_of(fragment.get("index"), wire_id, name, piece)
         if wire_id and not call.wire_id:
             self._grow(size_bytes(wire_id))
@@ -183,20 +185,20 @@ class ReplyBuilder:
             call.extra.update(extra)
         self._grow(size_bytes(piece))
         if text := call.arguments.add(piece):
-            self._emit(ArgumentsPiece(call.place, call.name, text))
+            self._emit(ArgumentsPiece(call.position, call.name, text))
 
     def _refuse_foreign(self, fragment: Mapping[str, Any]) -> None:
-        """Raise `ProviderRejected` for a call that is no function's, such as `{"type": "custom", "custom": {...}}`."""
+        """Raise `ProviderRejected` for a call of anything but a function: `{"type": "custom", "custom": {...}}`."""
         kind = fragment.get("type")
         if isinstance(kind, str) and kind != "function" and isinstance(fragment.get(kind), Mapping):
             raise self._errors.no_function(f"a tool call of type {kind!r}")
 
     def _call_of(self, index: object, wire_id: str, name: str, piece: str) -> _Call:
-        """The call that a fragment belongs to, which may be a new one.
+        """Return the call that a fragment belongs to, which may be a new one.
 
-        A fragment goes on with the call of its index, or without an index with the call of its id, else with the
-        last call; it begins a new one where there is none, or where it has a name and cannot be a continuation:
-        another id, or more text after arguments that are complete.
+        A fragment continues the call with its index, or without an index the call with its id, or else the last call.
+        It begins a new call if there is no such call, or if it has a name and cannot be a continuation, because it has
+        another id, or more text after complete arguments.
         """
         if isinstance(index, int):
             found = self._by_index.get(index)
@@ -222,12 +224,12 @@ class ReplyBuilder:
             raise self._errors.too_large(self._limit_bytes)
 
     @property
-    def said(self) -> str:
-        """The text so far."""
+    def text_so_far(self) -> str:
+        """The text of the reply so far."""
         return self._text.whole()
 
     def finish(self) -> ModelReply:
-        """The whole reply. Raises `ProviderUnavailable` where the stream ended before the reply did."""
+        """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
         if self._finish_reason == "error":
             raise self._errors.unavailable("gave up on its reply")
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
@@ -257,7 +259,7 @@ class ReplyBuilder:
 
 
 def _is_error(fields: Mapping[str, Any]) -> bool:
-    return bool(fields.get("error")) or fields.get("object") == "error"  # vLLM's older form
+    return bool(fields.get("error")) or fields.get("object") == "error"  # the latter is an older form of vLLM
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:

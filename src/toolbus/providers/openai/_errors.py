@@ -1,4 +1,7 @@
-"""What the OpenAI SDK raises, and what OpenAI-compatible servers call their errors. The rest is in `_errors`."""
+"""The exceptions of the OpenAI SDK, and the error codes of OpenAI and compatible servers.
+
+See `_shared.errors` for the rest.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from ._failed_generation import CODES, FailedGeneration
 
 __all__ = ["OpenAIErrors", "ResponsesErrors"]
 
-_IMAGES = frozenset(  # what the Responses API says of images that it cannot read (ResponseError in the SDK)
+# The codes of the Responses API for images that it cannot read (ResponseError in the SDK).
+_IMAGES = frozenset(
     {
         "empty_image_file",
         "image_file_not_found",
@@ -30,7 +34,7 @@ _IMAGES = frozenset(  # what the Responses API says of images that it cannot rea
 
 
 class OpenAIErrors(ErrorTranslator):
-    """Makes the errors of a provider over the `openai` SDK."""
+    """A maker of the errors of a provider over the `openai` SDK."""
 
     __slots__ = ()
 
@@ -39,12 +43,12 @@ class OpenAIErrors(ErrorTranslator):
         403: "check what the key may be used for",
         404: "check the model's name and base_url=",
     }
-    hopeless: ClassVar[frozenset[str]] = (
+    permanent_codes: ClassVar[frozenset[str]] = (
         frozenset({"insufficient_quota", "billing_hard_limit_reached", "data_residency_mismatch"}) | _IMAGES
     )
     filtered: ClassVar[frozenset[str]] = frozenset(
         {
-            "ResponsibleAIPolicyViolation",  # Azure, and the next
+            "ResponsibleAIPolicyViolation",  # this code and the next are Azure's
             "content_filter",
             "content_policy_violation",
             "bio_policy",
@@ -53,10 +57,10 @@ class OpenAIErrors(ErrorTranslator):
             "misalignment_policy_violation",
         }
     )
-    other_service: ClassVar[str] = "which is no model's reply; check base_url=, which usually ends in /v1"
+    other_service: ClassVar[str] = "which is not a model's reply; check base_url=, which usually ends in /v1"
 
     def translate(self, exc: Exception) -> ProviderError | None:
-        """The error to raise for what the SDK or its HTTP library raised; None for what is not theirs."""
+        """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
         import openai  # noqa: PLC0415 -- part of the extra
 
         if isinstance(exc, openai.APIStatusError):
@@ -66,24 +70,24 @@ class OpenAIErrors(ErrorTranslator):
         return self.rejected(exc) if isinstance(exc, openai.OpenAIError) else None
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
-        """An HTTP error answer; that the model wrote what the server could not read is a `FailedGeneration`."""
+        """Return the error for an HTTP error answer: `FailedGeneration` if the server could not read its model."""
         return self._failed_generation(body, status) or super().status(status, headers, body)
 
     def in_stream(self, body: object) -> ProviderError:
-        """An error that the server reports inside a stream; the same."""
+        """Return the error that the server reports inside a stream, with the same exception as for `status`."""
         return self._failed_generation(body, None) or super().in_stream(body)
 
     def _failed_generation(self, body: object, status: int | None) -> FailedGeneration | None:
-        told = read_body(body)
-        if CODES.isdisjoint(told.codes):
+        said = read_body(body)
+        if CODES.isdisjoint(said.codes):
             return None
-        text = self.clean(f"{self.vendor} could not read what its model wrote: {told.text or 'it gave no reason'}")
-        generation = told.fields.get("failed_generation")
-        return FailedGeneration(text, vendor=self.vendor, status=status, codes=told.codes, generation=generation)
+        text = self.clean(f"{self.vendor} could not read what its model wrote: {said.text or 'it gave no reason'}")
+        generation = said.fields.get("failed_generation")
+        return FailedGeneration(text, vendor=self.vendor, status=status, codes=said.codes, generation=generation)
 
 
 class ResponsesErrors(OpenAIErrors):
-    """The same, of the Responses API."""
+    """A maker of the errors of a provider over the Responses API."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""What a model wrote and its server could not read, as Groq reports it. Pure.
+"""The text that a model wrote and its server could not read, as Groq reports it. Pure.
 
-The server answers 400, or breaks its stream off, and quotes what the model wrote (`failed_generation`). That is the
-model's own mistake, like any call that is invalid and any answer that breaks its schema: it goes to the turn machine as
-it is, which tells the model what is wrong. Calls were seen as JSON, also with arguments that are none, and in the tags
+The server answers 400, or breaks its stream off, and quotes the model's text (`failed_generation`). The mistake is the
+model's own, like any invalid call and any answer that breaks its schema: so the text goes unchanged to the turn
+machine, which reports the mistake to the model. Calls were seen as JSON, also with malformed arguments, and in the tags
 of Llama, `<function=name{...}</function>`.
 """
 
@@ -23,9 +23,9 @@ __all__ = ["CODES", "FailedGeneration", "failed_calls"]
 
 TOOL_USE_FAILED, INVALID_JSON = "tool_use_failed", "json_validate_failed"
 CODES = frozenset({TOOL_USE_FAILED, INVALID_JSON, "output_parse_failed"})
-"""Groq's codes for what the model wrote and the server could not read; another attempt may go well."""
+"""Groq's codes for a model's text that the server could not read; another attempt may succeed."""
 
-_MOST_CHARS = 2**20  # far beyond what any reply was cut to
+_MAX_CHARS = 2**20  # far beyond the length at which any server cuts a reply
 _TAG, _TAG_END = "<function=", "</function"
 _NAME = re.compile(r"\s*(?P<name>[\w.-]{1,128})[\s>,(\[]{0,16}(?=\{)")
 _HALF_JSON = re.compile(
@@ -34,7 +34,7 @@ _HALF_JSON = re.compile(
 
 
 class FailedGeneration(ProviderUnavailable):
-    """The server could not read what the model wrote: calls, or an answer. Without either, the model is asked again."""
+    """The server could not read its model's calls or answer. If it quotes neither, the model is asked again."""
 
     def __init__(
         self, message: str, *, vendor: str, status: int | None, codes: Collection[str], generation: object
@@ -44,9 +44,9 @@ class FailedGeneration(ProviderUnavailable):
         self.text = generation if INVALID_JSON in codes and isinstance(generation, str) else None
 
     def reply(self, said: str, *, model: str, emit: Emit, offered: Collection[str]) -> ModelReply | None:
-        """The reply that the model meant, or None; `said` is the text that came before the failure.
+        """Return the reply that the model meant, or None; `said` is the text that came before the failure.
 
-        Calls count only where tools are `offered`. Text that was not streamed is emitted.
+        Calls count only if tools are `offered`. Text that was not streamed is emitted.
         """
         if self.text is None and not (self.calls and offered):
             return None
@@ -63,8 +63,8 @@ class FailedGeneration(ProviderUnavailable):
 
 
 def failed_calls(generation: object) -> tuple[ToolCall, ...]:
-    """The calls in what a model wrote, with their arguments as it wrote them; empty where no call can be made out."""
-    if not isinstance(generation, str) or len(generation) > _MOST_CHARS:
+    """Return the calls in a model's text, with their arguments as the model wrote them; empty if none is recognized."""
+    if not isinstance(generation, str) or len(generation) > _MAX_CHARS:
         return ()
     text = generation.strip()
     if found := calls_in_text(text, None):
@@ -79,7 +79,7 @@ def failed_calls(generation: object) -> tuple[ToolCall, ...]:
 
 
 def _tagged(text: str) -> ToolCall | None:
-    """The call that stands between Llama's tags, whose brackets are wrong in many ways."""
+    """Return the call between Llama's tags, whose brackets may be wrong in many ways."""
     head = _NAME.match(text)
     if head is None:
         return None

@@ -1,8 +1,6 @@
-"""Chat completions and Responses over the official `openai` SDK: OpenAI, Azure, Ollama, vLLM, llama.cpp and the like.
+"""The provider for chat completions and Responses, over the official `openai` SDK.
 
-The only module that imports the SDK (extra `openai`), and only when a provider is constructed. The SDK does keys, URLs,
-headers and connections; reading the stream is ours, since it must bear what compatible servers send, stop at a size,
-and tell a cut stream from a whole one.
+See the package for the division of work.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ from .._shared.reply_reader import read_reply
 from .._shared.stream_events import EventLines
 from .._shared.wire_text import without_half_characters
 from ._calls_in_text import HeldText
-from ._chat_request import request_body, speaks_for_openai
+from ._chat_request import is_openai, request_body
 from ._chat_stream import ReplyBuilder
 from ._errors import OpenAIErrors, ResponsesErrors
 from ._failed_generation import FailedGeneration
 from ._responses_request import reasons, response_body
-from ._responses_stream import ResponseBuilder, most_event_bytes
-from ._wrapped_calls import Unwrapping
+from ._responses_stream import ResponseBuilder, max_event_bytes
+from ._wrapped_calls import CallUnwrapper
 
 if TYPE_CHECKING:
     import httpx2
@@ -47,11 +45,11 @@ if TYPE_CHECKING:
 __all__ = ["MAX_REPLY_BYTES", "Api", "ApiKey", "OpenAIProvider"]
 
 Api: TypeAlias = Literal["chat", "responses"]
-"""Which of OpenAI's two APIs to speak: chat completions, or Responses."""
+"""One of OpenAI's two APIs: chat completions, or Responses."""
 
 _PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses"}
 _DEFAULT_URL = "https://api.openai.com/v1"
-_NO_KEY = "none"  # servers without keys ignore it; the SDK insists on one
+_NO_KEY = "none"  # the SDK requires a key, and servers without keys ignore it
 _CONNECT_SECONDS = 5.0  # the SDK's own limit for connecting
 _HINT = "check that the server is running, and that base_url= (or OPENAI_BASE_URL) is right"
 
@@ -61,50 +59,54 @@ def _check_together(api: str, client: AsyncOpenAI | None, own: Iterable[object])
         raise ConfigurationError(f"api is {api!r}; it must be 'chat' or 'responses'")
     if client is not None and any(option is not None for option in own):
         raise ConfigurationError(
-            "client= brings its own key, URL and headers: leave api_key=, base_url=, organization=, project= and "
+            "client= has its own key, URL and headers: leave api_key=, base_url=, organization=, project= and "
             "default_headers= out"
         )
 
 
 class OpenAIProvider:
-    """A model of OpenAI's, or behind an endpoint that is compatible with it.
+    """A model of OpenAI, or of a server with a compatible API.
 
         OpenAIProvider("gpt-5-mini")                                            # key from OPENAI_API_KEY
         OpenAIProvider("qwen3", base_url="http://127.0.0.1:8000/v1")            # any compatible server
         OpenAIProvider("my-deployment", client=AsyncAzureOpenAI(...))           # a ready client
-        OpenAIProvider("gpt-5-mini", api="responses")                           # reasoning goes on from round to round
+        OpenAIProvider("gpt-5-mini", api="responses")                           # reasoning is kept between rounds
 
     `api` is "chat" for chat completions, which every compatible server has, or "responses". For OpenAI's own reasoning
-    models "responses" is the better one: there a model gets its reasoning back with each round's results, which chat
-    completions drop; that saves tokens, and models call tools with more sense. It is not the default, since few other
-    servers have it, and what it costs and answers differs. Nothing is stored at OpenAI: reasoning comes encrypted, and
-    is kept in the messages' `vendor_data`.
+    models "responses" is the better choice: a model gets its reasoning back with each round's results, which chat
+    completions drop. That saves tokens and improves the model's tool calls. It is not the default, since few other
+    servers have it, and its costs and answers differ. Nothing is stored at OpenAI: reasoning comes encrypted, and is
+    kept in the messages' `vendor_data`.
 
-    `api_key` is text, or an async callable that is asked before each request, for keys that expire; `base_url`,
-    `organization` and `project` are as in the SDK. What is not given is read from OPENAI_API_KEY, OPENAI_BASE_URL,
-    OPENAI_ORG_ID and OPENAI_PROJECT_ID. A server with a `base_url` needs no key. `vendor` is the short name on events.
-    `timeout_seconds` is the longest silence of the server; a request's own limits are usually shorter.
-    `max_reply_bytes` bounds text, reasoning and arguments of one reply together, and any one chunk.
-    `compatible` says whether the server takes the dialect of OpenAI's imitators (`max_tokens`, and tool choices by what
-    is offered); without it the host's name decides. `reasoning_field` sends reasoning back under that name, for servers
-    that want it. `include_usage=False` is for servers that refuse `stream_options`. Both are for chat completions.
-    `encrypted_reasoning` and `reasoning_summary` are for Responses. The former asks for reasoning to give back; without
-    it the model's name decides, as models that do not reason refuse it. The latter ("auto", "concise", "detailed") asks
-    for reasoning that people can read. It is off, since OpenAI gives summaries to verified organisations only, and
-    answers others with an error 400.
-    `strict_tools` asks for arguments that keep to each tool's schema, which then has to be one that OpenAI takes.
-    `images=False` is for models that cannot see: a line of text stands for each image. Images that are no PNG, JPEG,
-    GIF or WebP go as a word in their place, and to chat completions, which take no file but PDF, text files as text.
-    `calls_in_text` is for small local models that write calls as text: a reply that is, as a whole, the JSON of a call
-    of an offered tool becomes that call. Text that begins like one, with a brace, a bracket, a fence or a tag, is then
-    not streamed: it is known only at its end what it is.
+    `api_key` is text, or an async callable that returns the key before each request, for keys that expire; `base_url`,
+    `organization` and `project` are as in the SDK. Without these options, OPENAI_API_KEY, OPENAI_BASE_URL,
+    OPENAI_ORG_ID and OPENAI_PROJECT_ID are read. A server with a `base_url` needs no key. `vendor` is the short name on
+    events. `timeout_seconds` is the longest silence of the server; a request's own limits are usually shorter.
+    `max_reply_bytes` bounds text, reasoning and arguments of one reply together, and any one chunk. `compatible`
+    selects the dialect of OpenAI's imitators (`max_tokens`, and tool choices by the list of offered tools); without it
+    the name of the host decides.
+
+    For chat completions: `reasoning_field` sends reasoning back under that name, for servers that ask for it.
+    `include_usage=False` is for servers that refuse `stream_options`.
+
+    For Responses: `encrypted_reasoning` asks for reasoning that can be sent back; without it the name of the model
+    decides, since models that do not reason refuse the option. `reasoning_summary` ("auto", "concise", "detailed") asks
+    for reasoning that people can read. It is off by default, since OpenAI gives summaries only to verified
+    organisations, and answers others with an error 400.
+
+    `strict_tools` asks for arguments that keep to each tool's schema, which then has to be one that OpenAI accepts.
+    `images=False` is for models that do not accept images: a line of text replaces each image. A text replaces images
+    that are not PNG, JPEG, GIF or WebP; for chat completions, which accept no document but PDF, text files are sent as
+    text. `calls_in_text` is for small local models that write calls as text: a reply that consists of the JSON of calls
+    of offered tools becomes these calls. Text that begins like one, with a brace, a bracket, a fence or a tag, is then
+    not streamed, because only its end shows whether it is a call.
 
     The constructor imports the SDK and builds its client, which takes about a second the first time: construct
-    providers at start-up. Connections belong to an event loop, so in a second loop the provider builds a client more.
+    providers at start-up. Connections belong to an event loop, so in a second loop the provider builds another client.
     Works on asyncio and trio. Errors are as in `toolbus.protocols.Provider`; the SDK's retries are off. Keys do not
     appear in the repr, in errors or in logs.
 
-    Raises `MissingExtra` without the SDK, and `ConfigurationError` for an option that cannot be or a missing key.
+    Raises `MissingExtra` without the SDK, and `ConfigurationError` for an invalid option or a missing key.
     """
 
     __slots__ = (
@@ -160,7 +162,7 @@ class OpenAIProvider:
         self._base_url = checked_url(str(client.base_url) if client is not None else base_url or _DEFAULT_URL)
         errors = ResponsesErrors if api == "responses" else OpenAIErrors
         self._errors = errors(vendor=vendor, where=shown_url(self._base_url), hint=_HINT)
-        self._compatible = not speaks_for_openai(self._base_url) if compatible is None else compatible
+        self._compatible = not is_openai(self._base_url) if compatible is None else compatible
         self._max_reply_bytes = max_reply_bytes
         self._reasoning_field = reasoning_field
         self._include_usage = include_usage
@@ -183,7 +185,7 @@ class OpenAIProvider:
 
     @property
     def vendor(self) -> str:
-        """What stands on events as the vendor."""
+        """The vendor's name on events."""
         return self._errors.vendor
 
     @property
@@ -196,37 +198,40 @@ class OpenAIProvider:
         return f"OpenAIProvider({self._model!r}, {api}vendor={self.vendor!r}, base_url={self._errors.where!r})"
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
-        """See `NativeOutputProvider`. Of compatible servers few can hold a reply to a schema and offer tools."""
-        return self._refused.left(schema, "alone" if self._compatible else "with_tools")
+        """See `NativeOutputProvider`. Few compatible servers can constrain a reply to a schema and offer tools."""
+        return self._refused.remaining(schema, "alone" if self._compatible else "with_tools")
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Ask the model once, streaming. Under cancellation the connection is closed, not drained.
 
-        Raises, beside the errors of the contract, `ConfigurationError` for a `tool_choice` that is not offered, and
-        `ApplicationError` when the `api_key` callable fails. Of the contract's, `ContextOverflow` means that the server
-        found the transcript too long, `ContentFiltered` that it refused what is in it, and `NativeOutputUnsupported`
-        that it does not take the output's schema. A reply that was withheld, or refused without a word, is empty and
-        says so by its `finish_reason`: it has been paid for. A call that the server could not read (Groq's
-        `tool_use_failed`) is in the reply as the model wrote it, for the turn machine to refuse, and so is the text of
-        an answer that is no JSON of the schema; `ProviderRejected` is raised too for a call that is no function's.
+        Raises, in addition to the errors of the protocol, `ConfigurationError` for a `tool_choice` that is not offered,
+        and `ApplicationError` when the `api_key` callable fails. Of the protocol's errors, `ContextOverflow` means that
+        the server found the transcript too long, `ContentFiltered` that it refused the content of the transcript,
+        `NativeOutputUnsupported` that it does not accept the output's schema, and `ProviderRejected` also that the
+        reply calls something other than a function.
+
+        A reply that was withheld, or refused without text, is not an error, since it has been paid for: it is empty,
+        with a `finish_reason`. A call that the server could not read (Groq's `tool_use_failed`) is in the reply as the
+        model wrote it, and so is the text of an answer that is not JSON of the schema; the turn machine refuses both.
         """
         check_allowed(self.vendor, self._errors.where)
         body = self._body(request)
         offered = {tool.name for tool in request.tools} if request.settings.tool_choice != "none" else set[str]()
-        unwrapping = Unwrapping(emit, offered) if offered else None
-        held = HeldText(unwrapping or emit, offered) if self._calls_in_text and offered else None
-        told = held or unwrapping or emit
-        reply = self._builder(told)
+        unwrapper = CallUnwrapper(emit, offered) if offered else None
+        held = HeldText(unwrapper or emit, offered) if self._calls_in_text and offered else None
+        filtered_emit = held or unwrapper or emit
+        reply = self._builder(filtered_emit)
         try:
             await self._read(request, body, reply, emit)
         except FailedGeneration as exc:
-            if (meant := exc.reply(reply.said, model=self._model, emit=told, offered=offered)) is None:
+            meant = exc.reply(reply.text_so_far, model=self._model, emit=filtered_emit, offered=offered)
+            if meant is None:
                 raise
             whole = meant
         else:
             whole = reply.finish()
         whole = held.settle(whole) if held else whole
-        whole = unwrapping.settle(whole) if unwrapping else whole
+        whole = unwrapper.settle(whole) if unwrapper else whole
         if len(whole.message.tool_calls) > MAX_REPLY_CALLS:
             raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
         return whole
@@ -234,7 +239,7 @@ class OpenAIProvider:
     async def _read(
         self, request: ModelRequest, body: dict[str, Any], reply: ReplyBuilder | ResponseBuilder, emit: Emit
     ) -> None:
-        limit_bytes = self._max_reply_bytes if self._api == "chat" else most_event_bytes(self._max_reply_bytes)
+        limit_bytes = self._max_reply_bytes if self._api == "chat" else max_event_bytes(self._max_reply_bytes)
         try:
             try:
                 response = await self._post(body)
@@ -242,26 +247,26 @@ class OpenAIProvider:
                 response = await self._post(without_half_characters(body))
             lines = EventLines(limit_bytes, self._errors)
             await read_reply(response, reply, lines, emit=emit, limit_bytes=limit_bytes, errors=self._errors)
-        except FailedGeneration:  # of the model, not of the schema
+        except FailedGeneration:  # the model is at fault, not the schema
             raise
         except ProviderError as exc:
-            judged = self._refused.judged(request, exc)
+            judged = self._refused.classified(request, exc)
             if judged is exc:
                 raise
             raise judged from exc
         except ToolbusError:
             raise
         except Exception as exc:
-            # Also what the emit function raises comes by here, and goes on as it is.
+            # Exceptions of the emit function arrive here too, and are raised again unchanged.
             found = self._errors.translate(exc)
             if found is None:
                 raise
             model_failed = isinstance(found, FailedGeneration)
-            error, cause = found if model_failed else self._refused.judged(request, found), exc
+            error, cause = found if model_failed else self._refused.classified(request, found), exc
         else:
             return
-        # Raised out here, so that no context hangs on to an SDK error that quotes a key.
-        raise error from (None if self._errors.tells(cause) else cause)
+        # The error is raised outside of the except block, so that its context is not an SDK error that quotes a key.
+        raise error from (None if self._errors.leaks_secret(cause) else cause)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         if not self._images:
@@ -330,7 +335,7 @@ class OpenAIProvider:
         import httpx2  # noqa: PLC0415
         from openai import AsyncStream  # noqa: PLC0415
 
-        # Not chat.completions.create: it walks the whole history through typed dictionaries on every call.
+        # The method chat.completions.create would convert the whole history by typed dictionaries on every call.
         client = self._clients.get()
         self._errors.keep_secret(client.api_key)
         response: Any = await client.post(

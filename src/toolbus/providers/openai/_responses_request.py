@@ -1,4 +1,4 @@
-"""Builds the body of a request to the OpenAI Responses API."""
+"""The body of a request to the OpenAI Responses API."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from ...messages import to_openai_responses
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema, with_extra
-from .._shared.parts import presentable, shown_image
-from ._chat_request import choose
+from .._shared.parts import map_parts, shown_image
+from ._chat_request import tool_fields
 
 __all__ = ["reasons", "response_body"]
 
-# What OpenAI has that does not reason; such models refuse to be asked for encrypted reasoning.
+# These models of OpenAI do not reason, and refuse a request for encrypted reasoning.
 _NO_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt-4)")
 
 
 def reasons(model: str) -> bool:
-    """Whether a model may reason, by its name: all do but OpenAI's older ones."""
+    """Return whether a model may reason, judging by its name: all may, except for OpenAI's older models."""
     return _NO_REASONING.match(model) is None
 
 
@@ -33,19 +33,19 @@ def response_body(
     reasoning_summary: str | None,
     strict: bool = False,
 ) -> dict[str, Any]:
-    """The request as a dictionary; `extra_body` goes over everything else.
+    """Return the request as a dictionary; the fields of `extra_body` override all others.
 
-    Nothing is stored at the vendor: the whole transcript goes along each time, reasoning encrypted. `compatible` is as
-    for chat completions. `strict` is always said, since the API's own default is strict and changes the schema.
+    Nothing is stored at the vendor: the whole transcript is sent each time, with encrypted reasoning. `compatible` is
+    as for chat completions. `strict` is always sent, since the API's own default is strict and changes the schema.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
-    # OpenAI's models that do not reason refuse others' reasoning, and without its encrypted form it is worth nothing.
+    # OpenAI's models that do not reason refuse the reasoning of others, and without its encrypted form it is useless.
     reasoning_back = encrypted_reasoning or (compatible and reasons(model))
     body: dict[str, Any] = {
         "model": model,
         "input": to_openai_responses(
-            presentable(messages_with_schema(request) if compatible else request.messages, shown_image),
+            map_parts(messages_with_schema(request) if compatible else request.messages, shown_image),
             vendor=vendor,
             valid_arguments=compatible,
             reasoning=reasoning_back,
@@ -64,7 +64,7 @@ def response_body(
         body["reasoning"] = asked
     if request.tools:
         wire = partial(_wire, strict=strict)
-        body |= choose(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
+        body |= tool_fields(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
         if settings.parallel_tool_calls is not None and "tools" in body:
             body["parallel_tool_calls"] = settings.parallel_tool_calls
     if request.output_schema is not None:

@@ -1,8 +1,8 @@
-"""Puts a streamed reply of the OpenAI Responses API together: events, then the one whole reply.
+"""The builder of a reply from a stream of the OpenAI Responses API: events become the one whole reply.
 
-Knows the events and does no I/O. Pieces are passed on as they arrive; what a reply is, its finished items say
-(`response.output_item.done`, and the `output` of the last event), so pieces that are missing or out of order do no
-harm. Events of other kinds are ignored: there are many, and new ones come.
+The module knows the events; it does no I/O. Pieces are passed on as they arrive, but the finished items decide on the
+content of the reply (`response.output_item.done`, and the `output` of the last event), so missing pieces, or pieces out
+of order, do no harm. Events of other types are ignored: there are many, and new ones are added.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from .._shared.errors import ErrorTranslator
 from .._shared.reply_reader import MAX_REPLY_PARTS, read_object
 from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped, size_bytes, storable
 
-__all__ = ["ResponseBuilder", "most_event_bytes"]
+__all__ = ["ResponseBuilder", "max_event_bytes"]
 
-_PART_OVERHEAD_BYTES = 64  # so that a stream of empty items, or of parts of one character, ends at the size limit too
-_ECHO_BYTES = 2**20  # events repeat the tools of the request, and the last one the whole reply
-_BETWEEN = "\n\n"  # between messages, and between parts of reasoning, as in `toolbus.messages`
+_PART_OVERHEAD_BYTES = 64  # counted for each item and part, so that a stream of tiny ones reaches the size limit too
+_ECHO_BYTES = 2**20  # events repeat the tools of the request, and the last one repeats the whole reply
+_SEPARATOR = "\n\n"  # between messages, and between parts of reasoning, as in `toolbus.messages`
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _INCOMPLETE: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",
     "content_filter": "content_filter",
-    "": "length",  # it may have ended anywhere; the API's other reasons are between items
+    "": "length",  # the reply may have ended anywhere; for the API's other reasons, it ends between items
 }
 
-_RUN_ELSEWHERE = frozenset({"mcp_approval_request"})  # what waits for the application, beside items with a `call_id`
+# Items that wait for the application, in addition to those with a `call_id`.
+_RUN_ELSEWHERE = frozenset({"mcp_approval_request"})
 
-# Which part of an item an event is of: the item's kind, the part's, and the field with its place.
+# The part of an item that an event belongs to: the item's kind, the part's kind, and the field with the part's index.
 _Part: TypeAlias = tuple[str, str, str]
 _DELTAS: Mapping[str, _Part] = {
     "response.output_text.delta": ("message", "output_text", "content_index"),
@@ -50,30 +51,30 @@ _DONE: Mapping[str, tuple[_Part, str]] = {
 }
 
 
-def most_event_bytes(limit_bytes: int) -> int:
-    """What one event may have, of a reply within `limit_bytes`."""
+def max_event_bytes(limit_bytes: int) -> int:
+    """Return the size limit of one event, for a reply within `limit_bytes`."""
     return limit_bytes + _ECHO_BYTES
 
 
 class _Item:
-    """An item of the output as far as it has arrived."""
+    """An item of the output, as far as it has arrived."""
 
-    __slots__ = ("call_place", "kind", "parts", "place", "settled", "wire")
+    __slots__ = ("call_position", "kind", "parts", "position", "settled", "wire")
 
-    def __init__(self, kind: str, place: int, call_place: int) -> None:
+    def __init__(self, kind: str, position: int, call_position: int) -> None:
         self.kind = kind
-        self.place = place
-        self.call_place = call_place
+        self.position = position
+        self.call_position = call_position
         self.wire: Mapping[str, Any] = {}
         self.settled = False
-        """Whether `wire` is the finished item."""
+        """True once `wire` is the finished item."""
         self.parts: dict[tuple[str, int], Characters] = {}
 
     def finished(self) -> Mapping[str, Any]:
-        """The item; one that was never said to be finished, as its pieces have it."""
+        """Return the finished item, or if the server never finished it, an item made of its pieces."""
         if self.settled and not self._was_emptied():
             return self.wire
-        texts = [(kind, characters.whole()) for (kind, _), characters in sorted(self.parts.items(), key=_by_place)]
+        texts = [(kind, characters.whole()) for (kind, _), characters in sorted(self.parts.items(), key=_by_index)]
         if self.kind == "function_call":
             return {**self.wire, "type": self.kind, "arguments": "".join(text for _, text in texts)}
         if self.kind == "message":
@@ -83,7 +84,7 @@ class _Item:
         return self.wire
 
     def _was_emptied(self) -> bool:
-        """Whether the finished item has nothing of what its pieces said, as gateways do that translate streams."""
+        """Return whether the finished item lacks all text of its pieces, as from gateways that translate streams."""
         if not any(characters.parts for characters in self.parts.values()):
             return False
         if self.kind == "function_call":
@@ -95,12 +96,12 @@ class _Item:
         )
 
 
-def _by_place(part: tuple[tuple[str, int], Characters]) -> int:
+def _by_index(part: tuple[tuple[str, int], Characters]) -> int:
     return part[0][1]
 
 
 class ResponseBuilder:
-    """Puts events together. `feed` every event, then `finish`."""
+    """A builder of one reply from events. `feed` every event, then `finish`."""
 
     __slots__ = (
         "_at",
@@ -110,34 +111,34 @@ class ResponseBuilder:
         "_errors",
         "_item_bytes",
         "_items",
+        "_last_message",
+        "_last_reasoning",
         "_limit_bytes",
         "_model",
-        "_said",
         "_size_bytes",
-        "_thought",
         "done",
     )
 
     def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
         self.done = False
-        """Whether the server sent the last event."""
+        """True once the server has sent the last event."""
         self._model = model
         self._emit = emit
         self._limit_bytes = limit_bytes
         self._errors = errors
         self._size_bytes = 0
-        self._item_bytes = 0  # of the events that have items whole
+        self._item_bytes = 0  # the size of the events that contain whole items
         self._items: list[_Item] = []
-        self._at: dict[int | str, _Item] = {}  # the newest item at each place of the output
+        self._at: dict[int | str, _Item] = {}  # the newest item at each position of the output
         self._calls = 0
-        self._said: _Item | None = None  # the message whose text was passed on last
-        self._thought: Characters | None = None  # the same of reasoning
+        self._last_message: _Item | None = None  # the message whose text was passed on last
+        self._last_reasoning: Characters | None = None  # the part of reasoning that was passed on last
         self._ended: Mapping[str, Any] = {}
 
     # ---------------------------------------------------------------------------------------------- events
 
     def feed(self, event: str, data: bytes) -> None:
-        """Take one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContentFiltered` or `ReplyTooLarge`."""
+        """Process one event. Raises `ProviderUnavailable`, `ProviderRejected`, `ContentFiltered` or `ReplyTooLarge`."""
         if self.done or data.startswith(b"[DONE]"):
             return
         fields = read_object(data, self._errors, "a chunk")
@@ -162,7 +163,7 @@ class ResponseBuilder:
             self._end(as_object(fields.get("response")), kind.removeprefix("response."))
 
     def whole(self, completion: Mapping[str, Any]) -> None:
-        """Take a response that the server did not stream."""
+        """Process a response that the server did not stream."""
         if completion.get("error") and not completion.get("status"):
             raise self._errors.in_stream(completion)
         self._end(completion, "")
@@ -176,30 +177,31 @@ class ResponseBuilder:
         if isinstance(model := response.get("model"), str) and model:
             self._model = model
         self._ended = {**response, "status": status}
-        self._items.sort(key=lambda item: item.place)
+        self._items.sort(key=lambda item: item.position)
         if output := as_objects(response.get("output")):
             self._compare(output)
         self.done = True
 
     def _compare(self, output: Sequence[Mapping[str, Any]]) -> None:
-        """Take the output in the last event. Of an item that is known, by its id or its place, it tells the rest."""
+        """Process the output in the last event. It completes the items that are known, by their ids or positions."""
         there, self._items = self._items, []
         by_id = {(each.kind, str(each.wire.get("id"))): each for each in reversed(there) if each.wire.get("id")}
         left = set(there)
-        for place, item in enumerate(output):
+        for position, item in enumerate(output):
             kind = str(item.get("type"))
-            known = by_id.get((kind, str(item.get("id"))))  # some servers leave items out, so places alone do not tell
-            if known is None and place < len(there) and there[place].kind == kind:
-                known = there[place]
+            # Some servers leave items out, so ids come before positions.
+            known = by_id.get((kind, str(item.get("id"))))
+            if known is None and position < len(there) and there[position].kind == kind:
+                known = there[position]
             if known in left:
                 left.remove(known)
                 self._items.append(known)
             else:
-                known = self._new(place, kind)
+                known = self._new(position, kind)
             self._take_last(known, item)
 
     def _take_last(self, known: _Item, item: Mapping[str, Any]) -> None:
-        # Of reasoning, the item's own last event is the one to give back, says the SDK (ResponseReasoningItem).
+        # Reasoning has to be sent back as in its own last event, says the SDK (ResponseReasoningItem).
         if not (known.settled and known.kind == "reasoning"):
             self._settle(known, item)
 
@@ -217,7 +219,7 @@ class ResponseBuilder:
         return item
 
     def _find(self, key: int | str, kind: str, wire_id: str = "") -> _Item:
-        """The item at a place. A finished one is another, unless its id says that it is the same."""
+        """Return the item at a position. A finished item there is a different one, unless it has the same id."""
         found = self._at.get(key)
         if found is None or found.kind != kind or (found.settled and (not wire_id or found.wire.get("id") != wire_id)):
             found = self._at[key] = self._new(key, kind)
@@ -227,25 +229,25 @@ class ResponseBuilder:
         item = as_object(fields.get("item"))
         key, kind = _key(fields), str(item.get("type"))
         found = self._find(key, kind)
-        if found.wire:  # a server that counts no places
+        if found.wire:  # the server does not count positions
             found = self._at[key] = self._new(key, kind)
         found.wire = item
 
     def _settle(self, found: _Item, item: Mapping[str, Any]) -> None:
-        """Take a finished item, and pass on what no piece has told of it."""
+        """Process a finished item, and pass on the text that no piece had."""
         if isinstance(arguments := item.get("arguments"), Mapping):
             item = {**item, "arguments": dumped(cast("object", arguments))}
         item = found.wire = storable(item)
         if found.kind == "function_call" and item.get("arguments"):
-            self._tell(found, ("arguments", 0), item["arguments"])
-        for place, part in enumerate(as_objects(item.get("content"))):
+            self._pass_on_rest(found, ("arguments", 0), item["arguments"])
+        for position, part in enumerate(as_objects(item.get("content"))):
             kind = str(part.get("type"))
             if found.kind == "message" and kind in {"output_text", "refusal"}:
-                self._tell(found, (kind, place), part.get("refusal" if kind == "refusal" else "text"))
+                self._pass_on_rest(found, (kind, position), part.get("refusal" if kind == "refusal" else "text"))
             elif found.kind == "reasoning" and not item.get("summary"):
-                self._tell(found, ("content", place), part.get("text"))
-        for place, part in enumerate(as_objects(item.get("summary"))):
-            self._tell(found, ("summary", place), part.get("text"))
+                self._pass_on_rest(found, ("content", position), part.get("text"))
+        for position, part in enumerate(as_objects(item.get("summary"))):
+            self._pass_on_rest(found, ("summary", position), part.get("text"))
         found.settled = True
 
     # ---------------------------------------------------------------------------------------------- pieces
@@ -255,18 +257,18 @@ class ResponseBuilder:
             return
         kind, name, index = part
         item = self._at.get(_key(fields))
-        if item is not None and item.settled and item.kind == kind:  # late; the item has said all
+        if item is not None and item.settled and item.kind == kind:  # the piece is late, and the item has its text
             return
-        self._pass_on(self._find(_key(fields), kind), (name, _place(fields, index)), delta)
+        self._pass_on(self._find(_key(fields), kind), (name, _index(fields, index)), delta)
 
     def _rest(self, part: _Part, fields: Mapping[str, Any], truth: object) -> None:
         kind, name, index = part
         item = self._at.get(_key(fields))
         if isinstance(truth, str) and (item is None or item.kind != kind or not item.settled):
-            self._tell(self._find(_key(fields), kind), (name, _place(fields, index)), truth)
+            self._pass_on_rest(self._find(_key(fields), kind), (name, _index(fields, index)), truth)
 
-    def _tell(self, item: _Item, part: tuple[str, int], truth: object) -> None:
-        """Pass on what is missing of a part's text. What is wrong in it cannot be called back."""
+    def _pass_on_rest(self, item: _Item, part: tuple[str, int], truth: object) -> None:
+        """Pass on the missing rest of a part's text. Wrong pieces that were passed on cannot be called back."""
         if not isinstance(truth, str) or not truth:
             return
         before = item.parts.get(part) or Characters()
@@ -287,16 +289,16 @@ class ResponseBuilder:
         if not text:
             return
         if item.kind == "function_call":
-            self._emit(ArgumentsPiece(item.call_place, str(item.wire.get("name") or ""), text))
+            self._emit(ArgumentsPiece(item.call_position, str(item.wire.get("name") or ""), text))
         elif item.kind == "message":
-            if self._said not in {None, item}:
-                self._emit(TextPiece(_BETWEEN))
-            self._said = item
+            if self._last_message not in {None, item}:
+                self._emit(TextPiece(_SEPARATOR))
+            self._last_message = item
             self._emit(TextPiece(text))
         else:
-            if self._thought not in {None, characters}:
-                self._emit(ReasoningPiece(_BETWEEN))
-            self._thought = characters
+            if self._last_reasoning not in {None, characters}:
+                self._emit(ReasoningPiece(_SEPARATOR))
+            self._last_reasoning = characters
             self._emit(ReasoningPiece(text))
 
     def _grow(self, size: int) -> None:
@@ -306,21 +308,21 @@ class ResponseBuilder:
 
     def _keep(self, size: int) -> None:
         self._item_bytes += size
-        if self._item_bytes > 2 * most_event_bytes(self._limit_bytes):  # each is begun, and then finished
+        if self._item_bytes > 2 * max_event_bytes(self._limit_bytes):  # each item comes twice: begun, and finished
             raise self._errors.too_large(self._limit_bytes)
 
     # --------------------------------------------------------------------------------------------- the end
 
     @property
-    def said(self) -> str:
-        """The text so far."""
+    def text_so_far(self) -> str:
+        """The text of the reply so far."""
         texts = (
             "".join(part.whole() for part in item.parts.values()) for item in self._items if item.kind == "message"
         )
-        return _BETWEEN.join(filter(None, texts))
+        return _SEPARATOR.join(filter(None, texts))
 
     def finish(self) -> ModelReply:
-        """The whole reply. Raises `ProviderUnavailable` where the stream ended before the reply did."""
+        """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
         if not self.done:
             raise self._errors.unavailable("ended the stream before the reply was whole")
         items = [item.finished() for item in self._items]
@@ -349,10 +351,10 @@ class ResponseBuilder:
         )
 
     def _refuse_foreign(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `ProviderRejected` for an item that asks the application for something else than a function.
+        """Raise `ProviderRejected` for an item that asks the application to run something other than a function.
 
-        Those are custom, shell and patch calls and what will come of the kind: they have a `call_id`, and no output in
-        the reply. What the vendor runs has none, or has both.
+        Such items are custom, shell and patch calls, and future ones of the same kind: they have a `call_id`, and no
+        output in the reply. A call that the vendor runs has no `call_id`, or also an output.
         """
         others = [item for item in items if item.get("type") != "function_call"]
         is_output = [str(item.get("type")).endswith("_output") for item in others]
@@ -370,14 +372,14 @@ def _finish_reason(reply: Reply) -> FinishReason:
 
 
 def _key(fields: Mapping[str, Any]) -> int | str:
-    """What tells the items of a stream apart: their place in the output, or without it their id."""
-    place = fields.get("output_index")
-    if isinstance(place, int):
-        return place
+    """Return the key of an item in a stream: its position in the output, or without one its id."""
+    position = fields.get("output_index")
+    if isinstance(position, int):
+        return position
     return str(fields.get("item_id") or as_object(fields.get("item")).get("id") or "")
 
 
-def _place(fields: Mapping[str, Any], name: str) -> int:
+def _index(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
     return value if isinstance(value, int) else 0
 

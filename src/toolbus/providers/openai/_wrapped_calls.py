@@ -1,7 +1,7 @@
-"""The wrapper in which OpenAI's models call several tools at once, though nobody offers it: `multi_tool_use.parallel`.
+"""The wrapper `multi_tool_use.parallel`, in which OpenAI's models call several tools at once, though it is not offered.
 
-Models were trained on it, and call it now and then as if it were a function: `{"tool_uses": [{"recipient_name":
-"functions.get_weather", "parameters": {...}}]}`. What they mean are the calls in it. Pure.
+Models were trained on it, and sometimes call it as if it were a function: `{"tool_uses": [{"recipient_name":
+"functions.get_weather", "parameters": {...}}]}`. They mean the calls inside. Pure.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ from ...messages import ToolCall
 from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Emit, ModelReply
 from .._shared.wire_text import dumped
 
-__all__ = ["Unwrapping"]
+__all__ = ["CallUnwrapper"]
 
 _NAMES = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 _PREFIX = "functions."
 
 
-class Unwrapping:
-    """An emit function that holds the wrapper's pieces back, and `settle`, which puts the calls in its place.
+class CallUnwrapper:
+    """An emit function that holds back the wrapper's pieces, with `settle`, which replaces the wrapper by its calls.
 
-    The pieces name the wrapper and not the tools, so nobody could tell which of them may be shown.
+    The pieces name the wrapper and not the tools, so it would not be known whose arguments may be shown.
     """
 
     __slots__ = ("_emit", "_wrappers")
 
     def __init__(self, emit: Emit, names: Collection[str]) -> None:
-        """`names` are the tools that are offered: one of them is never the wrapper."""
+        """Take `names`, the tools that are offered. A tool with one of these names is never the wrapper."""
         self._emit = emit
         self._wrappers = _NAMES.difference(names)
 
     def __call__(self, delta: Delta) -> None:
-        """Pass a piece on; one of the wrapper without its text."""
+        """Pass a piece on; a piece of the wrapper without its text."""
         if isinstance(delta, ArgumentsPiece) and delta.name in self._wrappers:
             delta = ArgumentsPiece(delta.index, delta.name, "")
         self._emit(delta)
 
     def settle(self, reply: ModelReply) -> ModelReply:
-        """The reply with the calls that are meant.
+        """Return the reply with the calls in the wrapper instead of the wrapper.
 
-        The first has the wrapper's place and id, and the others come after all calls, so that the places of those stay
-        as their pieces had them. A wrapper that cannot be read stays, and is refused as an unknown tool. Of more calls
-        than a reply may have, one too many is given.
+        The first of them gets the wrapper's position and id, and the others come after all other calls, whose positions
+        stay the same as in the pieces. A wrapper that cannot be read stays, and is refused as an unknown tool. If there
+        are more calls than a reply may have, the result has one too many.
         """
         message = reply.message
         calls = list(message.tool_calls)
         more: list[ToolCall] = []
-        for place, call in enumerate(message.tool_calls):
+        for position, call in enumerate(message.tool_calls):
             if call.name in self._wrappers and (uses := self._uses(call)):
-                calls[place] = uses[0]
+                calls[position] = uses[0]
                 more += uses[1:]
             if len(calls) + len(more) > MAX_REPLY_CALLS:
                 break
         if all(after is before for after, before in zip(calls, message.tool_calls, strict=True)):
             return reply
         after = tuple([*calls, *more][: MAX_REPLY_CALLS + 1])
-        for place, call in enumerate(after):
-            if place >= len(calls) or call is not message.tool_calls[place]:
-                self._emit(ArgumentsPiece(place, call.name, call.arguments))
-        # What the vendor keeps beside the message tells of the wrapper.
+        for position, call in enumerate(after):
+            if position >= len(calls) or call is not message.tool_calls[position]:
+                self._emit(ArgumentsPiece(position, call.name, call.arguments))
+        # The vendor data refers to the wrapper, so it is dropped.
         return replace(reply, message=replace(message, tool_calls=after, vendor_data=None))
 
     def _uses(self, wrapper: ToolCall) -> list[ToolCall]:
-        """The calls in a wrapper; none where it is anything else."""
+        """Return the calls in a wrapper; none if its arguments are malformed."""
         try:
             written = parse_arguments(wrapper.arguments)
         except InvalidArguments:
