@@ -175,7 +175,7 @@ class _Postgres(Database):
             run("SET default_transaction_read_only = on")
 
     def _format(self) -> int:
-        """Return the format of the tables; 0 if there are none."""
+        """Return the format of the tables; 0 if they do not exist."""
         # `to_regclass` is not used here: it may answer from before the wait for the lock that there is no table.
         if not self.one("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'format'", (self._schema,)):
             return 0

@@ -371,7 +371,7 @@ def _code(exc: sqlite3.Error) -> int:
 
 
 def _make_file(path: Path) -> None:
-    """Create the file, if there is none, accessible only for its owner. SQLite gives its other two files the same mode.
+    """Create the file, unless it exists, accessible only for its owner. SQLite gives its other two files the same mode.
 
     A file that exists is not opened here: closing it again would drop the locks of this process's other connections
     (https://sqlite.org/howtocorrupt.html, 2.2).

@@ -52,7 +52,7 @@ class Database(ABC):
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until the deadline, at least 0.01, because a time-out of 0 often means that there is none."""
+        """The seconds until the deadline, at least 0.01, because drivers take a time-out of 0 for no time-out."""
         return max(0.01, self.deadline - monotonic())
 
     def keep_heads(self, heads: Iterable[tuple[str, Head | None]]) -> None:

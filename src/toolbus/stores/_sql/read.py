@@ -54,7 +54,7 @@ _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes),
 
 @dataclass(slots=True)
 class Salvage:
-    """The readable facts of a request. `damage` is None if all are whole; `hash` is that of the last readable fact."""
+    """The readable facts of a request. Whole facts have no `damage`. `hash` is that of the last readable fact."""
 
     facts: list[StoredFact] = field(default_factory=list[StoredFact])
     damage: StoreError | None = None

@@ -91,7 +91,7 @@ FORMAT = len(_STEPS)
 
 
 def bring_up_to_date(database: Database, types: Mapping[str, str], found: int, where: str) -> int:
-    """Migrate the tables, within a transaction, from the format `found` (0: there are none) to the newest.
+    """Migrate the tables, within a transaction, from the format `found` (0 for an empty database) to the newest.
 
     Returns the newest format. Raises `StoreFormat` if `found` is newer than that; `where` names the database in its
     text.
