@@ -4,7 +4,7 @@ Each module implements `Store` and, where its data outlives the process, `Journa
 knows messages, events and its driver. It must not know sessions, runtimes or buses, and no store knows another. The
 class names are imported from their modules at first use, because each module needs its own driver.
 
-Every store keeps these invariants; `toolbus.testing.check_store` tests them:
+Every store keeps these invariants. `toolbus.testing.check_store` tests the first four; the fifth has tests of its own:
 
 1. What a call has written is as durable as the store promises when the call returns, because a session performs the
    effects of a fact after its append. Without this a crash could leave a tool call that was made and is in no journal.
@@ -16,7 +16,7 @@ Every store keeps these invariants; `toolbus.testing.check_store` tests them:
    conversation could lack a turn whose request has ended.
 5. Facts and messages from a database are compared with their hashes when they are read, and `StoreDamaged` names the
    first that differs. Without this a damaged row would become a model's history, or the state of a resumed request.
-   The one exception are conversations in MongoDB, in which other applications may write and edit messages.
+   The only exception is a message in MongoDB that another application has edited: the edited text counts then.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def requests(
 ) -> Sequence[FoundRequest]:
     """Return at most `limit` requests of a conversation, or of all conversations, the newest first.
 
-    With `is_unfinished`, only unfinished requests, also those whose lease somebody holds. They are returned oldest
-    first, which is the order in which they are resumed.
+    With `is_unfinished`, return only unfinished requests, including those whose lease somebody holds. They are returned
+    oldest first, which is the order in which they are resumed.
     """
     where, values = "1 = 1", ()
     if conversation_id is not None:

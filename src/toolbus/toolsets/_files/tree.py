@@ -243,7 +243,7 @@ class Tree:
         if self._ignored("/".join(parts), parts[-1], rules, budget, is_directory=is_directory):
             raise ToolError(f"{path!r} is ignored in this workspace (.gitignore, or not part of its sources)")
         if budget.over():
-            raise ToolError(f"{path!r} is not read: to find out whether it is ignored takes too long")
+            raise ToolError(f"{path!r} is not read: it takes too long to find out whether it is ignored")
 
     def _explain(self, path: str, exc: Exception) -> ToolError:
         if isinstance(exc, IsADirectoryError):
@@ -257,7 +257,7 @@ class Tree:
         return ToolError(f"{path!r} cannot be read: {getattr(exc, 'strerror', None) or exc}")
 
     def _suggest(self, path: str) -> str:
-        """Files whose name is the one asked for, else those with a similar name, as far as a second allows."""
+        """Return a hint that names files with the same name, or else a similar one, found within a second."""
         budget = Budget(seconds=_SUGGESTION_SECONDS, names=_SUGGESTION_NAMES)
         wanted = path.strip().replace("\\", "/").rsplit("/", 1)[-1].lower()[:_MAX_NAME_CHARS]
         names = [(each.path.rsplit("/", 1)[-1].lower(), each.path) for each in self.walk(budget)]
@@ -266,7 +266,7 @@ class Tree:
 
 
 def _similar(wanted: str, names: dict[str, str], budget: Budget) -> list[str]:
-    """The paths of the three names that are most like `wanted`, as difflib finds them, with a look at the time."""
+    """Return the paths of the three names most similar to `wanted` by difflib, within the budget."""
     matcher = difflib.SequenceMatcher()
     matcher.set_seq2(wanted)
     scored: list[tuple[float, str]] = []
