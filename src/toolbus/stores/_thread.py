@@ -148,7 +148,7 @@ class _Queue:
 
 
 class DatabaseThread(Generic[_D, _A]):
-    """Runs functions of a connection one after the other, and appends in groups.
+    """A thread that calls functions of a connection one after the other, and writes appends in groups.
 
     `connect` makes the connection, at the first job and again after the connection broke; it has to be ready by the
     deadline that it is given, on the clock `time.monotonic`. `append` writes a group of entries in one transaction and

@@ -8,6 +8,6 @@ It knows files, ignore rules, patterns and budgets. It must not know tools or wh
    thread busy forever, since a thread cannot be cancelled.
 3. No single step holds the interpreter's lock for long: patterns are bounded in size, and texts are matched in pieces.
    Without this a pattern of a model could block the event loop, although the search runs in a thread.
-4. An SQLite database that is open is never opened. Without this its owner, such as the store of this process, could
-   lose its locks and its file could be damaged.
+4. An SQLite database that some process has open is never opened here. Without this a store of this process could lose
+   its locks, and its file could be damaged.
 """
