@@ -66,7 +66,7 @@ def test_a_file_that_is_no_list_of_servers_is_wrong_usage(toolbus: Command, fold
     for command in (("tools",), ("ask", "Go.")):
         ended = toolbus(*command, "--mcp", "mcp.json")
         assert ended.status == 2
-        assert 'mcp.json has no object "mcpServers" in it' in ended.err
+        assert 'mcp.json has no object "mcpServers"' in ended.err
 
 
 def test_a_request_with_servers_is_not_resumed_without_them(toolbus: Command, kept: Path):

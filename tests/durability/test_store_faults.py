@@ -270,7 +270,7 @@ async def test_on_a_disk_that_gets_room_again_work_goes_on(tmp_path: Path) -> No
         while results[-1].outcome == "completed":
             assert len(results) < 100
             results.append(await runtime.run(f"{len(results)}", conversation_id="c"))
-        assert "there is no room" in str(results[-1].error)
+        assert "there is no space" in str(results[-1].error)
         again = await runtime.run("while full", conversation_id="c")
         assert again.outcome == "failed"
         await room_for(10_000)

@@ -159,7 +159,9 @@ async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_on
         await gate.reached()
 
         async def late() -> None:
-            with pytest.raises(StoreUnavailable, match="did not answer in time: others' calls were before this one"):
+            with pytest.raises(
+                StoreUnavailable, match="did not answer in time: other calls were queued before this one"
+            ):
                 await thread.append(1)
 
         tasks.start_soon(late)

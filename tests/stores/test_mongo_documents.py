@@ -31,7 +31,7 @@ from toolbus.stores._encoding import turn_of
 from toolbus.stores.mongo import MessageFields, MongoStore
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
 from toolbus.stores.mongo._conversations import _messages, history
-from toolbus.stores.mongo._documents import place_of
+from toolbus.stores.mongo._documents import sort_key_of
 from toolbus.stores.mongo._turns import remember
 from toolbus.testing import ScriptedProvider, text
 
@@ -212,7 +212,7 @@ def test_documents_are_sorted_by_their_time_however_it_is_written_and_then_by_th
     given_documents = [{**each, "timestamp": at} for each, at in zip(given_documents, times, strict=True)]
     given_documents += [{"_id": early, "sender": "user", "content": "an old id", "sessionId": "s"}]
     given_documents += [{**given_documents[2], "_id": ObjectId(b"\xff" * 12), "content": "the same time"}]
-    found = sorted(given_documents, key=lambda each: place_of(NAMES, each))
+    found = sorted(given_documents, key=lambda each: sort_key_of(NAMES, each))
     assert [each["content"] for each in found][3:] == ["an old id", "1", "2", "the same time", "3", "4", "5"]
 
 

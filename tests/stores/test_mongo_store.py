@@ -218,7 +218,7 @@ async def test_a_request_whose_record_is_damaged_is_listed_with_the_others_and_n
             database["toolbus_requests"].update_one({"_id": "a"}, {"$set": {"agreed": "{"}})
         for _ in range(2):
             assert [each.request_id for each in await store.unfinished()] == ["a", "b"]
-            with pytest.raises(StoreDamaged, match="what was agreed for it cannot be read"):
+            with pytest.raises(StoreDamaged, match="its agreed options cannot be read"):
                 await store.take("a", "me", 60)
 
 
@@ -231,7 +231,8 @@ async def test_damage_to_what_is_kept_of_a_conversation_is_named(
         with direct(mongo_database) as database:
             database["messages"].update_one({"content": "one"}, {"$set": {"data.toolbus.messages": "{}"}})
         with pytest.raises(
-            StoreDamaged, match="message 0 of conversation 'c' is damaged: what toolbus has kept in it was changed"
+            StoreDamaged,
+            match="message 0 of conversation 'c' is damaged: the messages that toolbus has kept in it were changed",
         ):
             await store.history("c")
 
@@ -575,12 +576,12 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
         with pytest.raises(ConfigurationError, match="fields is "):
             MongoStore(url, fields=fields)
     for wrong in ("", "http://host", "mongodb://me:secret@", "mongodb://me:sec:ret@host/x"):
-        with pytest.raises(ConfigurationError, match="the URL is none that MongoDB has") as caught:
+        with pytest.raises(ConfigurationError, match="the URL is not a valid MongoDB URL") as caught:
             MongoStore(wrong)
         assert "secret" not in str(caught.value)
     # What is not percent-encoded in a password cuts it into pieces, and none of these is told.
     for wrong in ("mongodb://me:1/secret@host/", "mongodb+srv://me:secret/2@host/", "mongodb+srv://me:secret?2@host/"):
-        with pytest.raises(ConfigurationError, match="have to be percent-encoded") as caught:
+        with pytest.raises(ConfigurationError, match="percent-encode user name") as caught:
             MongoStore(wrong)
         assert "secret" not in str(caught.value)
         assert caught.value.__context__ is None

@@ -79,18 +79,20 @@ async def refusal(path: Path) -> str:
 
 async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_do(tmp_path: Path) -> None:
     missing = tmp_path / "no" / "such.db"
-    assert await refusal(missing) == f"{missing} cannot be made: there is no folder {missing.parent}; make it first"
+    assert (
+        await refusal(missing) == f"{missing} cannot be created: there is no folder {missing.parent}; create it first"
+    )
     assert await refusal(tmp_path) == f"{tmp_path} is a folder; give the path of a file in it"
     text = tmp_path / "notes.txt"
     text.write_text("This is a text, and no database. " * 100)
-    assert await refusal(text) == f"{text} is no SQLite database, or its beginning is damaged; give another path"
+    assert await refusal(text) == f"{text} is not a SQLite database, or its beginning is damaged; give another path"
     assert text.read_text().startswith("This is a text")
     foreign = tmp_path / "foreign.db"
     with closed(sqlite3.connect(foreign)) as database:
         database.execute("CREATE TABLE things (x)")
     assert f"{foreign} is a database of another program (application id 0, 1 tables" in await refusal(foreign)
     for wrong in ("", ":memory:", "file:x?mode=ro"):
-        with pytest.raises(ConfigurationError, match="no path of a file"):
+        with pytest.raises(ConfigurationError, match="not the path of a file"):
             SqliteStore(wrong)
     with pytest.raises(ConfigurationError, match="durability is 'never'; it is 'power' or 'process'"):
         SqliteStore(text, durability="never")  # pyright: ignore[reportArgumentType]
@@ -105,14 +107,16 @@ async def test_a_file_that_may_not_be_written_is_refused_at_the_start(
         return mode != os.W_OK
 
     monkeypatch.setattr(os, "access", access)  # root may write anything
-    assert await refusal(path) == f"{path} cannot be written by this user; look at the rights of the file"
+    assert await refusal(path) == f"{path} cannot be written by this user; check the permissions of the file"
 
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
     other = path.with_name("other.db")
     monkeypatch.setattr(os, "open", refuse)
-    assert await refusal(other) == f"{other} cannot be made: Permission denied; look at the rights of {path.parent}"
+    assert (
+        await refusal(other) == f"{other} cannot be created: Permission denied; check the permissions of {path.parent}"
+    )
 
 
 @pytest.mark.guarantee("G23")
@@ -444,10 +448,10 @@ CODES: dict[int, tuple[type[StoreError], str, bool]] = {
     266: (StoreError, "planted", True),  # SQLITE_IOERR_READ
     11: (StoreDamaged, "is damaged", True),  # SQLITE_CORRUPT
     779: (StoreDamaged, "is damaged", True),  # SQLITE_CORRUPT_INDEX
-    13: (StoreError, "there is no room", False),  # SQLITE_FULL
+    13: (StoreError, "there is no space", False),  # SQLITE_FULL
     14: (StoreError, "cannot be opened", True),  # SQLITE_CANTOPEN
     15: (StoreError, "planted", True),  # SQLITE_PROTOCOL
-    26: (StoreDamaged, "is no SQLite database", True),  # SQLITE_NOTADB
+    26: (StoreDamaged, "is not a SQLite database", True),  # SQLITE_NOTADB
 }
 """By SQLite's result code (https://sqlite.org/rescode.html): the error, its words, and whether the file is opened anew."""
 
@@ -484,7 +488,7 @@ async def test_a_full_disk_is_a_typed_error_and_work_goes_on_when_there_is_room_
         await store.append(entry())
         pages = (await store._writer.run(lambda database: database.rows("PRAGMA page_count")))[0][0]
         await store._writer.run(lambda database: database.rows(f"PRAGMA max_page_count = {pages}"))
-        with pytest.raises(StoreError, match=f"there is no room for {path}: database or disk is full") as caught:
+        with pytest.raises(StoreError, match=f"there is no space for {path}: database or disk is full") as caught:
             await store.append(entry("r", 1, "large " * 2_000))
         assert not caught.value.retryable
         assert len(await store.facts("r")) == 1

@@ -86,16 +86,16 @@ async def test_an_export_that_was_changed_or_breaks_off_is_refused_before_anythi
     async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
         await write_whole(store)
         await export_to(store, path)
-        with pytest.raises(StoreError, match=f"{path} is there already"):
+        with pytest.raises(StoreError, match=f"{path} exists already"):
             await export_to(store, path)
     lines = path.read_bytes().splitlines(keepends=True)
     assert [next(iter(json.loads(line))) for line in lines][:3] == ["toolbus", "request", "seq"]
     wrong = {
-        "line 3 of it is not what was exported": [*lines[:2], lines[2].replace(b"zero", b"nil!"), *lines[3:]],
-        "line 4 of it is not what was exported": [*lines[:3], *lines[4:]],
+        "its line 3 is not what was exported": [*lines[:2], lines[2].replace(b"zero", b"nil!"), *lines[3:]],
+        "its line 4 is not what was exported": [*lines[:3], *lines[4:]],
         "it has no end": lines[:-1],
-        "line 1 of it is not what was exported": [b"{}\n"],
-        "line 5 of it is not what was exported": [*lines[:4], lines[4][:-9]],
+        "its line 1 is not what was exported": [b"{}\n"],
+        "its line 5 is not what was exported": [*lines[:4], lines[4][:-9]],
     }
     async with closing(SqliteStore(tmp_path / "b.db", durability="process")) as target:
         for text, content in wrong.items():
@@ -117,7 +117,7 @@ async def test_an_export_of_a_newer_toolbus_is_refused_by_name(tmp_path: Path, m
             patched.setattr("toolbus.stores.archive._FORMAT", 9)
             await export_to(store, path)
         with pytest.raises(
-            StoreFormat, match=f"{path} was written by toolbus .*, in format 9 of archives; this one knows"
+            StoreFormat, match=f"{path} was written by toolbus .*, in format 9 of archives; this version knows"
         ):
             await import_from(store, path)
 

@@ -112,7 +112,7 @@ async def test_a_request_of_which_nothing_is_whole_is_not_cut_back(
         with closed(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("DELETE FROM facts")
             database.execute(f"DELETE FROM {gone}")
-        with pytest.raises(StoreDamaged, match="what was agreed for it is gone"):
+        with pytest.raises(StoreDamaged, match="the request's agreed options are missing"):
             await store.cut("r", 1)
 
 

@@ -152,7 +152,7 @@ async def test_a_damaged_index_is_made_anew(tree: Path):
 
 async def test_an_index_that_cannot_be_kept_is_an_error_for_the_model(tree: Path):
     (tree.parent / "cache").write_text("a file")
-    with pytest.raises(ToolError, match="cannot be kept in"):
+    with pytest.raises(ToolError, match="cannot be stored in"):
         await index_of(tree).refresh()
 
 

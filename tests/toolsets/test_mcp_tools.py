@@ -175,7 +175,7 @@ async def test_a_tool_of_the_applications_own_is_never_replaced(caplog: pytest.L
         server.tools = []
         await server.tell_change()
     assert [each.handler for each in registry] == [own, own]
-    assert "there is a tool 's__a' already that is not of this server" in caplog.text
+    assert "the registry has a tool 's__a' that is not of this server" in caplog.text
 
 
 # -------------------------------------------------------------------------------------------------- results
@@ -398,7 +398,7 @@ async def test_a_tool_that_vanishes_and_comes_back_as_another_is_a_changed_one()
 
 
 @pytest.mark.parametrize(
-    ("written", "problem"), [("{", "cannot be read"), ("[]", "no object"), ('{"a": 1}', "no object")]
+    ("written", "problem"), [("{", "cannot be read"), ("[]", "not a JSON object"), ('{"a": 1}', "not a JSON object")]
 )
 def test_a_file_that_holds_no_pins_is_refused(written: str, problem: str, tmp_path: Path):
     (tmp_path / "pins.json").write_text(written)

@@ -494,7 +494,7 @@ def test_reading_stops_at_the_bound_and_says_where_to_go_on(tmp_path: Path) -> N
     workspace = Workspace(tmp_path, max_read_lines=10)
     data = workspace("read_lines", path="a.txt")
     assert (data["end"], data["total_lines"], data["truncated"]) == (10, 100, True)
-    assert workspace.message == "a.txt, lines 1 to 10 of 100; cut, go on with start=11"
+    assert workspace.message == "a.txt, lines 1 to 10 of 100; cut, continue with start=11"
     assert workspace("read_lines", path="a.txt", start=95)["end"] == 100
     assert "truncated" not in workspace("read_lines", path="a.txt", start=99, end=2000)
     by_bytes = Workspace(tmp_path, max_result_bytes=50)("read_lines", path="a.txt", end=20)

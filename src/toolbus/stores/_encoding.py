@@ -1,17 +1,18 @@
-"""Facts and messages to bytes and back; large texts apart; the chain of hashes that shows damage. Pure.
+"""The encoding of facts and messages: to bytes and back, with large texts apart and hashes that show damage. Pure.
 
-A value is stored as its JSON. Where that is large, each long text in it (the content of a result, an artifact, a file)
-is stored once, as a blob named by its SHA-256, however many facts and messages have it; what is stored of the value is
+A value is stored as its JSON. If the JSON is large, each long text in it (the content of a result, an artifact, a file)
+is stored once, as a blob named by its SHA-256, however many facts and messages contain it. The value is then stored as
 
     @[[["message","content"],"<digest>"], ...]<TAB>
     {"type": "message_appended", "message": {"content": null, ...}, ...}
 
-with the path of each text that was taken out. JSON never begins with `@`, and paths point from the outside, so nothing
-that users write can be taken for a reference.
+with the path of each text that was taken out. JSON never begins with `@`, and the paths stand outside of the value, so
+nothing that users write can be taken for a reference.
 
-The facts of a request are a chain: each row's hash covers the one before it, its place, its step's last place and its
-data; the first builds on the request's ids and what was agreed. So of a row that is changed, gone, moved or put in, at
-least one hash tells; where the end is missing, the request's own row does, which has the last one.
+The facts of a request form a chain: each row's hash covers the hash before it, the row's position, the position of the
+last fact of its step, and its data; the first hash builds on the request's ids and its agreed options. So at least one
+hash is wrong if a row was changed, deleted, moved or inserted. If the end is missing, the request's own row shows it,
+because that row has the last hash.
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ __all__ = [
 ]
 
 LARGE_BYTES = 16 * 1024
-"""From which size on a text is stored apart. Below, a row in another table costs more than a copy."""
+"""The size from which on a text is stored apart. Below it, a row in another table costs more than a copy."""
 
 _REFERENCES = b"@"
-_PLACE = Struct(">QQ")
+_POSITIONS = Struct(">QQ")
 
 UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, StructError)
-"""What comes of reading values that damage has made something else of."""
+"""The exceptions that reading a damaged value may raise."""
 
 Fetch = Callable[[bytes], bytes]
-"""The blob of a digest. Raises `KeyError` where it is missing or is not what was written."""
+"""A function from a digest to its blob. Raises `KeyError` if the blob is missing or is not what was written."""
 
 
 class Head(NamedTuple):
-    """The end of one request's journal: the next place, the bytes so far, the last hash; and the lease's epoch."""
+    """The end of one request's journal: the next position, the bytes so far, the last hash; and the lease's epoch."""
 
     epoch: int
     seq: int
@@ -81,7 +82,7 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class Begun:
-    """What stands in a request's first entry beside its facts."""
+    """The parts of a request's first entry that are not facts: the lease and the agreed options."""
 
     owner: str
     lease_seconds: float
@@ -90,7 +91,7 @@ class Begun:
 
 @dataclass(slots=True)
 class Turn:
-    """A turn's messages: of each its data, and its text to search in, or the digest of that."""
+    """A turn's messages: for each its data, and its text to search in or the digest of that text."""
 
     conversation_id: str
     request_id: str
@@ -102,7 +103,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Written:
-    """An entry as it is stored, but for its hashes: `rows` are types and data, `blobs` the large texts by digest."""
+    """An entry as it is stored, without its hashes: `rows` are types and data, `blobs` the large texts by digest."""
 
     request_id: str
     conversation_id: str
@@ -120,7 +121,7 @@ class Written:
 
 
 def written(entry: Entry) -> Written:
-    """The entry as it is stored. Raises `StoreError` for a value that no JSON can carry."""
+    """Return the entry as it is stored. Raises `StoreError` for a value that JSON cannot represent."""
     rows: list[tuple[str, bytes]] = []
     blobs: dict[bytes, bytes] = {}
     size = 0
@@ -146,7 +147,7 @@ def written(entry: Entry) -> Written:
 
 
 def turn_of(conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> Turn:
-    """Messages as they are stored. Raises `StoreError` for a value that no JSON can carry."""
+    """Return messages as they are stored. Raises `StoreError` for a value that JSON cannot represent."""
     blobs: dict[bytes, bytes] = {}
     rows: list[tuple[bytes, str | None, bytes | None]] = []
     size = 0
@@ -156,7 +157,7 @@ def turn_of(conversation_id: str, messages: Sequence[Message], *, request_id: st
             size += len(data)
             text = message_text(message)
             digest = sha256(text.encode("utf-8", "replace")).digest() if len(text) >= LARGE_BYTES else None
-            # NUL, which PostgreSQL has in no text, would be in the blob as well
+            # A text with NUL is not searched in its blob, because PostgreSQL has no NUL in texts.
             is_apart = digest in blobs and "\0" not in text
             rows.append((data, None, digest) if is_apart else (data, searchable(text), None))
     except (TypeError, ValueError, RecursionError) as exc:
@@ -167,7 +168,7 @@ def turn_of(conversation_id: str, messages: Sequence[Message], *, request_id: st
 
 
 def searchable(text: str) -> str:
-    """A text as databases can have it in a column: without NUL, and without half characters."""
+    """Return a text that every database can keep in a column: without NUL and without lone surrogates."""
     if "\0" in text:
         text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
@@ -177,25 +178,25 @@ def _json(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return orjson.dumps(_without_halves(value))
+        return orjson.dumps(_without_surrogates(value))
 
 
-def _without_halves(value: Any) -> Any:
-    """The value with a question mark for each half of a surrogate pair, as `encode` has it for facts."""
+def _without_surrogates(value: Any) -> Any:
+    """Return the value with a question mark for each lone surrogate, as `encode` does it for facts."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _without_halves({each.name: getattr(value, each.name) for each in dataclasses.fields(value)})
+        return _without_surrogates({each.name: getattr(value, each.name) for each in dataclasses.fields(value)})
     if isinstance(value, dict):
         mapping = cast("dict[Any, Any]", value)
-        return {_without_halves(key): _without_halves(each) for key, each in mapping.items()}
+        return {_without_surrogates(key): _without_surrogates(each) for key, each in mapping.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_halves(each) for each in cast("list[Any]", value)]
+        return [_without_surrogates(each) for each in cast("list[Any]", value)]
     return value
 
 
 def split(data: bytes, blobs: dict[bytes, bytes]) -> bytes:
-    """What is stored of a value: its JSON, or where that is large, with its long texts put into `blobs`."""
+    """Return the bytes to store for a value's JSON; if it is large, its long texts are moved to `blobs`."""
     if len(data) < LARGE_BYTES:
         return data
     taken: list[tuple[list[str | int], str]] = []
@@ -222,7 +223,10 @@ def split(data: bytes, blobs: dict[bytes, bytes]) -> bytes:
 
 
 def whole(data: bytes, fetch: Fetch) -> bytes:
-    """The JSON that was stored as `data`. Raises `KeyError` for a blob, `ValueError` for data of no such form."""
+    """Return the JSON that was stored as `data`.
+
+    Raises `KeyError` for a missing or changed blob, and `ValueError` for data that does not have the stored form.
+    """
     if not data.startswith(_REFERENCES):
         return data
     references, _, rest = data[1:].partition(b"\t")
@@ -240,25 +244,29 @@ def whole(data: bytes, fetch: Fetch) -> bytes:
 
 
 def stored(value: object) -> bytes:
-    """A column's bytes. Raises `ValueError` where damage has made something else of them."""
+    """Return a column's bytes. Raises `ValueError` if damage has turned them into something else."""
     if isinstance(value, bytes):
         return value
-    if isinstance(value, str):  # SQLite keeps the type beside the value
+    # SQLite keeps a type with each value, so damage may have turned bytes into a text.
+    if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
-    raise ValueError(f"there are no bytes, but {type(value).__name__}")
+    raise ValueError(f"the column has {type(value).__name__} instead of bytes")
 
 
 def digests_in(data: bytes) -> Sequence[bytes]:
-    """The blobs that a stored value refers to. Raises `ValueError` for data of no such form."""
+    """Return the digests of the blobs that a stored value refers to.
+
+    Raises `ValueError` for data that does not have the stored form.
+    """
     if not data.startswith(_REFERENCES):
         return ()
     return [bytes.fromhex(digest) for _, digest in orjson.loads(data[1:].partition(b"\t")[0])]
 
 
 def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
-    """The fact that was stored as `data`, whose hash is right. `where` is for errors.
+    """Return the fact that was stored as `data`, whose hash is right. `where` names the fact in error messages.
 
-    Raises `StoreFormat` for one that this version does not know, and what `whole` raises.
+    Raises `StoreFormat` for a fact that this version does not know, and the errors of `whole`.
     """
     text = whole(data, fetch)
     try:
@@ -269,12 +277,12 @@ def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
 
 @cache
 def _messages() -> TypeAdapter[Message]:
-    """Made when it is first needed: it costs a command more than opening its store does."""
+    """Return the adapter of messages. It is made at first use, because that costs more than opening a store does."""
     return TypeAdapter(Message)
 
 
 def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
-    """The message that was stored as `data`: see `fact_from`."""
+    """Return the message that was stored as `data`: see `fact_from`."""
     text = whole(data, fetch)
     try:
         return _messages().validate_json(text, strict=True)
@@ -284,7 +292,7 @@ def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
 
 
 def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:
-    """What was agreed for a request: see `whole`."""
+    """Return the agreed options of a request. Raises the errors of `whole`."""
     return orjson.loads(whole(data, fetch))
 
 
@@ -292,15 +300,18 @@ def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:
 
 
 def chain_start(request_id: str, conversation_id: str, agreed: bytes) -> bytes:
-    """What the first fact's hash builds on."""
+    """Return the hash that the first fact's hash builds on."""
     return sha256(orjson.dumps([request_id, conversation_id, agreed.decode("utf-8", "replace")])).digest()
 
 
 def conversation_start(conversation_id: str) -> bytes:
-    """What the first message's hash builds on."""
+    """Return the hash that the first message's hash builds on."""
     return sha256(conversation_id.encode("utf-8", "replace")).digest()
 
 
 def chained(before: bytes, seq: int, step_end: int, data: bytes) -> bytes:
-    """The hash of a row behind the one whose hash is `before`. Of a message, both places are its position."""
-    return sha256(before + _PLACE.pack(seq, step_end) + data).digest()
+    """Return the hash of the row after the one with the hash `before`.
+
+    For a message, `seq` and `step_end` are both its position.
+    """
+    return sha256(before + _POSITIONS.pack(seq, step_end) + data).digest()

@@ -1,4 +1,4 @@
-"""What stores show and search of messages: the same words, whatever they are kept in. Pure."""
+"""The text of messages that stores show and search, the same in every store. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TITLE_CHARS = 80
 
 
 def message_text(message: Message) -> str:
-    """What a search looks at: the text of a message, or a tool's result; not the arguments of calls."""
+    """Return the text that a search looks at: a message's text or a tool's result, without the arguments of calls."""
     if isinstance(message, UserMessage):
         return user_text(message)
     if isinstance(message, ToolMessage):
@@ -23,7 +23,7 @@ def message_text(message: Message) -> str:
 
 
 def title_of(messages: Iterable[Message]) -> str:
-    """The beginning of the first prompt, in one line; empty where there is none."""
+    """Return the beginning of the first prompt, in one line; an empty text if there is no prompt."""
     for message in messages:
         if isinstance(message, UserMessage):
             return clip(" ".join(user_text(message).split()), _TITLE_CHARS)
@@ -31,7 +31,8 @@ def title_of(messages: Iterable[Message]) -> str:
 
 
 def folded(text: str) -> str:
-    """The text with its ASCII capitals as small letters: what two texts are compared by, the same in each database."""
+    """Return the text with its ASCII capitals in lower case, so that texts compare the same way in each database."""
     if text.isascii():
         return text.lower()
-    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")  # bytes know ASCII alone
+    # `bytes.lower` changes only ASCII letters.
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")

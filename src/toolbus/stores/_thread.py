@@ -1,11 +1,12 @@
 """A thread that owns one connection to a database, and the queue in front of it.
 
-Drivers that block work on every event loop alike, in a thread; and one thread is where the appends of many sessions
-meet: all that wait when a transaction begins go into it. Knows `Database`, and neither SQL nor what is written.
+A blocking driver in a thread works the same with every event loop. One thread also collects the appends of many
+sessions: all appends that wait when a transaction begins are written in it. This module knows `Database`, and neither
+SQL nor the data that is written.
 
-A thread is started by its first job and is a daemon: a program that forgets to close its store ends all the same, and
-what is queued then is written first (`atexit`). A forked child starts with an empty queue and a connection of its own;
-its parent's connections are neither used nor closed there, since closing would end them for the parent as well.
+A thread is started by its first job and is a daemon thread: a program that forgets to close its store still ends, after
+the queued jobs are done (`atexit`). A forked child starts with an empty queue and a connection of its own. The child
+neither uses nor closes its parent's connections, because closing them would end them for the parent too.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from ._sql.database import Database
 __all__ = ["ANSWER_SECONDS", "DatabaseThread"]
 
 ANSWER_SECONDS = 4.0
-"""Within which a job is done or fails: less than the 5 s of G21, so that whoever waits hears of it in time."""
+"""The time within which a job is done or fails: less than the 5 s of guarantee G21, which includes the way back."""
 
-_GROUP = 1_024  # appends in one transaction: more of them gain nothing, and hold the others up
-_EXIT_SECONDS = 5.0  # that an exiting interpreter waits for what is queued
+# The most appends in one transaction: larger transactions gain nothing, and delay the other jobs.
+_GROUP = 1_024
+# The time that an exiting interpreter waits for the queued jobs of each thread.
+_EXIT_SECONDS = 5.0
 _D = TypeVar("_D", bound=Database)
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -41,7 +44,7 @@ _left_to_the_parent: list[object] = []
 
 
 class _Job:
-    """One thing to do, and who waits for it. `item` is a function of the database, or with `is_append` an entry."""
+    """A job and the task that waits for it. `item` is a function of the database, or an entry if `is_append`."""
 
     __slots__ = (
         "error",
@@ -69,7 +72,7 @@ class _Job:
         self.error: BaseException | None = None
 
     async def settled(self) -> None:
-        """Wait until it is done. A future where the loop has them: an event costs four times as much."""
+        """Wait until the job is done. Uses a future if the event loop has them: an event costs four times as much."""
         make = getattr(self.loop, "create_future", None)
         while not self.is_done:
             if make is None:
@@ -80,7 +83,7 @@ class _Job:
                 await self.waiter
 
     def settle(self) -> None:
-        """It is done: wake who waits. Called in the loop."""
+        """Mark the job as done and wake the task that waits for it. Called in the event loop of that task."""
         self.is_done = True
         if isinstance(self.waiter, anyio.Event):
             self.waiter.set()
@@ -89,7 +92,7 @@ class _Job:
 
 
 class _End:
-    """Stands in the queue where the thread is to close its connection and end, and who waits for that."""
+    """The item of the queue at which the thread closes its connection and ends; `waiter` is set when it has ended."""
 
     __slots__ = ("waiter",)
 
@@ -98,7 +101,7 @@ class _End:
 
 
 class _Queue:
-    """The jobs in front of a thread."""
+    """The queue of jobs for a thread."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job | _End] = SimpleQueue()
@@ -110,7 +113,7 @@ class _Queue:
         return self._jobs.qsize()
 
     def take(self) -> tuple[list[_Job], _End | None]:
-        """Wait for jobs, and take all that are there; and the end, where it stands behind them."""
+        """Wait for a job, and take all queued jobs up to `_GROUP`; and the end, if it is queued after them."""
         get = self._jobs.get
         taken = [get()]
         taken += [get() for _ in range(min(self._jobs.qsize(), _GROUP - 1))]
@@ -125,13 +128,16 @@ class _Queue:
         return jobs, end
 
     def begin(self, job: _Job, database: Database) -> None:
-        """A job is begun, with its time."""
+        """Note that a job is running, and give the database the job's deadline."""
         with self._lock:
             self._under_way = (job, database)
             database.deadline = job.until
 
     def withdraw(self, job: _Job, *, hurries: bool = False) -> bool:
-        """Have a job not be done. False when it was taken: then, with `hurries`, its time is over now."""
+        """Withdraw a job that the thread has not taken; return False if it was taken.
+
+        With `hurries`, the deadline of a job that was taken is now.
+        """
         with self._lock:
             job.is_withdrawn = not job.is_taken
             if job.is_taken and hurries:
@@ -142,16 +148,16 @@ class _Queue:
 
 
 class DatabaseThread(Generic[_D, _A]):
-    """Runs functions of a connection one after the other, and appends in groups.
+    """A thread that calls functions of a connection one after the other, and writes appends in groups.
 
-    `connect` makes the connection, at the first job and again after it broke; it has to be ready by the moment that it
-    is given, on the clock `time.monotonic`. `append` writes a group of entries in one transaction and says of each what
-    became of it; what it raises is what became of all of them.
+    `connect` makes the connection, at the first job and again after the connection broke; it has to be ready by the
+    deadline that it is given, on the clock `time.monotonic`. `append` writes a group of entries in one transaction and
+    returns the outcome of each; an exception that it raises is the outcome of all of them.
 
-    A job whose waiter is cancelled is not done; or if it is being done just then, cancellation waits for its end, so
-    that what comes next finds all of it or nothing. In a thread that only reads, without `append`, it does not wait:
-    the job's time is over then. A job that fails since the connection broke is done again, once, on a new one, unless
-    it broke in a commit. May be used from several event loops and threads.
+    A job whose waiter is cancelled is not done. If it is running at that moment, cancellation waits for its end, so
+    that the next job finds all of its changes or none. In a thread that only reads, without `append`, cancellation does
+    not wait: the job's deadline is then. A job that fails because the connection broke is done again, once, on a new
+    connection, unless the old one broke in a commit. May be used from several event loops and threads.
     """
 
     def __init__(
@@ -175,18 +181,19 @@ class DatabaseThread(Generic[_D, _A]):
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a thread, and in it perhaps a connection."""
+        """Return whether the thread runs; it may have a connection then."""
         return self._thread is not None
 
     async def run(self, function: Callable[[_D], _T], *, seconds: float | None = None) -> _T:
-        """What `function` returns, called with the connection. Raises what it raises, as `StoreError`.
+        """Call `function` with the connection in the thread, and return its result.
 
-        `seconds` are those that it has from now on, where they are not the usual ones.
+        `seconds` is the time that it has from now on, instead of `answer_seconds`. Raises the exceptions of `function`;
+        those of the database as `StoreError`.
         """
         return cast("_T", await self._done(_Job(function, self._answer_seconds if seconds is None else seconds)))
 
     async def append(self, entry: _A) -> int:
-        """What the group's writing says of this entry. Durable when this returns."""
+        """Write an entry together with others, and return its outcome. Durable when this returns."""
         return cast("int", await self._done(_Job(entry, self._answer_seconds, is_append=True)))
 
     async def _done(self, job: _Job) -> Any:
@@ -198,36 +205,40 @@ class DatabaseThread(Generic[_D, _A]):
             queue.put(job)
         try:
             await job.settled()
-        except GeneratorExit:  # its loop has ended without it: there is nothing to wait in
+        except GeneratorExit:
+            # The event loop has ended before the task, so there is no loop to wait in.
             queue.withdraw(job)
             raise
         except BaseException:
             only_reads = self._append is None
             if not queue.withdraw(job, hurries=only_reads) and not only_reads:
-                with anyio.CancelScope(shield=True):  # bounded: each job has its time
+                # The wait is bounded, because each job has a deadline.
+                with anyio.CancelScope(shield=True):
                     await job.settled()
             raise
         if job.error is not None:
             try:
                 raise job.error
             finally:
-                job.error = None  # an error that holds the frame which holds it would wait for the garbage collector
+                # The error holds this frame, and the frame holds the job: this breaks the reference cycle.
+                job.error = None
         return job.result
 
     async def aclose(self) -> None:
-        """End the thread behind what is queued. What is called afterwards starts another."""
+        """End the thread after the queued jobs. A later call starts another thread."""
         with self._lock:
             queue, thread, self._queue, self._thread = self._queue, self._thread, None, None
         if queue is None or thread is None:
             return
         last = _Job(_nothing, 0.0)
         queue.put(_End(last))
-        with anyio.CancelScope(shield=True):  # bounded: each job has its time
+        # The wait is bounded, because each job has a deadline.
+        with anyio.CancelScope(shield=True):
             await last.settled()
         thread.join()
 
     def finish(self, seconds: float) -> None:
-        """As `aclose`, outside of any event loop."""
+        """Do the same as `aclose` outside of any event loop, and wait for at most `seconds`."""
         with self._lock:
             queue, thread, self._queue, self._thread = self._queue, self._thread, None, None
         if queue is not None and thread is not None:
@@ -238,21 +249,21 @@ class DatabaseThread(Generic[_D, _A]):
         queue = self._queue = _Queue()
         me = weakref.ref(self)
         worker = _Worker(queue, self._connect, self._append, me)
-        # A store that is dropped without being closed takes its thread along.
+        # The thread of a store that is garbage-collected without being closed ends too.
         weakref.finalize(self, queue.put, _End()).atexit = False
         self._thread = threading.Thread(target=worker.serve, name=self._name, daemon=True)
         self._thread.start()
         _running.add(self)
 
     def after_fork(self) -> None:
-        """In a forked child: the thread is the parent's, and the connection."""
+        """Start anew in a forked child, because the thread and the connection belong to the parent."""
         _left_to_the_parent.append((self._queue, self._thread))
         self._lock = threading.Lock()
         self._queue = self._thread = None
 
 
 class _Worker(Generic[_D, _A]):
-    """What goes on in the thread. Holds nothing of its `DatabaseThread`, so that one can be collected."""
+    """The code that runs in the thread. Has no strong reference to its `DatabaseThread`, which can be collected."""
 
     def __init__(
         self,
@@ -266,10 +277,11 @@ class _Worker(Generic[_D, _A]):
         self._append = append
         self._owner = owner
         self._database: _D | None = None
-        self._in_doubt = False  # whether what failed last may be written all the same
+        # Whether the job that failed last may have been written nevertheless.
+        self._in_doubt = False
 
     def serve(self) -> None:
-        """Do what is queued, until the end stands in the queue."""
+        """Do the queued jobs until the end is taken from the queue."""
         end: _End | None = None
         while end is None:
             jobs, end = self._queue.take()
@@ -301,7 +313,7 @@ class _Worker(Generic[_D, _A]):
             jobs = self._write_group(jobs)
 
     def _write_group(self, jobs: list[_Job]) -> list[_Job]:
-        """Write a group, in the time of who has waited for longest. When that was too little, those with time left."""
+        """Write a group within the deadline of its oldest job. Return the jobs to try again, those with time left."""
         append = self._append
         assert append is not None
         entries = [job.item for job in jobs]
@@ -334,11 +346,11 @@ class _Worker(Generic[_D, _A]):
             owner.queue_peak = max(owner.queue_peak, waited + len(self._queue))
 
     def _attempt(self, function: Callable[[_D], _T], job: _Job) -> _T:
-        """What `function` returns, in what is left of the job's time."""
+        """Call `function` with the database within the job's deadline, and return its result."""
         self._in_doubt = False
         for is_second in (False, True):
             if monotonic() >= job.until:
-                raise StoreUnavailable("the database did not answer in time: others' calls were before this one")
+                raise StoreUnavailable("the database did not answer in time: other calls were queued before this one")
             try:
                 if self._database is None:
                     self._database = self._connect(job.until)
@@ -353,11 +365,13 @@ class _Worker(Generic[_D, _A]):
         raise AssertionError
 
     def _understood(self, exc: Exception) -> tuple[Exception, bool]:
-        """The error that `exc` is for whoever waits, and whether another attempt may do. Lets go of what is broken."""
+        """Return the error for the waiting task, and whether another attempt may work. Closes a broken connection."""
         database = self._database
         if database is None:
-            return exc, False  # it could not be opened, and says why
-        self._in_doubt = getattr(database, "in_doubt", False)  # where there is none, all may be written twice
+            # The connection could not be made, and the exception says why.
+            return exc, False
+        # A database without `in_doubt` is one in which everything may be written twice.
+        self._in_doubt = getattr(database, "in_doubt", False)
         error, may_try_again = database.translated(exc), database.may_try_again(exc)
         if database.is_broken(exc):
             self._close()
@@ -370,7 +384,7 @@ class _Worker(Generic[_D, _A]):
 
 
 def _fail_all(jobs: Sequence[_Job], exc: BaseException) -> None:
-    """An error of its own for each who waits: one that is raised in many tasks gathers all their tracebacks."""
+    """Give each job an error of its own: one error that is raised in many tasks would collect all their tracebacks."""
     for job in jobs:
         job.error = exc
         if isinstance(exc, StoreError):
@@ -382,7 +396,7 @@ def _fail_all(jobs: Sequence[_Job], exc: BaseException) -> None:
 
 
 def _wake(jobs: Sequence[_Job]) -> None:
-    """Wake those who wait, with one call into each event loop."""
+    """Wake the tasks that wait for these jobs, with one call into each event loop."""
     by_loop: dict[Any, list[_Job]] = {}
     for job in jobs:
         by_loop.setdefault(job.loop, []).append(job)
@@ -390,7 +404,8 @@ def _wake(jobs: Sequence[_Job]) -> None:
         call = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
         try:
             call(_settle_all, done)
-        except RuntimeError:  # the loop is closed (trio.RunFinishedError is one too): nobody waits any more
+        except RuntimeError:
+            # The loop is closed (trio.RunFinishedError is a RuntimeError too), so nobody waits any more.
             continue
 
 
@@ -400,7 +415,7 @@ def _settle_all(jobs: Sequence[_Job]) -> None:
 
 
 def _nothing(_database: Database) -> None:
-    """The job behind the end, which is never done."""
+    """Do nothing: the function of the job that waits for a thread's end, which is never called."""
 
 
 def _finish_all() -> None:

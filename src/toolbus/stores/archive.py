@@ -1,11 +1,11 @@
-"""Looks through all that a store has, writes it to a file of JSON lines, and reads such a file into another store.
+"""Archives of stores: verify all data of a store, export it to a file of JSON lines, import it into another store.
 
-Works over `Archive`, which stores may have beside the protocols of `toolbus.storage`; so what one store has written can
-be moved to another kind. Knows no database.
+Works with any store that implements `Archive` beside the protocols of `toolbus.storage`, so data can be moved from one
+kind of store to another. Knows no database.
 
-The file: a header; behind it each request with its facts, and each conversation with its messages; and an end with
-their numbers. Each line is a JSON object, whose last field is a hash of itself and of all lines before it: so a line
-that was changed, lost or moved is noticed, and so is a file that breaks off.
+The file has a header; then each request with its facts, and each conversation with its messages; and an end with their
+numbers. Each line is a JSON object. Its last field is a hash of the line and of all lines before it, so a line that was
+changed, lost or moved is noticed, and so is a file whose end is missing.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["Archive", "Moved", "Salvaged", "Verified", "export_to", "import_from
 
 _FORMAT = 1
 _HASH = b',"hash":"'
-_BATCH_LINES = 500  # that are written in one go, in a thread
+_BATCH_LINES = 500  # lines that are written at once, in a thread
 _message: TypeAdapter[Message] = TypeAdapter(Message)
 
 
 class Salvaged(Protocol):
-    """What can be read of a request's facts: whole steps up to the first damage, and that, if there is any."""
+    """The readable facts of a request: whole steps up to the first damage, and the damage, if there is any."""
 
     facts: list[StoredFact]
     damage: StoreError | None
@@ -46,10 +46,10 @@ class Salvaged(Protocol):
 
 @runtime_checkable
 class Archive(Protocol):
-    """What a store lets be looked through and restored, piece by piece. Raises what `JournalStore` does."""
+    """A store whose data can be listed and restored piece by piece. Raises the same errors as `JournalStore`."""
 
     async def request_ids(self, *, after: str = "", limit: int = 1_000) -> Sequence[str]:
-        """The ids of requests behind `after`, in one order that stays."""
+        """Return at most `limit` ids of requests that come after the id `after`, always in the same order."""
         ...
 
     async def request(self, request_id: str) -> RequestRecord | None:
@@ -57,38 +57,44 @@ class Archive(Protocol):
         ...
 
     async def salvage(self, request_id: str) -> Salvaged:
-        """A request's facts, as far as they are whole."""
+        """Return a request's facts, as far as they are whole."""
         ...
 
     async def conversation_records(
         self, *, after: str | None = None, limit: int = 1_000
     ) -> Sequence[ConversationRecord]:
-        """Conversations behind the one with the id `after`, in one order that stays; from the first on with None."""
+        """Return at most `limit` conversations after the id `after`, always in the same order.
+
+        With None, start from the first one.
+        """
         ...
 
     async def turns(self, conversation_id: str) -> Sequence[tuple[str, Message]]:
-        """A conversation's messages, each with the request whose turn it is from: empty where no journal has it."""
+        """Return a conversation's messages, each with the id of its request; the id is empty if no journal has it."""
         ...
 
     async def faults(self) -> Sequence[str]:
-        """What is wrong outside of requests and conversations, in words."""
+        """Return the faults outside of requests and conversations, as sentences."""
         ...
 
     async def restore_request(self, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
-        """Write a request with its times, ending and epoch, and nobody's lease. Raises `StoreError` when it is there.
+        """Write a request with its times, ending and epoch, and without a lease; all or nothing under cancellation.
 
-        All or nothing under cancellation.
+        Raises `StoreError` if the store has the request already.
         """
         ...
 
     async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
-        """Write a conversation with its times and title. Raises `StoreError` when it is there. All or nothing."""
+        """Write a conversation with its times and title; all or nothing under cancellation.
+
+        Raises `StoreError` if the store has the conversation already.
+        """
         ...
 
 
 @dataclass(slots=True)
 class Verified:
-    """What was looked at, and what was found: `problems` is empty when all is as it was written."""
+    """The numbers of what was verified, and the `problems` that were found: empty if all is as it was written."""
 
     requests: int = 0
     facts: int = 0
@@ -99,7 +105,10 @@ class Verified:
 
 @dataclass(slots=True)
 class Moved:
-    """What was exported or imported. `problems` are what could not be read, and is not among it."""
+    """The numbers of what was exported or imported. `problems` are the errors of data that could not be read.
+
+    The numbers do not include such data.
+    """
 
     requests: int = 0
     facts: int = 0
@@ -112,11 +121,11 @@ class Moved:
 
 
 async def verify(store: Archive) -> Verified:
-    """Read all that the store has, and see whether it is what was written. Changes nothing.
+    """Read all data of the store, and check that it is what was written. Changes nothing.
 
     Damage is reported, not raised: each of the `problems` is a `StoreDamaged` that names the request and the first
-    fact that is not whole, or says in words what else is wrong; or a `StoreFormat` for a fact that this version does
-    not know. May run beside requests. Raises `StoreError` when the store cannot be read at all.
+    fact that is not whole, or describes another fault; or a `StoreFormat` for a fact that this version does not know.
+    May be called while requests run. Raises `StoreError` if the store cannot be read at all.
     """
     found = Verified()
     async for _, salvaged in _requests(store, found.problems):
@@ -161,12 +170,12 @@ async def _conversations(
 
 
 async def export_to(store: Archive, path: str | os.PathLike[str]) -> Moved:
-    """Write all that the store has to a new file, readable for its owner alone (0600).
+    """Write all data of the store to a new file, readable only for its owner (0600).
 
-    Of a request that is damaged, what is whole before the damage is written, as unfinished facts of a request that has
-    the ending it had. It is no snapshot: requests that run meanwhile are in it as they are when their turn comes.
-    Raises `StoreError`, also for a file that is there already or cannot be written. A file whose writing was cancelled
-    has no end, and is not imported.
+    Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. The
+    file is not a snapshot: a request that runs meanwhile is written in its state at that moment. Raises `StoreError`,
+    also for a file that exists already or cannot be written. A file whose export was cancelled has no end, so that it
+    cannot be imported.
     """
     done = Moved()
     writer = await anyio.to_thread.run_sync(_Writer, Path(os.fspath(path)))
@@ -207,15 +216,15 @@ def _numbers(done: Moved) -> dict[str, int]:
 
 
 class _Writer:
-    """Writes lines in batches, each with the hash of all so far."""
+    """A writer of lines in batches. Each line has a hash of itself and of all lines before it."""
 
     def __init__(self, path: Path) -> None:
         try:
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError as exc:
-            raise StoreError(f"{path} is there already; give the path of a file that is to be made") from exc
+            raise StoreError(f"{path} exists already; give the path of a new file") from exc
         except OSError as exc:
-            raise StoreError(f"{path} cannot be made: {exc.strerror or exc}") from exc
+            raise StoreError(f"{path} cannot be created: {exc.strerror or exc}") from exc
         self._path = path
         self._file: IO[bytes] = os.fdopen(opened, "wb")
         self._last = b""
@@ -236,7 +245,7 @@ class _Writer:
             raise StoreError(f"{self._path} cannot be written: {exc.strerror or exc}") from exc
 
     def finish(self) -> None:
-        """Write the rest, and have it on the disk."""
+        """Write the remaining lines, and sync the file to the disk."""
         self._write()
         try:
             self._file.flush()
@@ -259,12 +268,13 @@ def _next_hash(before: bytes, body: bytes) -> bytes:
 
 
 async def import_from(store: Archive, path: str | os.PathLike[str]) -> Moved:
-    """Read a file that `export_to` has written into a store, which may hold something already.
+    """Read a file that `export_to` has written into a store, which may have data already.
 
-    The whole file is looked through before anything is written: raises `StoreDamaged` for a line that is not what was
-    exported or a file without an end, `StoreFormat` for one of a newer toolbus, and `StoreError` for a file that cannot
-    be read, or when one of its requests or conversations is in the store already. Each request and each conversation
-    is written whole; leases are nobody's. The source goes on to have what it had: go on with a request in one of them.
+    The whole file is checked before anything is written. Raises `StoreDamaged` for a line that is not what was exported
+    or a file without an end, `StoreFormat` for a file of a newer toolbus, and `StoreError` for a file that cannot be
+    read, or if one of its requests or conversations is in the store already. Each request and each conversation is
+    written as a whole, without a lease. The store that was exported keeps its data: resume each request in only one of
+    the two stores.
     """
     name = Path(os.fspath(path))
     await anyio.to_thread.run_sync(_look_through, name)
@@ -289,7 +299,7 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> Moved:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a file with their numbers from 1, as long as each has the hash that it has to have."""
+    """Yield the lines of a file with their numbers from 1. Raises `StoreDamaged` at the first wrong hash."""
     last = b""
     try:
         with path.open("rb") as file:
@@ -297,21 +307,21 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 body, found, rest = line.rstrip(b"\r\n").rpartition(_HASH)
                 last = _next_hash(last, body + b"}")
                 if not found or rest != last + b'"}':
-                    raise StoreDamaged(f"{path} is no archive, or line {number} of it is not what was exported")
+                    raise StoreDamaged(f"{path} is not an archive, or its line {number} is not what was exported")
                 yield number, orjson.loads(body + b"}")
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
 
 def _look_through(path: Path) -> None:
-    """Raise unless the file is whole, and all in it can be read."""
+    """Raise unless the file is complete and all of it can be read."""
     last: dict[str, Any] = {}
     for number, line in _lines(path):
         if number == 1:
             _check_header(path, line)
         last = line
     if "end" not in last:
-        raise StoreDamaged(f"{path} breaks off: it has no end; export it again")
+        raise StoreDamaged(f"{path} is incomplete: it has no end; export the store again")
     counted = Moved()
     for record, rows in _pieces(path):
         if isinstance(record, RequestRecord):
@@ -321,21 +331,21 @@ def _look_through(path: Path) -> None:
             counted.conversations += 1
             counted.messages += len(rows)
     if _numbers(counted) != last["end"]:
-        raise StoreDamaged(f"{path} has {_numbers(counted)}, and its end says {last['end']}")
+        raise StoreDamaged(f"{path} contains {_numbers(counted)}, but its end says {last['end']}")
 
 
 def _check_header(path: Path, line: dict[str, Any]) -> None:
     if line.get("toolbus") != "archive" or not isinstance(line.get("format"), int):
-        raise StoreError(f"{path} is no archive of a toolbus store")
+        raise StoreError(f"{path} is not an archive of a toolbus store")
     if line["format"] > _FORMAT:
         raise StoreFormat(
-            f"{path} was written by toolbus {line.get('version')}, in format {line['format']} of archives; this one "
-            f"knows formats up to {_FORMAT}: upgrade toolbus"
+            f"{path} was written by toolbus {line.get('version')}, in format {line['format']} of archives; this "
+            f"version knows formats up to {_FORMAT}: upgrade toolbus"
         )
 
 
 def _ids_in(path: Path) -> Sequence[tuple[str, bool]]:
-    """The ids of requests, and of conversations (True)."""
+    """Return the ids of requests (with False) and of conversations (with True)."""
     found: list[tuple[str, bool]] = []
     for _, line in _lines(path):
         if "request" in line:
@@ -349,7 +359,7 @@ _Piece = tuple[RequestRecord | ConversationRecord, list[Any]]
 
 
 def _pieces(path: Path) -> Iterator[_Piece]:
-    """Requests with their facts, and conversations with their messages."""
+    """Yield the requests with their facts, and the conversations with their messages."""
     lines = _lines(path)
     for number, line in lines:
         try:
@@ -358,14 +368,15 @@ def _pieces(path: Path) -> Iterator[_Piece]:
             elif "conversation" in line:
                 yield ConversationRecord(**line["conversation"]), _rows(lines, line["messages"], _turn)
         except (ValidationError, ValueError, TypeError, KeyError) as exc:
-            where = f"{path}, line {number} or behind it,"
+            where = f"{path}, line {number} or a later one,"
             raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
 
 
 def _rows(lines: Iterator[tuple[int, dict[str, Any]]], count: int, made: Callable[[dict[str, Any]], Any]) -> list[Any]:
     rows: list[Any] = []
     for _ in range(count):
-        _, line = next(lines)  # their number was counted when the file was looked through
+        # The lines cannot end here, because `_look_through` has checked their number.
+        _, line = next(lines)
         rows.append(made(line))
     return rows
 

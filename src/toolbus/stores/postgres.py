@@ -1,7 +1,7 @@
-"""A store in PostgreSQL: the journal and the conversations of many machines' processes. Needs the extra `postgres`.
+"""A store in PostgreSQL, which processes on many machines can share. Needs the extra `postgres`.
 
-Knows the driver psycopg (version 3), which is imported when the first connection is made. All else is in the engine
-that it shares with SQLite.
+Knows the driver psycopg (version 3), which is imported when the first connection is made. Everything else is in
+`_sql`, the engine that it shares with SQLite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ __all__ = ["PostgresStore"]
 
 _TYPES = {"blob": "bytea", "whole": "bigint", "real": "double precision", "text": 'text COLLATE "C"'}
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_FIND = """strpos(lower(coalesce(m.text, convert_from(b.data, 'UTF8') COLLATE "C")), ?) > 0"""  # ASCII alone, by "C"
+# With the collation "C", `lower` changes only ASCII letters.
+_FIND = """strpos(lower(coalesce(m.text, convert_from(b.data, 'UTF8') COLLATE "C")), ?) > 0"""
 # Classes of SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _OWN_FAULTS = ("22", "23")  # data exceptions, integrity constraint violations
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock
@@ -37,21 +38,21 @@ _DAMAGED = ("XX001", "XX002")
 class PostgresStore(DatabaseStore):
     """A store in the PostgreSQL database at `conninfo`: see `Store` and `JournalStore`.
 
-    `conninfo` is a URL (`postgresql://user@host/database`) or a string of options, as libpq takes them. The tables lie
-    in `schema`, which is made when it is not there; its name is of small letters, digits and underscores. PostgreSQL 12
-    or newer. The connection must be one to the server itself, or of a pooler that keeps sessions apart; per store it
-    is one to write, and one to read when that is first done.
+    `conninfo` is a URL (`postgresql://user@host/database`) or a string of options in the form that libpq takes. The
+    tables are in `schema`, which is created if it does not exist; its name has lower-case letters, digits and
+    underscores. Needs PostgreSQL 12 or newer. Connect to the server itself, or to a pooler in session mode. Each store
+    has one connection to write, and another one to read, made at the first read.
 
-    `durability` says what a commit survives. With "power" the server syncs each to its disk before it counts
+    `durability` sets what a commit survives. With "power" the server syncs each commit to its disk before it counts
     (`synchronous_commit=on`, and as many replicas as the server is set up for). With "process" it does not wait for the
-    disk (`synchronous_commit=off`): a crash of the server, not of this process, may take the commits of its last
-    moments back, by the server's default at most 0.6 s of them, and never damages what is there
+    disk (`synchronous_commit=off`): a crash of the server, not of this process, may lose the newest commits, by the
+    server's default those of at most the last 0.6 s, and never damages older data
     (https://www.postgresql.org/docs/current/wal-async-commit.html).
 
-    Leases go by the server's clock. Faults: `StoreUnavailable` for a server that is out of reach, restarts or does not
-    answer within four seconds, `StoreError` for what it refuses, `StoreDamaged`; `ConfigurationError` for a `conninfo`
-    that cannot be read, and `MissingExtra` without psycopg, both when it is opened. A connection that broke is made
-    again by the next call; where it broke before its commit was sent, by the same one.
+    Leases use the server's clock. Errors: `StoreUnavailable` for a server that is out of reach, restarts or does not
+    answer within four seconds; `StoreError` for values and statements that it refuses; `StoreDamaged`. At opening,
+    `ConfigurationError` for a `conninfo` that cannot be read, and `MissingExtra` without psycopg. A broken connection
+    is made again by the next call; if it broke before its commit was sent, by the same call.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class PostgresStore(DatabaseStore):
             raise ConfigurationError(f"durability is {durability!r}; it is 'power' or 'process'")
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise ConfigurationError(
-                f"schema is {schema!r}; give small letters, digits and underscores, not beginning with pg_"
+                f"schema is {schema!r}; give lower-case letters, digits and underscores, not beginning with pg_"
             )
         self.schema = schema
         self.durability = durability
@@ -93,7 +94,7 @@ def _psycopg() -> ModuleType:
 
 @cache
 def _connection_class() -> type[Any]:
-    """A connection that gives up on a server which does not answer: `statement_timeout` is the server's own affair."""
+    """Return a connection class that gives up at its deadline, since a hung server ignores `statement_timeout`."""
     base: type[Any] = _psycopg().Connection
 
     class Connection(base):
@@ -107,7 +108,7 @@ def _connection_class() -> type[Any]:
 
 
 def _until(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
-    """What `gen` does, until the connection's deadline. The driver asks it at least ten times in a second."""
+    """Run `gen` until the connection's deadline. The driver resumes it at least ten times per second."""
     try:
         state = next(gen)
         while True:
@@ -135,7 +136,7 @@ class _Postgres(Database):
         self.deadline = deadline
         _check_conninfo(conninfo)
         try:
-            # libpq takes whole seconds, and two at least.
+            # libpq takes whole seconds, at least 2.
             whole = max(2, int(self.seconds_left))
             self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=whole)
             self._prepare(durability, int(seconds * 1_000), reads=reads)
@@ -174,8 +175,8 @@ class _Postgres(Database):
             run("SET default_transaction_read_only = on")
 
     def _format(self) -> int:
-        """The format of the tables; 0 where there are none."""
-        # not to_regclass: it may still know that there was none, of before the lock was waited for
+        """Return the format of the tables; 0 if they do not exist."""
+        # `to_regclass` is not used here: it may answer from before the wait for the lock that there is no table.
         if not self.one("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'format'", (self._schema,)):
             return 0
         row = self.one("SELECT number FROM format")
@@ -188,7 +189,7 @@ class _Postgres(Database):
         if found == 0:
             tables = "SELECT count(*) FROM information_schema.tables WHERE table_schema = ?"
             if self.rows(tables, (self._schema,))[0][0]:
-                raise StoreError(f"{self._where()} has tables of another program; give another schema=")
+                raise StoreError(f"{self._where()} has tables of another program; give another schema")
             if not self.rows("SELECT 1 FROM pg_namespace WHERE nspname = ?", (self._schema,)):
                 self.run(f"CREATE SCHEMA {self._schema}")
             self.run("CREATE TABLE format (number bigint NOT NULL)")
@@ -209,7 +210,7 @@ class _Postgres(Database):
         return self._connection.execute(_in_dialect(statement), values).rowcount
 
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
-        """See `Database`. In pipeline mode: one way to the server and back for all rows."""
+        """See `Database`. Uses pipeline mode: one round trip to the server for all rows."""
         with self._connection.cursor() as cursor:
             cursor.executemany(_in_dialect(statement), values)
             return cursor.rowcount
@@ -218,9 +219,9 @@ class _Postgres(Database):
         """See `Database`."""
         return self.rows(statement, values)
 
-    def lock_blobs(self, *, alone: bool) -> None:
+    def lock_blobs(self, *, exclusive: bool) -> None:
         """See `Database`."""
-        name = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
+        name = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
         self.rows(f"SELECT {name}(?)", (_lock_key("blobs", self._schema),))
 
     def begin(self, *, reading: bool = False) -> None:
@@ -252,7 +253,7 @@ class _Postgres(Database):
         state, text = _state(exc), f"PostgreSQL: {_line(exc)}"
         if state.startswith(_DAMAGED):
             return StoreDamaged(text)
-        # without a state there was no answer; of connecting, that may as well be a wrong password
+        # Without a state there was no answer; while connecting, the cause may also be a wrong password.
         if state.startswith(_UNAVAILABLE) or (not state and isinstance(exc, self._psycopg.OperationalError)):
             return StoreUnavailable(text)
         return StoreError(text)
@@ -262,7 +263,7 @@ class _Postgres(Database):
         return bool(self._connection.closed) or bool(exc and self._connection.broken)
 
     def is_own_fault(self, exc: Exception) -> bool:
-        """See `Database`. What the driver refuses before it is sent has no state."""
+        """See `Database`. An error that the driver raises before it sends anything has no state."""
         if isinstance(exc, self._psycopg.Error):
             state = _state(exc)
             return state.startswith(_OWN_FAULTS) or (not state and isinstance(exc, self._psycopg.DataError))
@@ -276,25 +277,26 @@ class _Postgres(Database):
 
 
 def _check_conninfo(conninfo: str) -> None:
-    """Raise `ConfigurationError` for what is no conninfo. Without its text, or libpq's, where a password may stand."""
+    """Raise `ConfigurationError` for an invalid conninfo, without quoting it or libpq, since it may have a password."""
     psycopg = _psycopg()
     try:
         given = psycopg.conninfo.conninfo_to_dict(conninfo)
     except (psycopg.Error, UnicodeError):
         raise ConfigurationError(
-            "the conninfo cannot be read; give a URL, as postgresql://user@host/database, or options, as "
+            "the conninfo cannot be read; give a URL, such as postgresql://user@host/database, or options, such as "
             "'host=localhost dbname=mine'"
         ) from None
     hosts = str(given.get("host") or "").split(",")
-    if any("@" in each[1:] for each in hosts if not each.startswith("/")):  # sockets are paths, or begin with an @
+    # Sockets are paths, or begin with an @.
+    if any("@" in each[1:] for each in hosts if not each.startswith("/")):
         raise ConfigurationError(
-            "the conninfo has an @ in its host, so one that stands in user name or password is not percent-encoded: "
+            "the conninfo has an @ in its host, so an @ in the user name or password is not percent-encoded: "
             "write %40 for it there"
         )
 
 
 def _lock_key(what: str, schema: str) -> int:
-    """The key of an advisory lock, which is for a whole database."""
+    """Return the key of an advisory lock. The schema is part of it, because such keys are for a whole database."""
     return int.from_bytes(sha256(f"toolbus {what} {schema}".encode()).digest()[:8], signed=True)
 
 

@@ -1,6 +1,7 @@
-"""A store in one SQLite file: the journal and the conversations of one machine's processes, by the standard library.
+"""A store in one SQLite file, which processes on one machine can share. Needs only the standard library.
 
-Knows the driver `sqlite3`, files and their modes. All else is in the engine that it shares with PostgreSQL.
+Knows the driver `sqlite3`, files and their modes. Everything else is in `_sql`, the engine that it shares with
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -28,18 +29,22 @@ from ._thread import ANSWER_SECONDS
 __all__ = ["SqliteStore"]
 
 APPLICATION_ID = 0x54426A6C
-"""In the file's header, so that a database of another program is told apart: "TBjl"."""
+"""The number in the file's header that distinguishes it from the databases of other programs: "TBjl"."""
 
 _logger = logging.getLogger("toolbus.store")
-_OLDEST = (3, 24, 0)  # has ON CONFLICT DO NOTHING
+_OLDEST = (3, 24, 0)  # the first version with ON CONFLICT DO NOTHING
 _TYPES = {"blob": "BLOB", "whole": "INTEGER", "real": "REAL", "text": "TEXT"}
-_WAL_BYTES = 64 * 1024 * 1024  # to which the log's file is cut when it begins anew
-_LOOK_EVERY = 10_000  # steps of SQLite's machine between two looks at the clock: well under a millisecond
+# The size to which SQLite cuts the write-ahead log's file when the log starts again from its beginning.
+_WAL_BYTES = 64 * 1024 * 1024
+# The steps of SQLite's virtual machine between two checks of the deadline: well under a millisecond.
+_CHECK_EVERY = 10_000
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_PIECE = 128  # rows of values in one statement, of at most seven each: 999 values are what older versions take
+# The most rows of values in one statement. A row has at most seven, and older versions take 999 values in all.
+_PIECE = 128
 _HAS_UPDATE_FROM = sqlite3.sqlite_version_info >= (3, 33)
-_MANY = {  # statements of `_appending` for many rows at a time
+# The UPDATE statements of `_sql.append` for many rows at a time.
+_MANY = {
     MOVE: Rows(
         "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",
         "(?, ?, ?, ?, ?, ?)",
@@ -67,20 +72,20 @@ _has_warned: list[bool] = []
 class SqliteStore(DatabaseStore):
     """A store in the file `path`: see `Store` and `JournalStore`.
 
-    The file is made when the store is opened, readable and writable for its owner alone (0600), and so are the two that
-    SQLite keeps beside it (`-wal`, `-shm`). Its folder has to be there. The modes of a file that is there stay as they
-    are. Several processes of one machine may use the file at once; it has to lie on a disk of that machine, since
+    The file is created when the store is opened, readable and writable only for its owner (0600), and so are the two
+    files that SQLite keeps beside it (`-wal`, `-shm`). Its folder has to exist. The mode of an existing file is not
+    changed. Several processes of one machine may use the file at once; it has to be on a disk of that machine, because
     SQLite's log cannot be shared over a network (https://sqlite.org/wal.html, 1.).
 
-    `durability` says what a commit survives. With "power" each is synced to the disk before it counts: it survives a
-    loss of power, on disks that do not lie about syncing (`synchronous=FULL` in WAL mode). With "process" it is handed
-    to the operating system alone (`synchronous=NORMAL`): it survives the end of the process, however that comes; a loss
-    of power or a crash of the operating system may take the newest commits back, and never damages the file
-    (https://sqlite.org/pragma.html#pragma_synchronous).
+    `durability` sets what a commit survives. With "power" each commit is synced to the disk before it counts: it
+    survives a loss of power, if the disk really writes what it reports as synced (`synchronous=FULL` in WAL mode). With
+    "process" a commit is only handed to the operating system (`synchronous=NORMAL`): it survives the end of the
+    process, also by a crash; a loss of power or a crash of the operating system may lose the newest commits, and never
+    damages the file (https://sqlite.org/pragma.html#pragma_synchronous).
 
-    Leases go by this machine's clock. Faults: `StoreUnavailable` while another process holds the file's lock for more
-    than four seconds, `StoreError` for a full disk and the like, `StoreDamaged`. A disk that hangs without an error
-    cannot be interrupted: then a call lasts as long as that.
+    Leases use this machine's clock. Errors: `StoreUnavailable` while another process holds the file's lock for more
+    than four seconds; `StoreError` for example for a full disk; `StoreDamaged`. A disk that hangs without an error
+    cannot be interrupted: a call then lasts as long as the disk hangs.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class SqliteStore(DatabaseStore):
         name = os.fspath(path)
         if not name or name.startswith((":memory:", "file:")):
             raise ConfigurationError(
-                f"{name!r} is no path of a file; give one, such as 'toolbus.db', or use MemoryStore"
+                f"{name!r} is not the path of a file; give one, such as 'toolbus.db', or use MemoryStore"
             )
         if sqlite3.sqlite_version_info < _OLDEST:
             raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version} here; SqliteStore needs 3.24 or newer")
@@ -117,9 +122,9 @@ class SqliteStore(DatabaseStore):
 
 
 def has_reset_race(version: tuple[int, ...]) -> bool:
-    """Whether this SQLite may damage a file that several connections write at once, in rare moments.
+    """Return whether this version of SQLite may, rarely, damage a file that several connections write at once.
 
-    "The WAL-reset bug" of 3.7.0 to 3.51.2, mended in 3.51.3, 3.50.7 and 3.44.6 (https://sqlite.org/wal.html, 11.).
+    It is "the WAL-reset bug" of 3.7.0 to 3.51.2, fixed in 3.51.3, 3.50.7 and 3.44.6 (https://sqlite.org/wal.html, 11.).
     """
     if version[:2] in ((3, 44), (3, 50)):
         return version < ((3, 44, 6) if version[1] == 44 else (3, 50, 7))
@@ -127,13 +132,13 @@ def has_reset_race(version: tuple[int, ...]) -> bool:
 
 
 def _warn_of_reset_race(database: Database) -> None:
-    """Once, where another process is seen to write: within one process only one connection does."""
+    """Log the warning once, if another process has written the file: each process has one connection that writes."""
     assert isinstance(database, _Sqlite)
-    if database.has_company() and not _has_warned:
+    if database.others_have_written() and not _has_warned:
         _has_warned.append(True)
         _logger.warning(
-            "several processes write %s, and SQLite %s has a bug that in rare moments damages such a file (the "
-            "WAL-reset bug, https://sqlite.org/wal.html); use SQLite 3.51.3 or newer, 3.50.7 or 3.44.6, or one process",
+            "several processes write %s, and SQLite %s has a bug that can, rarely, damage such a file (the WAL-reset "
+            "bug, https://sqlite.org/wal.html); use SQLite 3.51.3 or newer, 3.50.7 or 3.44.6, or only one process",
             database.path,
             sqlite3.sqlite_version,
         )
@@ -149,11 +154,12 @@ def _many_rows(statement: Rows, rows: int) -> str:
     return _in_dialect(statement.head + ", ".join([statement.row] * rows) + statement.tail)
 
 
-_FIND = "instr(lower(coalesce(m.text, CAST(b.data AS TEXT))), ?) > 0"  # its lower() knows ASCII alone
+# SQLite's `lower` changes only ASCII letters.
+_FIND = "instr(lower(coalesce(m.text, CAST(b.data AS TEXT))), ?) > 0"
 
 
 class _Sqlite(Database):
-    """A connection to the file. One that reads cannot write."""
+    """A connection to the file. One that is made with `reads` cannot write."""
 
     def __init__(self, path: Path, durability: Durability, deadline: float, *, reads: bool) -> None:
         super().__init__()
@@ -167,7 +173,8 @@ class _Sqlite(Database):
         except sqlite3.Error as exc:
             raise self.translated(exc) from exc
         self._waits = 0
-        self._now = 0.0  # of the transaction: one moment for all that it writes
+        # The time of the transaction, which is one moment for all that it writes.
+        self._now = 0.0
         try:
             self._prepare(durability, reads=reads)
         except sqlite3.Error as exc:
@@ -185,10 +192,11 @@ class _Sqlite(Database):
         [mode] = run("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreError(
-                f"{self.path} cannot have a write-ahead log (its journal mode stays {mode}): is it on a network?"
+                f"{self.path} cannot have a write-ahead log (its journal mode stays {mode}); put it on a local disk"
             )
         run(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
-        if durability == "power":  # macOS syncs to the disk's own cache otherwise; elsewhere it does nothing
+        if durability == "power":
+            # Without these, macOS syncs only to the disk's own cache. Elsewhere they have no effect.
             run("PRAGMA fullfsync = ON")
             run("PRAGMA checkpoint_fullfsync = ON")
         run(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
@@ -199,11 +207,11 @@ class _Sqlite(Database):
                 run(f"PRAGMA user_version = {FORMAT}")
         if reads:
             run("PRAGMA query_only = ON")
-        self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
+        self._connection.set_progress_handler(self._is_late, _CHECK_EVERY)
         [self._version] = run("PRAGMA data_version").fetchone()
 
     def _format(self) -> int:
-        """The format of the file; 0 for an empty one. Raises `StoreError` for a file of another program."""
+        """Return the format of the file; 0 for an empty file. Raises `StoreError` for a file of another program."""
         run = self._connection.execute
         [application], [found] = run("PRAGMA application_id").fetchone(), run("PRAGMA user_version").fetchone()
         if application == APPLICATION_ID:
@@ -214,12 +222,12 @@ class _Sqlite(Database):
         if application or found or tables:
             raise StoreError(
                 f"{self.path} is a database of another program (application id {application}, {tables} tables and "
-                "indexes); give the path of a file that toolbus has made, or of none"
+                "indexes); give the path of a toolbus store, or of a new file"
             )
         return 0
 
-    def has_company(self) -> bool:
-        """Whether another connection has written since this was asked last."""
+    def others_have_written(self) -> bool:
+        """Return whether another connection has written the file since the last call."""
         before = self._version
         [self._version] = self._connection.execute("PRAGMA data_version").fetchone()
         return self._version != before
@@ -228,9 +236,10 @@ class _Sqlite(Database):
         return monotonic() > self.deadline
 
     def _wait_for_locks(self) -> None:
-        """Have SQLite wait for locks as long as there is time, or up to a tenth of a second longer.
+        """Have SQLite wait for locks until the deadline, or up to a tenth of a second longer.
 
-        Not less: who gives up before the deadline of the oldest append takes along those that have time left.
+        It does not wait for less: a transaction that gives up before the deadline of its oldest append would fail
+        appends that have time left.
         """
         wait = ceil(min(self.seconds_left, ANSWER_SECONDS) * 1_000)
         if not wait <= self._waits <= wait + 100:
@@ -239,8 +248,8 @@ class _Sqlite(Database):
 
     # --------------------------------------------------------------------------------------------- statements
 
-    def lock_blobs(self, *, alone: bool) -> None:
-        """See `Database`. There is one writer at a time."""
+    def lock_blobs(self, *, exclusive: bool) -> None:
+        """See `Database`. Nothing to do, because SQLite has one writer at a time."""
 
     def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
         """See `Database`."""
@@ -258,15 +267,15 @@ class _Sqlite(Database):
         return self._connection.executemany(_in_dialect(statement), values).rowcount
 
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
-        """See `Database`. Many rows in one statement.
+        """See `Database`. Inserts many rows with one statement.
 
-        `executemany` lets go of the interpreter's lock for each row, and has to get it back from an event loop that is
-        busy: at 1,000 rows up to a second was measured, a tenth of that in this way, and less as well without a loop.
+        `executemany` releases the interpreter's lock for each row, and has to get it back from a busy event loop: 1,000
+        rows took up to a second, and one statement takes a tenth of that. It is faster without an event loop too.
         """
         return self._in_pieces(statement, values)
 
     def _in_pieces(self, statement: Rows, values: Sequence[Row]) -> int:
-        """Run a statement with so many rows of values at a time: few sizes, so that few statements are prepared."""
+        """Run a statement on pieces of the rows. Their sizes are powers of 2, so that few statements are prepared."""
         done, first, left = 0, 0, len(values)
         execute = self._connection.execute
         while left:
@@ -282,7 +291,7 @@ class _Sqlite(Database):
         found: list[Row] = []
         try:
             for row in self._connection.execute(_in_dialect(statement), values):
-                found.append(row)  # noqa: PERF402 -- those in front of an error are what this is for
+                found.append(row)  # noqa: PERF402 -- the rows before an error are kept
         except sqlite3.Error as exc:
             if _code(exc) not in _DAMAGED:
                 raise
@@ -301,7 +310,7 @@ class _Sqlite(Database):
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        """See `Database`. A full disk or a broken one has undone it already."""
+        """See `Database`. After a full disk or an I/O error, SQLite has rolled back already."""
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -314,7 +323,7 @@ class _Sqlite(Database):
     def own_faults(self, limit: int) -> Sequence[str]:
         """See `Database`."""
         found = [row[0] for row in self.rows(f"PRAGMA integrity_check({int(limit)})")]
-        return [] if found == ["ok"] else [f"SQLite says of the file: {each}" for each in found]
+        return [] if found == ["ok"] else [f"SQLite reports about the file: {each}" for each in found]
 
     # ------------------------------------------------------------------------------------------------- errors
 
@@ -328,21 +337,21 @@ class _Sqlite(Database):
         if code in _BUSY:
             return StoreUnavailable(f"{self.path} is locked by another process, or did not answer in time: {exc}")
         if code == sqlite3.SQLITE_NOTADB:
-            return StoreDamaged(f"{self.path} is no SQLite database, or its beginning is damaged; give another path")
+            return StoreDamaged(f"{self.path} is not a SQLite database, or its beginning is damaged; give another path")
         if code == sqlite3.SQLITE_CORRUPT:
             return StoreDamaged(f"{self.path} is damaged: {exc}")
         if code == sqlite3.SQLITE_FULL:
-            return StoreError(f"there is no room for {self.path}: {exc}; make room on its disk")
+            return StoreError(f"there is no space for {self.path}: {exc}; free some on its disk")
         if code == sqlite3.SQLITE_READONLY:
-            return StoreError(f"{self.path} cannot be written: {exc}; look at the rights of the file and its folder")
+            return StoreError(f"{self.path} cannot be written: {exc}; check the permissions of the file and its folder")
         if code == sqlite3.SQLITE_CANTOPEN:
             return StoreError(
-                f"{self.path} cannot be opened: {exc}; look whether it and its folder are there and whose they are"
+                f"{self.path} cannot be opened: {exc}; check that it and its folder exist, and their permissions"
             )
         return StoreError(f"{self.path}: {exc}")
 
     def is_broken(self, exc: Exception) -> bool:
-        """See `Database`. Where the disk failed, what SQLite remembers of the file may not be so any more."""
+        """See `Database`. After the disk failed, SQLite's cache of the file may be out of date."""
         return isinstance(exc, sqlite3.Error) and _code(exc) in (
             *_DAMAGED,
             sqlite3.SQLITE_IOERR,
@@ -357,14 +366,14 @@ class _Sqlite(Database):
 
 
 def _code(exc: sqlite3.Error) -> int:
-    """SQLite's primary result code: https://sqlite.org/rescode.html."""
+    """Return SQLite's primary result code: https://sqlite.org/rescode.html."""
     return getattr(exc, "sqlite_errorcode", 0) & 0xFF
 
 
 def _make_file(path: Path) -> None:
-    """Make the file, if there is none, for its owner alone: SQLite gives the two beside it the same mode.
+    """Create the file, unless it exists, accessible only for its owner. SQLite gives its other two files the same mode.
 
-    One that is there is not opened here: closing it again would drop the locks of this process's other connections
+    A file that exists is not opened here: closing it again would drop the locks of this process's other connections
     (https://sqlite.org/howtocorrupt.html, 2.2).
     """
     if path.is_dir():
@@ -372,26 +381,30 @@ def _make_file(path: Path) -> None:
     if path.exists():
         for needed, word in ((os.R_OK, "read"), (os.W_OK, "written")):
             if not os.access(path, needed):
-                raise StoreError(f"{path} cannot be {word} by this user; look at the rights of the file")
+                raise StoreError(f"{path} cannot be {word} by this user; check the permissions of the file")
         return
     if not path.parent.is_dir():
-        raise StoreError(f"{path} cannot be made: there is no folder {path.parent}; make it first")
+        raise StoreError(f"{path} cannot be created: there is no folder {path.parent}; create it first")
     try:
         made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:  # another process was faster
+    except FileExistsError:
+        # Another process has just created it.
         return
     except OSError as exc:
-        raise StoreError(f"{path} cannot be made: {exc.strerror or exc}; look at the rights of {path.parent}") from exc
+        raise StoreError(
+            f"{path} cannot be created: {exc.strerror or exc}; check the permissions of {path.parent}"
+        ) from exc
     try:
         if hasattr(os, "fchmod"):
-            os.fchmod(made, 0o600)  # whatever the umask takes away
+            # The umask may have removed permissions from the mode above.
+            os.fchmod(made, 0o600)
     finally:
         os.close(made)
     _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the new file's name survive a loss of power. Not all systems can, and none needs it to work."""
+    """Sync the folder, so that the new file's name survives a loss of power. Systems that cannot do it are ignored."""
     with contextlib.suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:

@@ -1,5 +1,9 @@
-"""Ready-made tools. Each module is imported on its own, so that nobody pays for what is not used.
+"""Ready-made tools: workspace files, code context, MCP servers, sub-requests, and control of a request.
 
-A toolset is a list of tools; or, where they need something that is open, an async context manager that keeps them in
-its `registry` while it is entered. `toolbus.testing.check_tools` and `check_toolset` hold both to their contracts.
+Import each module by its own name: this package imports none, so that an unused toolset costs no import time.
+
+A toolset is a list of tools. If its tools need something open, such as a connection, it is an async context manager
+that keeps its tools in its `registry` while it is entered. `toolbus.testing.check_tools` and `check_toolset` test these
+two contracts. Toolsets know tools, results and registries. They must not know the runtime or the dispatcher that calls
+them, and a toolset must not import another one; `_files` is what the two toolsets over files share.
 """

@@ -1,9 +1,9 @@
-"""Tools by which a model steers its own request: to end it, and to keep a plan. Optional: give those that you want.
+"""Tools by which a model controls its own request: it can end the request, or keep a plan. Pass those that you want.
 
     Runtime(..., tools=[search, task_complete, give_up, update_plan])
 
-The turn machine answers them itself (`core.control`), so no dispatcher and no listener has to: the functions below are
-what the model is told, and never called.
+The turn machine answers these calls itself (`core.turn`), without a dispatcher or listener. The functions below only
+describe the tools to the model, and are never called.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def _control(control: Control) -> Callable[[Callable[..., None]], Tool[..., None
 
 @_control("complete")
 def task_complete(answer: Annotated[_Text, Field(description="The answer for the user.")]) -> None:
-    """Say that the task is done. Call it alone, in the end: the request ends with this answer."""
+    """Say that the task is done. Call it without other tools, at the end: the request ends with this answer."""
 
 
 @_control("give_up")
 def give_up(reason: Annotated[_Text, Field(description="Why it cannot be done, for the user.")]) -> None:
-    """Say that the task cannot be done. Call it alone, when every way that you know has failed."""
+    """Say that the task cannot be done. Call it without other tools, when every way that you know has failed."""
 
 
 @_control("plan")

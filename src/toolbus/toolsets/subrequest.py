@@ -1,4 +1,4 @@
-"""A model with tools of its own, as a tool: a request hands a part of its work to it. Knows tools and options."""
+"""An agent as a tool: a request hands a part of its work to a model with its own tools. Knows tools and options."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ def subrequest_tool(
     output: Any = None,
     **options: Unpack[SessionOptions],
 ) -> Tool[..., Any]:
-    """A tool `name(task)` that makes a request of its own: see `ToolContext.ask` for what it inherits.
+    """Return a tool `name(task)` that runs a sub-request: see `ToolContext.ask` for the options that it inherits.
 
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
-    artifacts and affected names are passed on. A sub-request that was stopped gives what it has and says why; one that
-    failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (120 by default), or what is left.
+    artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
+    one that failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (120 by default), or the
+    time that is left for the request. Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
     """
     check_options(options, SessionOptions, f"subrequest_tool {name!r}")
     limits = options.get("limits") or Limits()
     providers = None if provider is None else provider_list(provider)
     source = tool_source(tools)
     if output is not None:
-        OutputType(output)  # so that what is wrong with it is told here, and not to a model
+        # A wrong output type is an error here, and not in a call, where only a model would read it.
+        OutputType(output)
 
     async def ask(task: str, context: ToolContext[Any]) -> ToolResult:
         given: dict[str, Any] = {"provider": providers, "tools": source, "output": output, **options}

@@ -1,6 +1,6 @@
-"""Writes entries and turns: many in one transaction, each whole or not at all.
+"""The writing of entries and turns: many in one transaction, each whole or not at all.
 
-Knows `Database` and what is written; neither threads nor drivers. What is said in SQL here both dialects take.
+Knows `Database` and the encoded entries, and neither threads nor drivers. Both dialects take the statements.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, chang
 
 
 class _Refused(Exception):
-    """Something in a group is refused by its guard; which of it, has to be found out."""
+    """A guard of a group did not hold for one of its entries; which one has still to be found out."""
 
 
 def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
-    """Write entries in one transaction. Of each, the bytes that its request takes now, or why it is not written.
+    """Write entries in one transaction. Return for each the bytes of its request's journal now, or the error.
 
-    Raises what concerns them all, as a full disk; then none is written.
+    Raises an error that concerns all entries, such as a full disk; then none is written.
     """
     try:
         with database.transaction():
@@ -63,7 +63,7 @@ def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int |
 
 
 def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
-    """Write those that can be written, in one transaction still."""
+    """Write the entries that can be written, still in one transaction, each in a savepoint of its own."""
     outcomes: list[int | StoreError] = []
     heads: list[tuple[str, Head | None]] = []
     with database.transaction():
@@ -77,7 +77,7 @@ def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int 
                     raise
                 database.run("ROLLBACK TO SAVEPOINT entry")
                 heads.append((entry.request_id, None))
-                outcomes.append(_why(database, entry, exc))
+                outcomes.append(_refusal(database, entry, exc))
             else:
                 heads += group.heads
                 outcomes += group.outcomes
@@ -86,11 +86,11 @@ def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int 
     return outcomes
 
 
-def _why(database: Database, entry: Written, exc: Exception) -> StoreError:
-    """Why an entry is not written: what the journal has of its request tells, or else the driver."""
+def _refusal(database: Database, entry: Written, exc: Exception) -> StoreError:
+    """Return the reason why an entry is not written: from the journal of its request, or else from the driver."""
     if not isinstance(exc, _Refused):
         error = database.translated(exc)
-        if entry.seq == 0 and _knows(database, entry.request_id):
+        if entry.seq == 0 and _has_request(database, entry.request_id):
             return StoreError(f"request {entry.request_id} is in the journal already")
         error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
         if error is not exc:
@@ -100,22 +100,23 @@ def _why(database: Database, entry: Written, exc: Exception) -> StoreError:
         _head_of(database, entry)
     except StoreError as error:
         return error
-    return StoreError(f"request {entry.request_id} cannot be written, and nothing tells why")
+    return StoreError(f"request {entry.request_id} cannot be written, for an unknown reason")
 
 
-def _knows(database: Database, request_id: str) -> bool:
+def _has_request(database: Database, request_id: str) -> bool:
     try:
         return bool(database.rows("SELECT 1 FROM requests WHERE request_id = ?", (request_id,)))
     except Exception as exc:
         if not database.is_own_fault(exc):
             raise
-        return False  # an id that is no text to the database
+        # The database cannot take the id as a text, so it has no such request.
+        return False
 
 
 def _head_of(database: Database, entry: Written) -> Head:
-    """The end of a request's journal, as the database has it, when `entry` may be written there.
+    """Return the end of a request's journal from the database, if `entry` may be written there.
 
-    Raises `LeaseLost`, and `StoreError` for one that has not begun, or has ended.
+    Raises `LeaseLost`, and `StoreError` for a request that has not begun or has ended.
     """
     found = database.one(_HEAD, (entry.request_id,))
     if found is None:
@@ -193,7 +194,7 @@ class _Group:
         return Head(entry.epoch, seq, head.size_bytes + entry.size_bytes, last)
 
     def add_all(self, entries: Sequence[Written], begun: Begun) -> None:
-        """All steps of one request that was written elsewhere, which move the end of its journal once."""
+        """Add all steps of one request that another store has written; they move the end of its journal once."""
         first = entries[0]
         head = self._begin(first, begun)
         for entry in entries:
@@ -201,9 +202,9 @@ class _Group:
         self._moved.append((head.seq, head.size_bytes, head.hash, first.request_id, first.epoch, 0))
 
     def write(self) -> None:
-        """Write it, within a transaction. Raises `_Refused` when a guard does not hold for one of the entries."""
+        """Write the group within a transaction. Raises `_Refused` if a guard does not hold for one of the entries."""
         database = self._database
-        # The same order in each process, as locks are taken by it: large values, requests, conversations.
+        # Each process takes its locks in the same order, to avoid deadlocks: large values, requests, conversations.
         for turn in self._turns:
             self._blobs.update(turn.blobs)
             self._uses += [(f"conversation {turn.conversation_id}", digest) for digest in turn.blobs]
@@ -221,14 +222,14 @@ class _Group:
 
 
 def restore(database: Database, entries: Sequence[Written], begun: Begun) -> None:
-    """Write all steps of one request that was written elsewhere, within a transaction."""
+    """Write all steps of one request that another store has written, within a transaction."""
     group = _Group(database, [])
     group.add_all(entries, begun)
     group.write()
 
 
 def remember(database: Database, turns: Sequence[Turn]) -> None:
-    """Write turns that no journal has, within a transaction."""
+    """Write turns that are in no journal, within a transaction."""
     blobs: dict[bytes, bytes] = {}
     uses: set[tuple[str, bytes]] = set()
     for turn in turns:
@@ -240,19 +241,19 @@ def remember(database: Database, turns: Sequence[Turn]) -> None:
 
 def _write_blobs(database: Database, blobs: dict[bytes, bytes], uses: Iterable[tuple[str, bytes]]) -> None:
     if blobs:
-        database.lock_blobs(alone=False)
+        database.lock_blobs(exclusive=False)
         database.insert(_BLOBS, sorted(blobs.items()))
         database.insert(_USES, sorted(uses))
 
 
 def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
-    """Add turns behind their conversations, in their order."""
+    """Add turns to the ends of their conversations, in their order."""
     ids = sorted({turn.conversation_id for turn in turns})
     database.insert(_CONVERSATION, [(each, conversation_start(each)) for each in ids])
     tails: dict[str, tuple[int, int, bytes, str]] = {}
     for conversation_id in ids:
         found = database.one(_TAIL + database.for_update, (conversation_id,))
-        assert found is not None  # it was put there by the statement before
+        assert found is not None  # the statement before has inserted it
         tails[conversation_id] = (found[0], found[1], bytes(found[2]), "")
     rows: list[Row] = []
     for turn in turns:

@@ -1,6 +1,6 @@
-"""What an archive needs of a database beyond the protocols: all there is, piece by piece, and putting it back.
+"""The operations of a database for an archive: list everything piece by piece, find faults, and restore.
 
-Each function is one transaction's work.
+Each function does the work of one transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _PAGE = 500
-_SHOWN = 20  # of faults of one kind
+_SHOWN = 20  # faults of one kind
 _ORPHANS = {
     "facts of request {!r}, which is not in the journal": """SELECT DISTINCT f.request_id FROM facts f
  WHERE NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = f.request_id) LIMIT ?""",
@@ -40,7 +40,7 @@ _TIMES = "UPDATE requests SET begun_at = ?, ended_at = ?, ending = ?, owner = ''
 
 
 def request_ids(database: Database, after: str, limit: int) -> Sequence[str]:
-    """The ids of requests behind one, in their order."""
+    """Return at most `limit` ids of requests that come after the id `after`, in the order of ids."""
     rows = database.rows(
         "SELECT request_id FROM requests WHERE request_id > ? ORDER BY request_id LIMIT ?", (after, limit)
     )
@@ -48,7 +48,7 @@ def request_ids(database: Database, after: str, limit: int) -> Sequence[str]:
 
 
 def conversation_ids(database: Database, after: str | None, limit: int) -> Sequence[ConversationRecord]:
-    """The conversations behind one, in the order of their ids; from the first on with None."""
+    """Return at most `limit` conversations after the id `after`, in the order of ids; from the first on with None."""
     return [
         conversation_record(row)
         for row in database.rows(
@@ -60,7 +60,7 @@ def conversation_ids(database: Database, after: str | None, limit: int) -> Seque
 
 
 def faults(database: Database) -> Sequence[str]:
-    """What is wrong outside of requests and conversations: rows that belong to nothing, large texts that changed."""
+    """Return the faults outside of requests and conversations: rows without an owner, large texts that changed."""
     found: list[str] = [*database.own_faults(_SHOWN)]
     for text, statement in _ORPHANS.items():
         found += [f"there are {text}".format(row[0]) for row in database.rows(statement, (_SHOWN,))]
@@ -76,11 +76,11 @@ def faults(database: Database) -> Sequence[str]:
 
 
 def restore_request(database: Database, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
-    """Write a request as another store had it, with nobody's lease. Raises `StoreError` when it is there already."""
+    """Write a request as another store had it, without a lease. Raises `StoreError` if the store has it already."""
     entries = [written(each) for each in _entries(record, facts)]
     begun = entries[0].begun if entries else None
     if begun is None:
-        raise StoreError(f"request {record.request_id} has no facts from its beginning on: it cannot be restored")
+        raise StoreError(f"request {record.request_id} cannot be restored: its first facts are missing")
     with database.transaction():
         if database.rows("SELECT 1 FROM requests WHERE request_id = ?", (record.request_id,)):
             raise StoreError(f"request {record.request_id} is in the store already")
@@ -89,7 +89,7 @@ def restore_request(database: Database, record: RequestRecord, facts: Sequence[S
 
 
 def _entries(record: RequestRecord, facts: Sequence[StoredFact]) -> Sequence[Entry]:
-    """The steps of a request, of whole ones."""
+    """Return the whole steps of a request as entries."""
     entries: list[Entry] = []
     step: list[Event] = []
     for each in facts:
@@ -109,7 +109,7 @@ def _entries(record: RequestRecord, facts: Sequence[StoredFact]) -> Sequence[Ent
 
 
 def restore_conversation(database: Database, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
-    """Write a conversation as another store had it. Raises `StoreError` when it is there already."""
+    """Write a conversation as another store had it. Raises `StoreError` if the store has it already."""
     conversation_id = record.conversation_id
     written_turns = [
         turn_of(conversation_id, [message for _, message in of_it], request_id=request_id)

@@ -1,7 +1,7 @@
-"""What the shared engine asks of a database: a connection that runs its statements, and says what an error means.
+"""The interface of a database for the shared engine: a connection that runs statements and classifies errors.
 
-Statements are written once, in SQL that SQLite and PostgreSQL both take: `?` stands for a value, `{now}` for the moment
-by the store's clock. Each dialect is one class. Knows errors, and no driver.
+Statements are written once, in SQL that SQLite and PostgreSQL both take: `?` stands for a value, and `{now}` for the
+present moment by the store's clock. Each dialect is one class. Knows errors, and no driver.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from .._encoding import Head
 __all__ = ["Database", "Row", "Rows"]
 
 Row = Sequence[Any]
-_HEADS = 10_000  # of running requests; one that is dropped costs a look-up at its next step
+# The most running requests whose heads are kept; a head that was dropped costs a query at the request's next step.
+_HEADS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A statement with a row of values in it, such as `(?, ?)`, which can be repeated with commas in between."""
+    """A statement that contains a row of values, such as `(?, ?)`, which can be repeated with commas in between."""
 
     head: str
     row: str
@@ -34,14 +35,15 @@ class Rows:
 
 
 class Database(ABC):
-    """An open connection. Used by one thread.
+    """An open connection, used by one thread.
 
-    `deadline`, on the clock `time.monotonic`, is when what is being done has to have failed. `heads` are the ends of
-    the journals that this connection has written itself: the guard of each append makes them safe to trust.
+    `deadline`, on the clock `time.monotonic`, is the moment by which the running call has to be done or have failed.
+    `heads` are the ends of the journals that this connection has written itself; they may be out of date, which is
+    safe, because each append is guarded by a condition in its statement.
     """
 
     for_update = ""
-    """Behind a SELECT, locks its rows to the end of the transaction."""
+    """The clause that, at the end of a SELECT, locks its rows until the end of the transaction."""
 
     def __init__(self) -> None:
         self.deadline = 0.0
@@ -50,11 +52,11 @@ class Database(ABC):
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline; at least a little, so that a time-out of it is not taken for none."""
+        """The seconds until the deadline, at least 0.01, because drivers take a time-out of 0 for no time-out."""
         return max(0.01, self.deadline - monotonic())
 
     def keep_heads(self, heads: Iterable[tuple[str, Head | None]]) -> None:
-        """Remember the ends of journals, by request; None for one that is not written any more."""
+        """Remember the ends of journals, by request; None drops one that is not written any more."""
         known = self.heads
         for request_id, head in heads:
             if head is not None:
@@ -68,50 +70,50 @@ class Database(ABC):
 
     @abstractmethod
     def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
-        """All rows of a SELECT."""
+        """Return all rows of a SELECT."""
 
     @abstractmethod
     def run(self, statement: str, values: Row = ()) -> int:
-        """Run a statement; how many rows it has changed."""
+        """Run a statement, and return the number of rows that it has changed."""
 
     @abstractmethod
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
-        """Run a statement for each row of values; how many rows were changed in all."""
+        """Run a statement for each row of values, and return the number of rows that were changed in all."""
 
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
-        """As `run_many`, for a statement that may have many rows of values."""
+        """Do the same as `run_many`, for a statement that may contain many rows of values."""
         return self.run_many(str(statement), values)
 
     @abstractmethod
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
-        """The rows of a SELECT one by one, so that those in front of one that cannot be read are had."""
+        """Return the rows of a SELECT one by one, so that the rows before an unreadable row are returned too."""
 
     def one(self, statement: str, values: Row = ()) -> Row | None:
-        """The first row of a SELECT, if there is one."""
+        """Return the first row of a SELECT, or None if there is no row."""
         found = self.rows(statement, values)
         return found[0] if found else None
 
     @abstractmethod
-    def lock_blobs(self, *, alone: bool) -> None:
-        """Keep large texts from being deleted while they are referred to anew; `alone` is whoever deletes them."""
+    def lock_blobs(self, *, exclusive: bool) -> None:
+        """Lock the large texts to the end of the transaction: shared to add references, `exclusive` to delete texts."""
 
     # ------------------------------------------------------------------------------------------- transactions
 
     @abstractmethod
     def begin(self, *, reading: bool = False) -> None:
-        """Begin a transaction: to write, or to read what there is at one moment."""
+        """Begin a transaction: one that writes, or with `reading` one that sees the data of one moment."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Make it durable."""
+        """Commit the transaction, which makes it durable."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Undo it. Raises nothing: a connection that cannot is broken."""
+        """Undo the transaction. Raises nothing: a connection that cannot roll back is broken."""
 
     @contextlib.contextmanager
     def transaction(self, *, reading: bool = False) -> Generator[None]:
-        """A transaction around a block: committed behind it, undone by what it raises."""
+        """Run a block in a transaction, which is committed after the block, or rolled back if the block raises."""
         self.in_doubt = False
         self.begin(reading=reading)
         try:
@@ -124,7 +126,7 @@ class Database(ABC):
             raise
 
     def own_faults(self, limit: int) -> Sequence[str]:
-        """What the database itself finds wrong with its file, where it can look: at most so many sentences."""
+        """Return the faults that the database finds in its own file, as at most `limit` sentences, if it can check."""
         del limit
         return ()
 
@@ -132,21 +134,21 @@ class Database(ABC):
 
     @abstractmethod
     def translated(self, exc: Exception) -> Exception:
-        """What `exc` is to a caller: a `StoreError`; what is no error of the database, as it is."""
+        """Return the `StoreError` for an error of the database, and any other exception unchanged."""
 
     @abstractmethod
     def is_broken(self, exc: Exception) -> bool:
-        """Whether another connection has to be made before anything else is done."""
+        """Return whether a new connection has to be made before anything else is done."""
 
     @abstractmethod
     def is_own_fault(self, exc: Exception) -> bool:
-        """Whether it may be the fault of what was to be written, so that other entries can be written."""
+        """Return whether the written values may be the cause of `exc`, so that other entries can be written."""
 
     def may_try_again(self, exc: Exception) -> bool:
-        """Whether the same may work at once, and nothing of it is written."""
+        """Return whether the same call may work at once, because none of it was written."""
         del exc
         return False
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the connection. Raises nothing."""
+        """Close the connection. Raises nothing."""

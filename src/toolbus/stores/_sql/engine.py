@@ -1,6 +1,6 @@
-"""A store in a database: the one engine behind `SqliteStore` and `PostgresStore`.
+"""A store in a database: the engine that `SqliteStore` and `PostgresStore` share.
 
-Puts the two threads and the functions of `_appending`, `_reading` and `_upkeep` together. Knows no dialect.
+Combines the two threads with the functions of `append`, `read`, `upkeep` and `archive`. Knows no dialect.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from .read import Salvage
 
 __all__ = ["DatabaseStore"]
 
-_BATCH = 100  # requests or conversations that one transaction deletes: appends wait for no more than that
-_LONG_SECONDS = 600.0  # for looking through all there is, which nobody waits for to go on with a request
+# The requests or conversations that one transaction deletes: appends wait for no more than that.
+_BATCH = 100
+# The time for reading or checking much data, which no running request waits for.
+_LONG_SECONDS = 600.0
 _T = TypeVar("_T")
 
 
 class DatabaseStore:
-    """See `Store` and `JournalStore`: this is both. May be used from several event loops at once.
+    """A store in a database, both `Store` and `JournalStore`. May be used from several event loops at once.
 
-    One thread writes, and puts all appends that wait into one transaction; another one, with a connection of its own,
-    reads, so that long reads do not hold commits up. Both start when they are first needed, and each call is answered
-    within five seconds. A call that is cancelled has been done, whole, or is still going to be.
+    One thread writes, and puts all appends that wait into one transaction. Another thread, with a connection of its
+    own, reads, so that long reads do not delay commits. Both start at their first job, and each call is answered
+    within five seconds. A call that writes and is cancelled has been done as a whole, or not at all.
     """
 
     def __init__(
@@ -51,9 +53,9 @@ class DatabaseStore:
         return self
 
     async def open(self) -> None:
-        """Connect, and look whether the database can be used; make its tables where there are none.
+        """Connect, check that the database can be used, and create its tables if it has none.
 
-        Without it the first call does so. Raises `StoreError` with what is wrong, and what to do.
+        Otherwise the first call does so. Raises `StoreError`, whose text says what is wrong and what to do.
         """
         await self._writer.run(_nothing)
 
@@ -72,7 +74,7 @@ class DatabaseStore:
     # ----------------------------------------------------------------------------------------- conversations
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
-        """See `Store.history`. Raises `StoreDamaged` where they are not what was written."""
+        """See `Store.history`. Raises `StoreDamaged` if the messages are not what was written."""
         return await self._read(lambda database: _reading.history(database, conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
@@ -104,7 +106,7 @@ class DatabaseStore:
         return await self._read(lambda database: _reading.facts(database, request_id, start))
 
     async def salvage(self, request_id: str) -> Salvage:
-        """A request's facts up to the last whole step before the first damage, and the damage, if there is any."""
+        """Return a request's facts up to the last whole step before the first damage, and the damage, if any."""
 
         def read(database: Database) -> Salvage:
             found = _reading.salvage(database, request_id)
@@ -114,9 +116,9 @@ class DatabaseStore:
         return await self._read(read, _LONG_SECONDS)
 
     async def cut(self, request_id: str, epoch: int) -> int | None:
-        """Delete what `salvage` leaves out, so that the request can go on: how many facts there are then.
+        """Delete the facts that `salvage` leaves out, so that the request can be resumed; return how many are left.
 
-        For whoever holds the lease; None when it is another's by now.
+        `epoch` is that of the caller's lease. Returns None if another process has taken the request since.
         """
         return await self._writer.run(lambda database: _upkeep.cut(database, request_id, epoch))
 
@@ -145,7 +147,7 @@ class DatabaseStore:
         return await self._writer.run(lambda database: _upkeep.abandon(database, request_id, epoch))
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        """See `JournalStore.prune`. In many small transactions, so that appends get in between; may be cancelled."""
+        """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
         done = Pruned()
         steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
         for step in steps:
@@ -198,4 +200,4 @@ class DatabaseStore:
 
 
 def _nothing(_database: Database) -> None:
-    """What `open` does once there is a connection."""
+    """Do nothing: `open` only needs the connection that is made before."""

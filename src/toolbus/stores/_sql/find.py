@@ -1,6 +1,6 @@
-"""What people look for in a store, and no session does: requests in a list, ids by their beginnings, what would go.
+"""Queries for people, which no session needs: lists of requests, ids by prefix, and what a prune would delete.
 
-Each function is one question to a reader's connection, within a transaction.
+Each function is called with a reader's connection, within a transaction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OLD_CONVERSATIONS = """SELECT count(*), coalesce(sum(size_bytes), 0) FROM conve
 
 @dataclass(slots=True, frozen=True)
 class FoundRequest:
-    """A request, and what it was asked; empty where its first fact cannot be read."""
+    """A request and its prompt; the prompt is empty if the first fact cannot be read."""
 
     record: RequestRecord
     prompt: str
@@ -40,9 +40,10 @@ class FoundRequest:
 def requests(
     database: Database, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
 ) -> Sequence[FoundRequest]:
-    """The requests of a conversation, or of all; of the unfinished ones those too that somebody holds.
+    """Return at most `limit` requests of a conversation, or of all conversations, the newest first.
 
-    The newest first; of unfinished ones the oldest, which is the order in which they go on.
+    With `is_unfinished`, return only unfinished requests, including those whose lease somebody holds. They are returned
+    oldest first, which is the order in which they are resumed.
     """
     where, values = "1 = 1", ()
     if conversation_id is not None:
@@ -59,7 +60,7 @@ def requests(
 
 
 def _prompt_of(database: Database, request_id: str) -> str:
-    """What the first fact says; it is looked at alone, whatever stands behind it."""
+    """Return the prompt in the first fact. Only that fact is read, so that damage after it does no harm."""
 
     def fetch(digest: bytes) -> bytes:
         return bytes(database.rows("SELECT data FROM blobs WHERE digest = ?", (digest,))[0][0])
@@ -75,13 +76,13 @@ def _prompt_of(database: Database, request_id: str) -> str:
 def ids_that_begin(
     database: Database, kind: Literal["conversation", "request"], beginning: str, limit: int
 ) -> Sequence[str]:
-    """The ids of a kind that begin with a text: that one alone, where it is one."""
+    """Return at most `limit` ids that begin with a text, or only that text if it is an id itself."""
     found = [row[0] for row in database.rows(_BEGINNINGS[kind], (len(beginning), beginning, limit))]
     return [beginning] if beginning in found else found
 
 
 def conversation(database: Database, conversation_id: str) -> ConversationRecord | None:
-    """One conversation, as it stands in the list; None for an unknown one."""
+    """Return the record of one conversation; None for an unknown one."""
     row = database.one(
         "SELECT title, messages, begun_at, changed_at FROM conversations WHERE conversation_id = ?", (conversation_id,)
     )
@@ -93,7 +94,7 @@ def conversation(database: Database, conversation_id: str) -> ConversationRecord
 
 
 def prunable(database: Database, before: float, *, conversations: bool) -> Pruned:
-    """What `JournalStore.prune` would delete."""
+    """Count what `JournalStore.prune` would delete."""
     [[requests_, size]] = database.rows(_OLD_REQUESTS, (before,))
     talks = talks_size = 0
     if conversations:

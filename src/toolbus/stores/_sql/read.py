@@ -1,6 +1,6 @@
-"""Reads facts, histories and lists, and looks whether they are what was written.
+"""The reading of facts, histories and lists, with checks that they are what was written.
 
-Everything here is called within a reading transaction, so that rows of several tables are of one moment.
+Every function is called within a reading transaction, so that the rows of several tables are of one moment.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes),
 
 @dataclass(slots=True)
 class Salvage:
-    """What can be read of a request's facts. `damage` is None where they are whole; `hash` is that of the last one."""
+    """The readable facts of a request. Whole facts have no `damage`. `hash` is that of the last readable fact."""
 
     facts: list[StoredFact] = field(default_factory=list[StoredFact])
     damage: StoreError | None = None
     hash: bytes = b""
 
     def cut_to_a_step(self) -> None:
-        """Leave out the facts of a step that is not whole."""
+        """Remove the last facts if their step is not whole."""
         while self.facts and self.facts[-1].step_end != self.facts[-1].seq:
             self.facts.pop()
 
 
 class _Blobs:
-    """The large texts, each read once, and looked at whether it is what was written."""
+    """The large texts by digest. Each is read once, and compared with its digest."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -98,16 +98,18 @@ def facts(database: Database, request_id: str, start: int) -> Sequence[StoredFac
 
 
 def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
-    """The facts from a place on, up to the first that is not what was written; that may lie within a step."""
+    """Return the facts from position `start` up to the first damage, which may lie within a step."""
     found = Salvage()
     try:
         _read_facts(database, request_id, start, found)
-    except _Wrong as exc:
+    except _Damage as exc:
         found.damage = _damaged(request_id, exc.seq, str(exc))
         found.damage.__cause__ = exc.__cause__
-    except UNREADABLE as exc:  # in the request's own row
+    except UNREADABLE as exc:
+        # The request's own row is damaged: damage to facts raises `_Damage`.
         found.damage = _damaged(request_id, start + len(found.facts), f"its row cannot be read: {exc}")
-    except StoreError as exc:  # a form that this version does not know
+    except StoreError as exc:
+        # A fact has a form that this version does not know.
         found.damage = exc
     except Exception as exc:
         translated = database.translated(exc)
@@ -118,7 +120,9 @@ def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
     return found
 
 
-class _Wrong(Exception):
+class _Damage(Exception):
+    """A fact at position `seq` is not what was written."""
+
     def __init__(self, seq: int, what: str) -> None:
         super().__init__(what)
         self.seq = seq
@@ -137,7 +141,7 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
     )
     if head is None:
         if database.rows("SELECT 1 FROM facts WHERE request_id = ? LIMIT 1", (request_id,)):
-            raise _Wrong(0, "there are facts, and the request's own row is gone")
+            raise _Damage(0, "there are facts, and the request's own row is missing")
         return
     next_seq, last_hash, conversation_id, agreed = head
     if start >= next_seq > 0:
@@ -151,49 +155,49 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
             step_end = _check_row(row, data, digest, seq, step_end, found.hash, is_first=seq == start)
             fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
         except UNREADABLE as exc:
-            raise _Wrong(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
+            raise _Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
         found.hash = digest
         found.facts.append(StoredFact(seq=seq, step_end=step_end, fact=fact))
         seq += 1
     if step_end >= seq:
-        raise _Wrong(seq, f"the step that ends at fact {step_end} breaks off")
+        raise _Damage(seq, f"the step that should end at fact {step_end} is incomplete")
     if seq != next_seq:
-        raise _Wrong(min(seq, next_seq), f"there are {seq} facts, and {next_seq} were written")
+        raise _Damage(min(seq, next_seq), f"there are {seq} facts, and {next_seq} were written")
     if found.hash != stored(last_hash):
-        raise _Wrong(max(0, seq - 1), "the last hash is another than the request's row has")
+        raise _Damage(max(0, seq - 1), "its hash differs from the last hash in the request's row")
 
 
 def _hash_before(database: Database, request_id: str, start: int, conversation_id: str, agreed: bytes | None) -> bytes:
     if start == 0:
         if agreed is None:
-            raise _Wrong(0, "what was agreed for it is gone")
+            raise _Damage(0, "the request's agreed options are missing")
         return chain_start(request_id, conversation_id, stored(agreed))
     before = database.one("SELECT hash FROM facts WHERE request_id = ? AND seq = ?", (request_id, start - 1))
     if before is None:
-        raise _Wrong(start - 1, "the fact is gone")
+        raise _Damage(start - 1, "the fact is missing")
     return stored(before[0])
 
 
 def start_of(database: Database, request_id: str) -> bytes:
-    """What the hash of a request's first fact builds on. Raises `StoreDamaged` where its rows are gone."""
+    """Return the hash that a request's first fact builds on. Raises `StoreDamaged` if its rows are missing."""
     row = database.one(
         "SELECT r.conversation_id, a.data FROM requests r LEFT JOIN agreements a ON a.request_id = r.request_id "
         "WHERE r.request_id = ?",
         (request_id,),
     )
     if row is None or row[1] is None:
-        raise _damaged(request_id, 0, "what was agreed for it is gone")
+        raise _damaged(request_id, 0, "the request's agreed options are missing")
     return chain_start(request_id, row[0], stored(row[1]))
 
 
 def _check_row(row: Row, data: bytes, digest: bytes, seq: int, step_end: int, before: bytes, *, is_first: bool) -> int:
-    """Raise unless this is the row that belongs at `seq`. Returns where its step ends."""
+    """Raise unless this row belongs at `seq`. Return the position of the last fact of its step."""
     if row[0] != seq:
-        raise _Wrong(seq, "the fact is gone")
+        raise _Damage(seq, "the fact is missing")
     if chained(before, seq, row[1], data) != digest:
-        raise _Wrong(seq, "it is not what was written there, or what stands before it is not")
+        raise _Damage(seq, "the fact, or the one before it, is not what was written")
     if row[1] < seq or (not is_first and step_end >= seq and row[1] != step_end):
-        raise _Wrong(seq, "the steps overlap")
+        raise _Damage(seq, "the steps overlap")
     return row[1]
 
 
@@ -201,14 +205,14 @@ def _check_row(row: Row, data: bytes, digest: bytes, seq: int, step_end: int, be
 
 
 def record_of(database: Database, row: Row) -> RequestRecord:
-    """A request's record from its row. Raises `StoreDamaged` where what was agreed cannot be read."""
+    """Return a request's record from its row. Raises `StoreDamaged` if the row or the agreed options are unreadable."""
     request_id = row[0]
     if not all(isinstance(each, int) for each in (row[2], row[8], row[9])) or not isinstance(row[1], str):
         raise _damaged(request_id, 0, "its row cannot be read")
     try:
         agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
     except UNREADABLE as exc:
-        raise _damaged(request_id, 0, f"what was agreed for it cannot be read: {exc}") from exc
+        raise _damaged(request_id, 0, f"the request's agreed options cannot be read: {exc}") from exc
     return RequestRecord(
         request_id=request_id,
         conversation_id=row[1],
@@ -237,7 +241,10 @@ def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
 
 
 def _listed(database: Database, row: Row) -> RequestRecord:
-    """A request's record. Of a damaged one the ids alone: who takes it is told, and the others can go on."""
+    """Return a request's record, with only the ids if it is damaged.
+
+    So the other requests can be resumed; taking the damaged one raises `StoreDamaged`.
+    """
     try:
         return record_of(database, row)
     except StoreDamaged:
@@ -249,12 +256,12 @@ def _listed(database: Database, row: Row) -> RequestRecord:
 
 
 def history(database: Database, conversation_id: str) -> Sequence[Message]:
-    """See `Store.history`. Raises `StoreDamaged`, whose text names the first message that is not what was written."""
+    """See `Store.history`. Raises `StoreDamaged`; its text names the first message that is not what was written."""
     return [message for _, message in turns(database, conversation_id)]
 
 
 def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Message]]:
-    """The messages of a conversation, each with the request whose turn it is from: see `history`."""
+    """Return the messages of a conversation, each with the id of the request that wrote it: see `history`."""
     head = database.one("SELECT messages, hash FROM conversations WHERE conversation_id = ?", (conversation_id,))
     if head is None:
         if database.rows("SELECT 1 FROM messages WHERE conversation_id = ? LIMIT 1", (conversation_id,)):
@@ -295,12 +302,12 @@ def conversations(database: Database, search: str, limit: int) -> Sequence[Conve
 
 
 def conversation_record(row: Row) -> ConversationRecord:
-    """A conversation's record from its row."""
+    """Return a conversation's record from its row."""
     return ConversationRecord(conversation_id=row[0], title=row[1], messages=row[2], begun_at=row[3], changed_at=row[4])
 
 
 def statistics(database: Database) -> StoreStatistics:
-    """How much there is."""
+    """Count what the store holds."""
     requests, open_requests, written, size_bytes = database.rows(_COUNTS)[0]
     talks, messages, messages_size = database.rows(_SIZES)[0]
     return StoreStatistics(

@@ -1,6 +1,7 @@
-"""The tables of a store in a database, and how older ones become new ones.
+"""The tables of a store in a database, and their migrations from older formats.
 
-Written once for all dialects: `{blob}`, `{whole}` (an integer of 64 bits), `{real}` and `{text}` stand for their types.
+They are written once for all dialects: `{blob}`, `{whole}` (a 64-bit integer), `{real}` and `{text}` stand for the
+column types of the dialect.
 """
 
 from __future__ import annotations
@@ -83,16 +84,17 @@ def _first(database: Database, types: Mapping[str, str]) -> None:
 
 
 _STEPS: list[Callable[[Database, Mapping[str, str]], None]] = [_first]
-"""The step at place n leads from format n to n + 1. A step that was released is not changed any more: add another."""
+"""The migrations: number n leads from format n to n + 1. Do not change one that was released: add another one."""
 
 FORMAT = len(_STEPS)
-"""The format that this version writes."""
+"""The number of the format that this version writes."""
 
 
 def bring_up_to_date(database: Database, types: Mapping[str, str], found: int, where: str) -> int:
-    """Within a transaction, bring the tables from the format that was found (0: there are none) to the newest.
+    """Migrate the tables, within a transaction, from the format `found` (0 for an empty database) to the newest.
 
-    Returns that. Raises `StoreFormat` for a newer one; `where` is for its text.
+    Returns the newest format. Raises `StoreFormat` if `found` is newer than that; `where` names the database in its
+    text.
     """
     if found > len(_STEPS):
         raise StoreFormat(

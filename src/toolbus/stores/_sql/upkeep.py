@@ -1,4 +1,4 @@
-"""Leases, and what is deleted: each function is one transaction on the writer's connection."""
+"""The changes of leases, and deletions: each function is one transaction on the writer's connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob
 def take(database: Database, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
     """See `JournalStore.take`."""
     with database.transaction():
-        request(database, request_id)  # raises where it is damaged: to what is no number, one can be added all the same
+        # This raises if the row is damaged: the UPDATE would add 1 also to an epoch that is not a number.
+        request(database, request_id)
         if not database.run(_TAKE, (owner, seconds, request_id)):
             return None
         return request(database, request_id)
@@ -66,9 +67,9 @@ def abandon(database: Database, request_id: str, epoch: int) -> bool:
 
 
 def cut(database: Database, request_id: str, epoch: int) -> int | None:
-    """Delete a request's facts from the first step on that is not whole: how many there are then.
+    """Delete a request's facts from the first step on that is not whole, and return how many are left.
 
-    None when the request is another's by now, or has ended.
+    Returns None if another process has taken the request since, or if the request has ended.
     """
     with database.transaction():
         found = salvage(database, request_id)
@@ -89,7 +90,7 @@ def cut(database: Database, request_id: str, epoch: int) -> int | None:
 def forget(database: Database, conversation_id: str) -> bool:
     """See `Store.forget`."""
     with database.transaction():
-        database.lock_blobs(alone=True)
+        database.lock_blobs(exclusive=True)
         found = database.rows("SELECT request_id, ending FROM requests WHERE conversation_id = ?", (conversation_id,))
         for request_id, ending in found:
             if ending is None:
@@ -102,9 +103,9 @@ def forget(database: Database, conversation_id: str) -> bool:
 
 
 def prune_requests(database: Database, before: float, limit: int) -> Pruned:
-    """Delete at most `limit` requests that ended before that moment."""
+    """Delete at most `limit` requests that ended before the moment `before`."""
     with database.transaction():
-        database.lock_blobs(alone=True)
+        database.lock_blobs(exclusive=True)
         found = database.rows(
             "SELECT request_id, size_bytes FROM requests WHERE ended_at < ? ORDER BY ended_at LIMIT ?", (before, limit)
         )
@@ -115,9 +116,9 @@ def prune_requests(database: Database, before: float, limit: int) -> Pruned:
 
 
 def prune_conversations(database: Database, before: float, limit: int) -> Pruned:
-    """Delete at most `limit` conversations that have not changed since, and have no request that is newer."""
+    """Delete at most `limit` conversations that have not changed since `before` and have no newer request."""
     with database.transaction():
-        database.lock_blobs(alone=True)
+        database.lock_blobs(exclusive=True)
         found = database.rows(_OLD_CONVERSATIONS, (before, before, limit))
         if not found:
             return Pruned()
@@ -128,8 +129,8 @@ def prune_conversations(database: Database, before: float, limit: int) -> Pruned
 
 
 def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
-    """Delete requests; the large texts that they have used."""
-    digests = _let_go(database, [f"request {each}" for each in ids])
+    """Delete requests, and return the digests of the large texts that they used."""
+    digests = _delete_uses(database, [f"request {each}" for each in ids])
     if ids:
         for statement in _DELETE:
             database.run_many(statement, [(each,) for each in ids])
@@ -137,13 +138,13 @@ def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
 
 
 def _delete_conversations(database: Database, ids: Sequence[str]) -> set[bytes]:
-    """Delete the messages of conversations; the large texts that they have used."""
-    digests = _let_go(database, [f"conversation {each}" for each in ids])
+    """Delete the messages of conversations, and return the digests of the large texts that they used."""
+    digests = _delete_uses(database, [f"conversation {each}" for each in ids])
     database.run_many("DELETE FROM messages WHERE conversation_id = ?", [(each,) for each in ids])
     return digests
 
 
-def _let_go(database: Database, owners: Sequence[str]) -> set[bytes]:
+def _delete_uses(database: Database, owners: Sequence[str]) -> set[bytes]:
     digests: set[bytes] = set()
     for owner in owners:
         found = database.rows("SELECT digest FROM blob_uses WHERE owner = ?", (owner,))
@@ -154,7 +155,7 @@ def _let_go(database: Database, owners: Sequence[str]) -> set[bytes]:
 
 
 def _collect(database: Database, digests: Iterable[bytes]) -> None:
-    """Delete those large texts that nobody uses any more."""
+    """Delete the large texts among these that are not used any more."""
     unused = [(each,) for each in sorted(digests)]
     if unused:
         database.run_many(_UNUSED, unused)

@@ -14,8 +14,10 @@ from .._texts import folded, message_text, title_of
 
 __all__ = ["MemoryConversations"]
 
-_OVERHEAD_BYTES = 400  # of a message's objects and its places in lists, measured on CPython 3.11
-_WIDEST = 4  # bytes of a character that is not ASCII
+# The bytes of a message's objects, and of the references to them in lists, measured on CPython 3.11.
+_OVERHEAD_BYTES = 400
+# The bytes of each character in a text that is not ASCII, at most.
+_WIDEST = 4
 
 
 @dataclass(slots=True)
@@ -24,11 +26,12 @@ class _Conversation:
     size_bytes: int = 0
     begun_at: float = 0.0
     changed_at: float = 0.0
-    change: int = 0  # the number of its newest turn among all: clocks may stand still
+    # The number of the conversation's newest turn among all turns, which orders them even if the clock stands still.
+    change: int = 0
 
 
 class MemoryConversations:
-    """Conversations by id, bounded in number and in bytes: see `MemoryStore`. `dropped` are those that went for it."""
+    """Conversations by id, bounded in number and bytes: see `MemoryStore`. `dropped` counts those past the bounds."""
 
     def __init__(self, max_conversations: int, max_bytes: int) -> None:
         self.size_bytes = 0
@@ -42,7 +45,7 @@ class MemoryConversations:
         return len(self._conversations)
 
     def history(self, conversation_id: str) -> Sequence[Message]:
-        """The messages of a conversation, which has been read just now."""
+        """Return the messages of a conversation, and mark it as read last."""
         found = self._conversations.get(conversation_id)
         if found is None:
             return ()
@@ -50,7 +53,7 @@ class MemoryConversations:
         return tuple(found.messages)
 
     def add(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        """Add a turn; past the bounds others go."""
+        """Add a turn; beyond the bounds, drop other conversations."""
         now = wall_time()
         kept = self._conversations.setdefault(conversation_id, _Conversation(begun_at=now))
         kept.changed_at, kept.change = now, next(self._changes)
@@ -87,14 +90,14 @@ class MemoryConversations:
         ]
 
     def drop(self, conversation_id: str) -> bool:
-        """Forget a conversation; whether there was one."""
+        """Forget a conversation, and return whether there was one."""
         kept = self._conversations.pop(conversation_id, None)
         if kept is not None:
             self.size_bytes -= kept.size_bytes
         return kept is not None
 
     def prune(self, before: float, keep: Collection[str]) -> Pruned:
-        """Drop those that have not changed since, but for these."""
+        """Drop the conversations that have not changed since `before`, except those in `keep`."""
         old = [each for each, kept in self._conversations.items() if kept.changed_at < before and each not in keep]
         size_bytes = self.size_bytes
         for conversation_id in old:
@@ -102,7 +105,7 @@ class MemoryConversations:
         return Pruned(conversations=len(old), size_bytes=size_bytes - self.size_bytes)
 
     def count(self) -> StoreStatistics:
-        """How many there are, with their messages and bytes."""
+        """Count the conversations, their messages and their bytes."""
         return StoreStatistics(
             conversations=len(self._conversations),
             messages=sum(len(kept.messages) for kept in self._conversations.values()),
@@ -111,7 +114,7 @@ class MemoryConversations:
 
 
 def _size(messages: Sequence[Message]) -> int:
-    """The bytes that the messages hold, about. One pass without calls: this is done for every request."""
+    """Estimate the bytes of messages. This is one pass without helper functions, because it runs for every request."""
     size = _OVERHEAD_BYTES * len(messages)
     for message in messages:
         if isinstance(message, ToolMessage):

@@ -1,6 +1,6 @@
 """A journal in this process's memory: for tests, and for requests that outlive a runtime but not the process.
 
-Knows events and the `JournalStore` protocol. The one implementation that can be read as the contract's meaning.
+Knows events and the `JournalStore` protocol. It is the simplest implementation, so it also explains the protocol.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ __all__ = ["Conversations", "MemoryJournal"]
 
 
 class Conversations(Protocol):
-    """What a journal needs of the conversations beside it."""
+    """The operations on conversations that a journal needs."""
 
     def add(self, conversation_id: str, messages: Sequence[Message]) -> None:
         """Add the turn of a request that has ended."""
         ...
 
     def prune(self, before: float, keep: Collection[str]) -> Pruned:
-        """Drop those that have not changed since, but for these."""
+        """Drop the conversations that have not changed since `before`, except those in `keep`."""
         ...
 
     def count(self) -> StoreStatistics:
-        """How many there are, with their messages and bytes."""
+        """Count the conversations, their messages and their bytes."""
         ...
 
 
 @dataclass(slots=True)
 class _Request:
     record: RequestRecord
-    facts: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])  # the end of its step, and JSON
+    # Each fact as the position of its step's last fact, and its JSON.
+    facts: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
 
 
 class MemoryJournal:
@@ -50,9 +51,10 @@ class MemoryJournal:
 
     async def append(self, entry: Entry) -> int:
         """See `JournalStore`."""
-        written = [encode(fact) for fact in entry.facts]  # others have the facts too, and may change what is in them
+        # The facts are kept as JSON, because others have the same objects and may change values in them.
+        written = [encode(fact) for fact in entry.facts]
         size_bytes = sum(map(len, written))
-        request = self._begun(entry) if entry.seq == 0 else self._going_on(entry)
+        request = self._begin(entry) if entry.seq == 0 else self._running(entry)
         record, last = request.record, entry.seq + len(written) - 1
         request.facts += [(last, each) for each in written]
         record.facts = len(request.facts)
@@ -64,7 +66,7 @@ class MemoryJournal:
                 self._conversations.add(entry.conversation_id, entry.turn)
         return record.size_bytes
 
-    def _begun(self, entry: Entry) -> _Request:
+    def _begin(self, entry: Entry) -> _Request:
         if entry.request_id in self._requests:
             raise StoreError(f"request {entry.request_id} is in the journal already")
         now = wall_time()
@@ -80,7 +82,7 @@ class MemoryJournal:
         request = self._requests[entry.request_id] = _Request(record)
         return request
 
-    def _going_on(self, entry: Entry) -> _Request:
+    def _running(self, entry: Entry) -> _Request:
         request = self._requests.get(entry.request_id)
         if request is None:
             raise StoreError(f"request {entry.request_id} is not in the journal")
@@ -167,7 +169,10 @@ class MemoryJournal:
         return pruned
 
     def forget(self, conversation_id: str) -> bool:
-        """Drop the finished requests of a conversation; whether there were any. Raises `StoreError` for unfinished."""
+        """Drop the finished requests of a conversation, and return whether there were any.
+
+        Raises `StoreError` if one of its requests is unfinished.
+        """
         of_it = [each.record for each in self._requests.values() if each.record.conversation_id == conversation_id]
         if unfinished := [each.request_id for each in of_it if each.ending is None]:
             raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished[0]}")

@@ -1,7 +1,4 @@
-"""Conversations in this process's memory: the default store. Nothing outlives the process, so it has no journal.
-
-Knows messages and the `Store` protocol. With `journal=True` it has one all the same, for tests.
-"""
+"""`MemoryStore`: the conversations, and optionally the journal, in this process's memory."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["MemoryStatistics", "MemoryStore"]
 
 @dataclass(slots=True, frozen=True)
 class MemoryStatistics:
-    """What is held now, and how many conversations the bounds have dropped so far."""
+    """The numbers of a `MemoryStore` now. `dropped` is how many conversations were dropped for its bounds so far."""
 
     conversations: int
     size_bytes: int
@@ -29,10 +26,11 @@ class MemoryStatistics:
 class MemoryStore:
     """A `Store` in memory, bounded in conversations and in bytes.
 
-    Bytes are an estimate: one for each character of ASCII text, four for any other, and some overhead. Past either
-    bound the conversation that was read or written longest ago is forgotten, whole; the newest one is kept even when
-    it alone is over `max_bytes`. Costs O(messages added). With `journal`, it keeps the facts of requests as well, as
-    long as it lives and without a bound: then requests can go on in another runtime of the process (`Runtime.resume`).
+    Bytes are an estimate: one for each character of an ASCII text, four for each character of any other text, and some
+    overhead. Beyond either bound the conversation that was read or written longest ago is dropped as a whole; the
+    newest one is kept even if it is larger than `max_bytes` by itself. Costs O(messages added). With `journal`, it also
+    keeps the facts of requests, as long as the store lives and without a bound: then requests can be resumed in another
+    runtime of the process (`Runtime.resume`).
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class MemoryStore:
 
     @property
     def journal(self) -> JournalStore | None:
-        """There is none, unless it was asked for: sessions wait for nothing."""
+        """The journal, or None unless the store was made with `journal=True`: then sessions wait for no writes."""
         return self._journal
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
@@ -68,9 +66,9 @@ class MemoryStore:
         return self._conversations.drop(conversation_id) or had_requests
 
     async def aclose(self) -> None:
-        """Nothing to let go of: what is remembered stays with the object."""
+        """Do nothing: there is nothing to close, and the data stays with the object."""
 
     def statistics(self) -> MemoryStatistics:
-        """What is held now."""
+        """Return the numbers of what is held now."""
         kept = self._conversations
         return MemoryStatistics(conversations=len(kept), size_bytes=kept.size_bytes, dropped=kept.dropped)

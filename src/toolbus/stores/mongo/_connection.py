@@ -1,6 +1,7 @@
-"""A connection to MongoDB: its collections and indexes, the server's clock, large values in chunks, what errors mean.
+"""A connection to MongoDB: collections and indexes, the server's clock, large values in chunks, and error translation.
 
-Imports the driver (extra `mongo`), and is itself imported when a `MongoStore` is made. Knows nothing of what is kept.
+Imports the driver (extra `mongo`), and is itself imported when a `MongoStore` is made. Knows nothing about the content
+of documents.
 """
 
 from __future__ import annotations
@@ -39,28 +40,32 @@ __all__ = ["DUPLICATE", "Document", "Names", "Server", "ServerConnection", "is_o
 Document: TypeAlias = dict[str, Any]
 
 FORMAT = 1
-"""Of what is written here. A version that finds a newer one leaves it alone."""
+"""The number of the format that this version writes. A database with a newer format is refused."""
 
 DUPLICATE = 11000
 """The code of an error about a unique key (MongoDB: src/mongo/base/error_codes.yml, DuplicateKey)."""
 
-_INDEX_CONFLICTS = (85, 86)  # IndexOptionsConflict, IndexKeySpecsConflict, in the same list
-_CHUNK_BYTES = 8 * 2**20  # of a large value: a document takes 16 MiB
-_CLOCK_SECONDS = 30.0  # after which the server's clock is asked again
-_CLOCK_GRAIN_SECONDS = 0.25  # an answer that took longer says too little about the time
-_HEADS = 10_000  # of running requests; one that is dropped costs a look-up at its next step
+_INDEX_CONFLICTS = (85, 86)  # IndexOptionsConflict and IndexKeySpecsConflict in the same file
+# The size of a chunk of a large value: a document may have at most 16 MiB.
+_CHUNK_BYTES = 8 * 2**20
+# The time after which the server's clock is read again.
+_CLOCK_SECONDS = 30.0
+# The longest round trip whose answer is used: a slower one is too inexact.
+_CLOCK_GRAIN_SECONDS = 0.25
+# The most running requests whose heads are kept; a head that was dropped costs a query at the request's next step.
+_HEADS = 10_000
 _OWN_FAULTS = (BSONError, UnicodeError, OverflowError, TypeError, ValueError)
 _OPTIONS: CodecOptions[Document] = CodecOptions(
     document_class=dict,
     tz_aware=True,
-    datetime_conversion=DatetimeConversion.DATETIME_AUTO,  # dates that Python does not have come as numbers
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,  # returns dates that Python cannot represent as numbers
     unicode_decode_error_handler="replace",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What things are called: the fields of messages, and the collections."""
+    """The names of the fields of message documents, and of the collections."""
 
     session: str
     sender: str
@@ -73,12 +78,12 @@ class Names:
 
     @property
     def own(self) -> str:
-        """The path of what toolbus adds to its message documents."""
+        """The path of the field that toolbus adds to its message documents."""
         return f"{self.data}.toolbus"
 
 
 class Server:
-    """What the connections of one store share: how to reach the server, and its clock."""
+    """The data that the connections of one store share: how to reach the server, and the offset of its clock."""
 
     def __init__(
         self, url: str, shown: str, database: str, names: Names, *, syncs: bool, answer_seconds: float
@@ -96,7 +101,10 @@ class Server:
         self._newest = 0.0
 
     def now(self, client: MongoClient[Document]) -> float:
-        """Seconds since the epoch by the server's clock, as it was asked last, and never less than before."""
+        """Return seconds since the epoch by the server's clock, computed from its last answer.
+
+        They are never less than those returned before.
+        """
         moment = monotonic()
         if self._asked_at is None or moment - self._asked_at > _CLOCK_SECONDS:
             local = client.admin.command("hello")["localTime"]
@@ -111,7 +119,7 @@ class Server:
 
 
 def moment_of(seconds: float) -> float:
-    """A moment to the millisecond, as MongoDB has them: shorter numbers come back as they were from every server."""
+    """Round a moment to milliseconds, the precision of MongoDB: such numbers come back unchanged from every server."""
     return round(seconds, 3)
 
 
@@ -120,10 +128,11 @@ def _seconds(local: datetime) -> float:
 
 
 class ServerConnection:
-    """A client of the server. Used by one thread; `deadline` is when what is being done has to have failed.
+    """A client of the server, used by one thread.
 
-    `heads` are the ends of the journals that this connection has written itself; the guard of each append makes
-    them safe to trust.
+    `deadline`, on the clock `time.monotonic`, is the moment by which the running call has to be done or have failed.
+    `heads` are the ends of the journals that this connection has written itself, each with the id of the last step;
+    they may be out of date, which is safe, because each append is guarded by the condition of its update.
     """
 
     def __init__(self, server: Server, deadline: float) -> None:
@@ -183,16 +192,16 @@ class ServerConnection:
 
     @contextlib.contextmanager
     def in_time(self) -> Generator[None]:
-        """Have what is done in this block fail at the deadline."""
+        """Make the driver's calls in this block fail at the deadline."""
         with pymongo.timeout(max(0.01, self.deadline - monotonic())):
             yield
 
     def now(self) -> float:
-        """Seconds since the epoch, by the server's clock."""
+        """Return seconds since the epoch, by the server's clock."""
         return self._server.now(self._client)
 
     def keep_heads(self, heads: Iterable[tuple[str, tuple[Head, str] | None]]) -> None:
-        """Remember the ends of journals, by request; None for one that is not written any more."""
+        """Remember the ends of journals, by request; None drops one that is not written any more."""
         known = self.heads
         for request_id, head in heads:
             known.pop(request_id, None)
@@ -204,29 +213,30 @@ class ServerConnection:
     # ----------------------------------------------------------------------------------------------- writing
 
     def insert(self, collection: Collection[Document], documents: Sequence[Document]) -> None:
-        """Insert documents, but for those that are there: their ids say what they are."""
+        """Insert the documents that are not there yet. A document with the same id has the same content."""
         if documents:
             with contextlib.suppress(_Duplicates), _only_duplicates():
                 collection.insert_many(documents, ordered=False)
 
     def bulk(self, collection: Collection[Document], operations: Sequence[UpdateOne | InsertOne[Document]]) -> int:
-        """Do all of them, whatever becomes of each: how many have had an effect. Duplicates have none."""
+        """Do all operations, whether or not each has an effect, and return how many had one. Duplicates have none."""
         if not operations:
             return 0
         try:
             with _only_duplicates():
-                told = collection.bulk_write(operations, ordered=False).bulk_api_result
+                result = collection.bulk_write(operations, ordered=False).bulk_api_result
         except _Duplicates as exc:
-            told = exc.told
-        return told["nInserted"] + told["nMatched"]
+            result = exc.result
+        return result["nInserted"] + result["nMatched"]
 
     # ----------------------------------------------------------------------------------------- large values
 
     def put_blobs(self, owner: str, blobs: Mapping[bytes, bytes]) -> None:
-        """Keep large values, in chunks, for `owner`."""
+        """Store large values for `owner`, compressed and in chunks."""
         documents: list[Document] = []
         for digest, data in sorted(blobs.items()):
-            packed = zlib.compress(data, 1)  # a tenth to a half of a text, in less time than it takes to send it
+            # This leaves a tenth to a half of a text, in less time than sending the rest would take.
+            packed = zlib.compress(data, 1)
             chunks = range(0, len(packed), _CHUNK_BYTES)
             for number, start in enumerate(chunks):
                 chunk = Binary(packed[start : start + _CHUNK_BYTES])
@@ -234,7 +244,7 @@ class ServerConnection:
         self.insert(self._blobs, documents)
 
     def blobs_of(self, owner: str, digests: Iterable[bytes] = ()) -> Fetch:
-        """A function that gives an owner's values; those of `digests` are read at once. Each is read once."""
+        """Return a function that fetches an owner's large values, each once; those of `digests` are read at once."""
         known: dict[bytes, bytes] = dict(self._read(owner, {*digests}))
 
         def fetch(digest: bytes) -> bytes:
@@ -264,14 +274,14 @@ class ServerConnection:
                     yield digest, data
 
     def delete_blobs(self, owners: Iterable[str]) -> None:
-        """Delete the large values of these."""
+        """Delete the large values of these owners."""
         for owner in owners:
             self._blobs.delete_many({"_id": prefix_of(_owner_id(owner))})
 
     # ------------------------------------------------------------------------------------------------- errors
 
     def translated(self, exc: Exception) -> Exception:
-        """What `exc` is to a caller: a `StoreError`; what is no error of the database, as it is."""
+        """Return the `StoreError` for an error of the database, and any other exception unchanged."""
         if isinstance(exc, StoreError):
             return exc
         where = self._where()
@@ -288,15 +298,15 @@ class ServerConnection:
         return exc
 
     def may_try_again(self, exc: Exception) -> bool:
-        """Whether the same may work at once. All that is written here may be written twice: ids tell what is there."""
+        """Return whether the same call may work at once. It may be repeated, because ids prevent duplicates."""
         return isinstance(exc, ConnectionFailure) and not exc.timeout
 
     def is_broken(self, exc: Exception) -> bool:
-        """Whether another client has to be made: the driver makes its connections anew by itself."""
+        """Return whether a new client has to be made. A client replaces broken connections by itself."""
         return isinstance(exc, InvalidOperation)
 
     def close(self) -> None:
-        """Let go of the client. Raises nothing."""
+        """Close the client. Raises nothing."""
         with contextlib.suppress(PyMongoError):
             self._client.close()
 
@@ -305,17 +315,17 @@ class ServerConnection:
 
 
 def is_own_fault(exc: Exception) -> bool:
-    """Whether it may be the fault of what was to be written, so that other entries can be written."""
+    """Return whether the written values may be the cause of `exc`, so that other entries can be written."""
     return isinstance(exc, _OWN_FAULTS) and not isinstance(exc, StoreError)
 
 
 def prefix_of(beginning: str) -> Document:
-    """The condition of ids that begin with this and a colon."""
+    """Return the condition for ids that begin with this text and a colon."""
     return {"$gte": f"{beginning}:", "$lt": f"{beginning};"}
 
 
 def _index(collection: Collection[Document], keys: Sequence[tuple[str, int]], **options: Any) -> None:
-    """Have an index, unless there is one by another name."""
+    """Create an index, unless there is one with another name or other options."""
     try:
         collection.create_index(keys, name=f"toolbus_{'_'.join(key for key, _ in keys)}"[:100], **options)
     except OperationFailure as exc:
@@ -324,11 +334,11 @@ def _index(collection: Collection[Document], keys: Sequence[tuple[str, int]], **
 
 
 class _Duplicates(Exception):
-    """Some of a bulk was there already, and nothing else went wrong."""
+    """Some documents of a bulk write existed already, and nothing else went wrong. `result` is the server's answer."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
+    def __init__(self, result: Mapping[str, Any]) -> None:
         super().__init__()
-        self.told = told
+        self.result = result
 
 
 @contextlib.contextmanager
@@ -350,12 +360,12 @@ def _is_unavailable(exc: Exception) -> bool:
 
 
 def _words_of(exc: Exception) -> str:
-    """What the driver says, without what was to be written."""
+    """Return the driver's error text without the values that were to be written."""
     if isinstance(exc, BulkWriteError):
         faults = [*exc.details.get("writeErrors", ()), *exc.details.get("writeConcernErrors", ())]
         return "; ".join(f"{each.get('errmsg')} (code {each.get('code')})" for each in faults[:3])
     if isinstance(exc, DuplicateKeyError):
-        return "a unique index refuses it"
+        return "a unique index refuses the document"
     if isinstance(exc, OperationFailure):
         return f"{(exc.details or {}).get('errmsg', exc)} (code {exc.code})"
     return str(exc).partition(", Timeout:")[0]

@@ -1,6 +1,6 @@
-"""Conversations in MongoDB: their histories, lists of them, and what is found in them.
+"""Conversations in MongoDB: their histories, lists of them, and searches in them.
 
-Each reading first adds the turns that a process has left on their way. What documents mean, `_mongo_documents` knows.
+Each reader first adds the turns that another process has left unfinished. The form of documents is in `_documents`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from .._encoding import searchable
 from .._texts import folded, message_text, title_of
 from ._connection import Document, ServerConnection
 from ._deleting import finish_forgetting
-from ._documents import expanded, is_edited, own_part, place_of, session_ids
+from ._documents import expanded, is_edited, own_part, session_ids, sort_key_of
 from ._turns import complete, messages_in, publish_waiting
 
-__all__ = ["conversations", "history", "mend"]
+__all__ = ["conversations", "finish_pending", "history"]
 
-_PATTERN_CHARS = 1_000  # of a text that is looked for: what has its beginning is looked at here
+# The characters of a search that are sent to the server; documents with that beginning are then compared here.
+_PATTERN_CHARS = 1_000
 _PENDING = {"pending_turn": {"$gt": ""}}
 
 
-def mend(database: ServerConnection) -> None:
-    """Bring to its end what others have begun with conversations, and died or are slow."""
+def finish_pending(database: ServerConnection) -> None:
+    """Finish the turns and deletions of conversations that processes have begun which died or are slow."""
     publish_waiting(database)
     complete(database, list(database.conversations.find(_PENDING)))
     for state in list(database.conversations.find({"forgotten": True})):
@@ -37,7 +38,7 @@ def mend(database: ServerConnection) -> None:
 
 
 def settled(database: ServerConnection, conversation_id: str) -> Document | None:
-    """A conversation's own document, when nothing is under way in it; None where toolbus has written nothing."""
+    """Return a conversation's own document, after its pending turns; None if toolbus has written nothing there."""
     publish_waiting(database, conversation_id)
     while True:
         state = database.conversations.find_one({"_id": conversation_id})
@@ -64,26 +65,26 @@ def history(database: ServerConnection, conversation_id: str) -> Sequence[Messag
 
 
 def _in_order(database: ServerConnection, state: Document | None, documents: Iterable[Document]) -> list[Document]:
-    """The documents that belong to a conversation: others' by their times, ours by their places."""
+    """Return the documents of a conversation by time, and those of toolbus at the same time by position."""
     names = database.names
     placed: list[tuple[tuple[float, int, str], Document]] = []
     for each in documents:
         own = own_part(names, each)
         if own is not None and not _is_there(state, own):
             continue
-        at, own_id = place_of(names, each)
+        at, own_id = sort_key_of(names, each)
         placed.append(((at, -1 if own is None else own["position"], own_id), each))
     placed.sort(key=lambda each: each[0])
     return [each for _, each in placed]
 
 
 def _is_there(state: Document | None, own: Mapping[str, Any]) -> bool:
-    """Whether a document of ours is in its conversation: not behind its end, nor from before it was forgotten."""
+    """Return whether a document of toolbus is in its conversation: not after its end, nor from before a deletion."""
     return state is not None and own["generation"] == state["generation"] and own["position"] < state["messages"]
 
 
 def _messages(database: ServerConnection, conversation_id: str, documents: Sequence[Document]) -> list[Message]:
-    """The messages of documents. Where all are ours these are the very same; else they are made a valid transcript."""
+    """Return the messages of documents: exactly those of toolbus if all are unedited, else as a valid transcript."""
     names = database.names
     found: list[Message] = []
     is_ours = True
@@ -107,9 +108,9 @@ def _own_messages(database: ServerConnection, conversation_id: str, own: Mapping
 
 
 def _with_calls(messages: Sequence[Message]) -> list[Message]:
-    """With a call in front of each result that has none: that it was made is all that is known of it."""
+    """Return the messages with a call inserted before each result that has none; its arguments are unknown."""
     asked: dict[str, int] = {}
-    mended: list[Message] = []
+    repaired: list[Message] = []
     for message in messages:
         if isinstance(message, AssistantMessage):
             for call in message.tool_calls:
@@ -118,18 +119,18 @@ def _with_calls(messages: Sequence[Message]) -> list[Message]:
             if asked.get(message.call_id):
                 asked[message.call_id] -= 1
             elif message.call_id and message.name:
-                mended.append(AssistantMessage(tool_calls=(ToolCall(name=message.name, call_id=message.call_id),)))
-        mended.append(message)
-    return mended
+                repaired.append(AssistantMessage(tool_calls=(ToolCall(name=message.name, call_id=message.call_id),)))
+        repaired.append(message)
+    return repaired
 
 
 # --------------------------------------------------------------------------------------------------- lists
 
 
 def conversations(database: ServerConnection, search: str, limit: int) -> Sequence[ConversationRecord]:
-    """See `Store.conversations`. Those of other applications are among them."""
+    """See `Store.conversations`. Includes those of other applications."""
     with database.in_time():
-        mend(database)
+        finish_pending(database)
         if limit <= 0:
             return []
         condition: Document = {"messages": {"$gt": 0}, "forgotten": False}
@@ -161,7 +162,7 @@ def _record_of(state: Document) -> ConversationRecord:
 
 
 def _others(database: ServerConnection, limit: int, chosen: set[str] | None) -> dict[str, Any]:
-    """The conversations in which another application has said something last, the newest first: id and session."""
+    """Return the sessions with the newest documents of other applications, newest first, by conversation id."""
     names = database.names
     found: dict[str, Any] = {}
     condition: Document = {f"{names.own}.turn": None}
@@ -178,12 +179,12 @@ def _others(database: ServerConnection, limit: int, chosen: set[str] | None) -> 
 def _with_others(
     database: ServerConnection, conversation_id: str, session: Any, known: ConversationRecord | None
 ) -> ConversationRecord:
-    """A conversation with what another application has said there: each of its documents counts as a message."""
+    """Return a conversation's record with the documents of other applications, each counted as a message."""
     names = database.names
     condition: Document = {names.session: {"$in": [session]}, f"{names.own}.turn": None}
     fields = {names.timestamp: 1, names.sender: 1}
-    found = sorted(database.messages.find(condition, fields), key=lambda each: place_of(names, each))
-    times = [place_of(names, each)[0] / 1_000 for each in found]
+    found = sorted(database.messages.find(condition, fields), key=lambda each: sort_key_of(names, each))
+    times = [sort_key_of(names, each)[0] / 1_000 for each in found]
     count, title = len(found), ""
     prompt = next((each["_id"] for each in found if each.get(names.sender) == "user"), None)
     if prompt is not None and (first := database.messages.find_one({"_id": prompt})) is not None:
@@ -202,7 +203,7 @@ def _with_others(
 
 
 def _with_text(database: ServerConnection, search: str) -> set[str]:
-    """The conversations with a message that has this text."""
+    """Return the ids of the conversations with a message that contains this text."""
     wanted = folded(searchable(search))
     found: set[str] = set()
     for condition in _conditions(database, search):
@@ -228,9 +229,9 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _conditions(database: ServerConnection, search: str) -> Iterator[Document]:
-    """What documents may have the text: the server looks at most of them, and the rest comes here."""
+    """Yield conditions for documents that may contain the text. The server checks most; the rest are checked here."""
     names = database.names
-    # In JSON a text stands as it is, but for quotes, backslashes and control characters.
+    # JSON contains a text unchanged, except for quotes, backslashes and control characters.
     written = orjson.dumps(searchable(search)).decode()[1:-1]
     yield {f"{names.own}.messages": {"$regex": _pattern(written)}}
     yield {f"{names.own}.large": True}
@@ -239,7 +240,7 @@ def _conditions(database: ServerConnection, search: str) -> Iterator[Document]:
 
 
 def _pattern(text: str) -> str:
-    """A regular expression of a text, in which ASCII capitals count as small letters."""
+    """Return a regular expression that finds a text, whatever the case of its ASCII letters."""
     pieces: list[str] = []
     for each in text[:_PATTERN_CHARS]:
         if each.isascii() and each.isalpha():

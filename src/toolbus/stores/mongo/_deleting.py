@@ -1,7 +1,7 @@
-"""Deletes requests and conversations, so that what is half deleted is never half seen.
+"""The deletion of requests and conversations, so that no reader sees half of one.
 
-What is to go is marked in the one document that all readers look at first; then what belongs to it is deleted, and that
-document last. Where the process dies in between, whoever comes next deletes the rest.
+A request or conversation is first marked as deleted in the one document that all readers read first. Then all that
+belongs to it is deleted, and that document last. If the process dies in between, the next deletion continues.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from ._connection import Document, ServerConnection, prefix_of
 __all__ = ["DELETED", "delete_requests", "finish_forgetting", "request_owner", "sweep", "turn_owner"]
 
 DELETED = "deleted"
-"""The ending of a request that is about to be gone."""
+"""The ending of a request that is being deleted."""
 
 _BATCH = 100
 
 
 def request_owner(request_id: str) -> str:
-    """Whose the large values of a request's facts are."""
+    """Return the owner of the large values of a request's facts."""
     return f"request {request_id}"
 
 
 def turn_owner(turn_id: str) -> str:
-    """Whose the large values of a turn are."""
+    """Return the owner of the large values of a turn."""
     return f"turn {turn_id}"
 
 
 def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tuple[int, int]:
-    """Delete requests that have ended: how many, and their bytes. Of two who do it at once, each counts its own."""
+    """Delete ended requests, and return their number and bytes, without those that another process has deleted."""
     count = size_bytes = 0
     for each in found:
-        told = database.requests.update_one(
+        result = database.requests.update_one(
             {"_id": each["_id"], "ending": each["ending"]}, {"$set": {"ending": DELETED}}
         )
-        if told.matched_count:
+        if result.matched_count:
             count += 1
             size_bytes += each["size_bytes"]
     sweep(database)
@@ -43,7 +43,7 @@ def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tu
 
 
 def sweep(database: ServerConnection) -> None:
-    """Delete what belongs to requests that are marked as gone, and then their marks."""
+    """Delete the steps and large values of requests that are marked as deleted, and then their documents."""
     while found := [each["_id"] for each in database.requests.find({"ending": DELETED}, {"_id": 1}).limit(_BATCH)]:
         for request_id in found:
             database.steps.delete_many({"_id": prefix_of(request_id), "request_id": request_id})
@@ -52,7 +52,7 @@ def sweep(database: ServerConnection) -> None:
 
 
 def finish_forgetting(database: ServerConnection, state: Document) -> None:
-    """Delete a conversation that is marked as forgotten: requests, large values, messages, and its own document."""
+    """Delete a conversation that is marked as forgotten: requests, large values, messages, and last its document."""
     conversation_id, names = state["_id"], database.names
     ended = database.requests.find(
         {"conversation_id": conversation_id, "ending": {"$ne": ""}}, {"ending": 1, "size_bytes": 1}

@@ -1,15 +1,15 @@
-"""Messages to documents that other applications can read, and their documents to messages. Pure.
+"""The conversion of messages to documents that other applications can read, and of their documents to messages. Pure.
 
-A document is one thing that was said: by the user, or by the assistant, with the calls that it made and their results:
+A document is one utterance: of the user, or of the assistant with its tool calls and their results:
 
     {sessionId, sender: "user" | "assistant" | "tool" | "system", content: text or null, timestamp,
      messageType: "text" | "tool_calls" | "tool_results",
      data: {toolCalls: [{toolCallId, toolName, args}], toolResults: [{toolCallId, toolName, result}],
             toolbus: {turn, generation, position, messages: [JSON, ...], digest, seen, ...}}}
 
-All but `data.toolbus` is for others: what is too long for them is cut there, and large arguments stay text. In it are
-the very messages. `digest` is of these; `seen` is of what others see: where that is another one by now, the document
-was edited, and what stands there counts.
+All fields but `data.toolbus` are for other applications: texts that are too long are cut there, and large arguments
+stay text. `data.toolbus` has the exact messages. `digest` is the digest of these, and `seen` the digest of the fields
+for others: if those fields have another digest now, the document was edited, and its fields count instead.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ __all__ = [
     "is_edited",
     "milliseconds_of",
     "own_part",
-    "place_of",
     "seen_digest",
     "session_ids",
+    "sort_key_of",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SEEN_CHARS = 2 * 2**20  # of the texts that others see of one document, which may take 16 MiB
-_CUT_CHARS = 1_000  # what is left of a text that is too long
-_PARSED_CHARS = 256 * 1024  # of arguments and results that they see as values: BSON takes up to 15 times as much
-_DEPTH = 50  # of such values: MongoDB takes 100 levels
+# The characters of all texts for others in one document, which may have at most 16 MiB.
+_SEEN_CHARS = 2 * 2**20
+# The characters that are left of a text that is too long.
+_CUT_CHARS = 1_000
+# The characters of arguments and results that are stored as values: BSON may need 15 times as much for them.
+_PARSED_CHARS = 256 * 1024
+# The depth of such values: MongoDB allows 100 levels.
+_DEPTH = 50
 _WHOLE = 2**63
 
 
@@ -52,10 +56,10 @@ _WHOLE = 2**63
 def documents_of(
     names: Names, session: Any, messages: Sequence[Message], *, turn: str, at_milliseconds: int
 ) -> Iterator[tuple[Document, int, int]]:
-    """The documents of a turn, each with the places of its messages in the turn: from the first, up to the last.
+    """Yield the documents of a turn, each with the range of its messages in the turn: the first, and one past the last.
 
-    What toolbus keeps beside them has to be put into `data.toolbus`. Their times are a millisecond apart, from
-    `at_milliseconds` on; ids and times depend on nothing else, so documents that are made twice are the same.
+    The caller adds `data.toolbus`. The documents' times are a millisecond apart, from `at_milliseconds` on. Their ids
+    and times depend on nothing but the arguments, so documents that are made twice are the same.
     """
     first = 0
     for number, group in enumerate(_grouped(messages)):
@@ -71,7 +75,7 @@ def documents_of(
 
 
 def _grouped(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """Each message, and behind a reply with calls the results that follow it."""
+    """Yield each message in a group, together with the results that follow it if it is a reply with calls."""
     group: list[Message] = []
     for message in messages:
         if group and isinstance(message, ToolMessage) and _may_take_results(group[0]):
@@ -89,28 +93,28 @@ def _may_take_results(message: Message) -> bool:
 
 
 def _id_of(turn: str, number: int, at_milliseconds: int) -> ObjectId:
-    """An id that is as old as the document says, and the same whenever it is made."""
+    """Return an ObjectId with the document's time, which depends only on the arguments."""
     seconds = max(0, at_milliseconds // 1_000) & 0xFFFF_FFFF
     return ObjectId(seconds.to_bytes(4) + sha256(f"{turn}:{number}".encode("utf-8", "replace")).digest()[:8])
 
 
 def _seen_form(names: Names, group: Sequence[Message]) -> Document:
-    """What others see of a message, and of the results behind it."""
-    room = _Room()
+    """Return the fields for other applications of a message and the results after it."""
+    budget = _TextBudget()
     first = group[0]
     calls: list[Document] = []
     content: str | None = None
     sender, kind = first.role, "text"
     if isinstance(first, UserMessage):
-        content = room.text(user_text(first))
+        content = budget.text(user_text(first))
     elif isinstance(first, SystemMessage):
-        content = room.text(first.text)
+        content = budget.text(first.text)
     elif isinstance(first, AssistantMessage):
-        content = room.text(first.text) if first.text.strip() else None
+        content = budget.text(first.text) if first.text.strip() else None
         for call in first.tool_calls:
-            args = room.value(call.arguments or "{}")
+            args = budget.value(call.arguments or "{}")
             calls.append({"toolCallId": searchable(call.call_id), "toolName": searchable(call.name), "args": args})
-    results = [_seen_result(each, room) for each in group if isinstance(each, ToolMessage)]
+    results = [_seen_result(each, budget) for each in group if isinstance(each, ToolMessage)]
     if calls or results:
         kind = "tool_calls" if calls else "tool_results"
     data: Document = {}
@@ -121,17 +125,17 @@ def _seen_form(names: Names, group: Sequence[Message]) -> Document:
     return {names.sender: sender, names.content: content, names.kind: kind, names.data: data}
 
 
-def _seen_result(message: ToolMessage, room: _Room) -> Document:
+def _seen_result(message: ToolMessage, budget: _TextBudget) -> Document:
     result = {
         "toolCallId": searchable(message.call_id),
         "toolName": searchable(message.name),
-        "result": room.value(message.content, (dict, list)),
+        "result": budget.value(message.content, (dict, list)),
     }
     return {**result, "isError": True} if message.is_error else result
 
 
-class _Room:
-    """How much text there may be for others in one document."""
+class _TextBudget:
+    """The amount of text for other applications that is left for one document."""
 
     def __init__(self) -> None:
         self._left = _SEEN_CHARS
@@ -139,12 +143,12 @@ class _Room:
 
     def text(self, text: str) -> str:
         if len(text) > self._left:
-            text = f"{text[:_CUT_CHARS]} ... ({len(text)} characters; toolbus has the whole)"
+            text = f"{text[:_CUT_CHARS]} ... ({len(text)} characters; toolbus has the whole text)"
         self._left = max(0, self._left - len(text))
         return searchable(text)
 
     def value(self, text: str, kinds: type | tuple[type, ...] = object) -> Any:
-        """The value of a JSON text that is short and harmless; of any other, the text."""
+        """Return the value of a JSON text if it is short and harmless, else the text itself."""
         if len(text) <= min(self._left, self._parsed_left):
             try:
                 value: Any = orjson.loads(text)
@@ -158,7 +162,7 @@ class _Room:
 
 
 def _is_harmless(value: Any, depth: int = 0) -> bool:
-    """Whether every version of MongoDB takes it as it is, and no query mistakes it for an operator."""
+    """Return whether every version of MongoDB stores the value unchanged, and no query takes it for an operator."""
     if depth > _DEPTH:
         return False
     if isinstance(value, dict):
@@ -172,17 +176,17 @@ def _is_harmless(value: Any, depth: int = 0) -> bool:
     return not isinstance(value, int) or -_WHOLE <= value < _WHOLE
 
 
-# ------------------------------------------------------------------------------------------- what is ours
+# -------------------------------------------------------------------------------------- toolbus's own part
 
 
 def own_part(names: Names, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What toolbus has added to a document; None for another application's."""
+    """Return the part that toolbus has added to a document; None for a document of another application."""
     own = _mapping(_mapping(document.get(names.data)).get("toolbus"))
     return own if own and isinstance(own.get("turn"), str) else None
 
 
 def seen_digest(names: Names, document: Mapping[str, Any]) -> str:
-    """A digest of what others see of a document."""
+    """Return a digest of a document's fields for other applications."""
     data = _mapping(document.get(names.data))
     seen: list[Any] = [document.get(names.sender), document.get(names.content)]
     for field, keys in (("toolCalls", ("toolCallId", "toolName", "args")), ("toolResults", _RESULT)):
@@ -195,12 +199,12 @@ _RESULT = ("toolCallId", "toolName", "result", "isError")
 
 
 def is_edited(names: Names, document: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
-    """Whether another application has changed what it sees of a document of ours."""
+    """Return whether another application has changed its fields of a document of toolbus."""
     return seen_digest(names, document) != own.get("seen")
 
 
 def session_ids(conversation_id: str) -> list[Any]:
-    """What a conversation may be called by other applications: the text, or the ObjectId or number that it is of."""
+    """Return the ids that other applications may use for a conversation: the text, and its ObjectId or number."""
     ids: list[Any] = [conversation_id]
     if ObjectId.is_valid(conversation_id):
         ids.append(ObjectId(conversation_id))
@@ -210,7 +214,7 @@ def session_ids(conversation_id: str) -> list[Any]:
 
 
 def milliseconds_of(value: Any) -> float:
-    """A time as another application may have written it, since the epoch; 0 for what is none."""
+    """Return the milliseconds since the epoch of a time in any form that applications use; 0 if it is not a time."""
     if isinstance(value, datetime):
         return (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) / timedelta(milliseconds=1)
     if isinstance(value, DatetimeMS):
@@ -225,8 +229,8 @@ def milliseconds_of(value: Any) -> float:
     return 0.0
 
 
-def place_of(names: Names, document: Mapping[str, Any]) -> tuple[float, str]:
-    """What documents are sorted by: their time, then their id. Without a time it is that of the ObjectId."""
+def sort_key_of(names: Names, document: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the key by which documents are sorted: their time, or else that of their ObjectId, and then their id."""
     written, own_id = document.get(names.timestamp), document.get("_id")
     if written is None and isinstance(own_id, ObjectId):
         written = own_id.generation_time
@@ -237,12 +241,13 @@ def place_of(names: Names, document: Mapping[str, Any]) -> tuple[float, str]:
 
 
 def expanded(names: Names, document: Mapping[str, Any], *, is_ours: bool = False) -> list[Message]:
-    """The messages of a document that another application has written.
+    """Return the messages of a document that another application has written.
 
-    One with calls, results and a text is a whole turn: the text is what was said in the end. With calls alone it is
-    what was said before them, and so it is in a document of ours that was edited (`is_ours`). Results are put in call
-    order; one whose call is not in the document belongs to one before it. Senders other than user, assistant and
-    tool are nobody whom a model should hear: the application itself leaves them out.
+    A document with calls, results and a text is a whole turn, and its text is the final reply. In a document with calls
+    and no results, the text was said before the calls; so it was in an edited document of toolbus (`is_ours`). Results
+    are returned in call order; a result whose call is not in the document belongs to an earlier document. Senders other
+    than user, assistant and tool are left out, because a model should not read them; the application leaves them out
+    too.
     """
     sender = document.get(names.sender)
     data = _mapping(document.get(names.data))
@@ -253,7 +258,7 @@ def expanded(names: Names, document: Mapping[str, Any], *, is_ours: bool = False
     if sender not in ("assistant", "tool"):
         return []
     calls = [call for call in map(_call_from, _sequence(data.get("toolCalls"))) if call is not None]
-    calls = [_with_id(call, f"{own_id}-{place}") for place, call in enumerate(calls)]
+    calls = [_with_id(call, f"{own_id}-{index}") for index, call in enumerate(calls)]
     results = _results_in(data, calls)
     if sender == "tool" and not results and text.strip():
         results = _results_in({"toolResults": [{**data, "result": text}]}, calls)
@@ -284,7 +289,10 @@ def _with_id(call: ToolCall, made: str) -> ToolCall:
 
 
 def _results_in(data: Mapping[str, Any], calls: Sequence[ToolCall]) -> list[ToolMessage]:
-    """The results of a document: those of its calls in call order, then the others. One without an id goes by name."""
+    """Return the results of a document: those of its calls in call order, then the others.
+
+    A result without an id is matched to a call by its name.
+    """
     left = list(calls)
     found: list[ToolMessage] = []
     for value in _sequence(data.get("toolResults")):
@@ -303,7 +311,7 @@ def _results_in(data: Mapping[str, Any], calls: Sequence[ToolCall]) -> list[Tool
                 is_error=result.get("isError") is True,
             )
         )
-    order = {call.call_id: place for place, call in reversed([*enumerate(calls)])}
+    order = {call.call_id: index for index, call in reversed([*enumerate(calls)])}
     return sorted(found, key=lambda each: order.get(each.call_id, len(order)))
 
 
@@ -312,7 +320,7 @@ def _result_text(value: Any) -> str:
 
 
 def _text_of(content: Any) -> str:
-    """The text of a content: as it is, of its parts, or as JSON."""
+    """Return the text of a message's content: the content itself, the joined texts of its parts, or its JSON."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -341,7 +349,7 @@ def _sequence(value: Any) -> Iterable[Any]:
 
 
 def _json(value: Any) -> str:
-    """A value of a document as JSON: ids and dates as text, what JSON has not as it is written in Python."""
+    """Return a value of a document as JSON, with ids and dates as text, or its `repr` if JSON cannot represent it."""
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a `MongoStore` does in its thread, in one place: importing this imports the driver."""
+"""The functions that a `MongoStore` runs in its threads. Importing this module imports the driver."""
 
 from ._connection import Names, Server, ServerConnection
 from ._conversations import conversations, history

@@ -1,9 +1,10 @@
-"""The journal in MongoDB: a document for each request, and one for each step, which counts when the request has it.
+"""The journal in MongoDB: a document for each request, and one for each step, which counts if the request leads to it.
 
-A request's document says where its journal ends: the next place, the last hash, and which step is the last one. Each
-step names the one before it. So one update of one document, with epoch and place as its condition, is what writes a
-step: those documents of steps that no request leads to were never written. They are inserted before that, in one go
-for all that wait, and the updates go in one go too. Knows documents and their order, and nothing of threads.
+A request's document has the end of its journal: the next position, the last hash, and the id of the last step. Each
+step's document has the id of the step before it. So a step is written by one update of the request's document, with
+epoch and position as its condition; a step's document that no request leads to counts as not written. The documents of
+all waiting steps are inserted together, and then their requests are updated together. Knows documents and their order,
+and nothing about threads.
 """
 
 from __future__ import annotations
@@ -20,25 +21,28 @@ from ...storage import StoredFact
 from .._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
 from ._connection import Document, ServerConnection, is_own_fault, moment_of, prefix_of
 from ._deleting import DELETED, request_owner
-from ._turns import is_published, publish, publish_waiting, put_turn
+from ._turns import mark_published, publish, publish_waiting, put_turn
 
 __all__ = ["Step", "agreed_in", "append_all", "facts"]
 
-_STEP_BYTES = 8 * 2**20  # from which on a step's facts are large values of their own: a document takes 16 MiB
-_FACT_BYTES = 2**20  # the same of one fact
-_LARGE_BYTES = 2**20  # from which on a step is sent alone
+# The size from which on a step's facts are stored as large values: a document may have at most 16 MiB.
+_STEP_BYTES = 8 * 2**20
+# The size beyond which one fact is stored as a large value.
+_FACT_BYTES = 2**20
+# The size from which on a step is sent separately from other steps.
+_LARGE_BYTES = 2**20
 
 
 @dataclass(slots=True)
 class Step:
-    """An entry, and the token by which its writer knows it again."""
+    """An entry, and the token by which its writer recognises it after a lost reply."""
 
     written: Written
     token: str
 
     @property
     def id(self) -> str:
-        """The id of its document."""
+        """The id of the step's document."""
         return f"{self.written.request_id}:{self.written.seq:08d}:{self.token}"
 
 
@@ -46,9 +50,10 @@ class Step:
 
 
 def append_all(database: ServerConnection, steps: Sequence[Step]) -> Sequence[int | StoreError]:
-    """Write steps, each whole or not at all. Of each, the bytes that its request takes now, or why it is not written.
+    """Write steps, each whole or not at all. Return for each the bytes of its request's journal now, or the error.
 
-    Raises what concerns them all, as a server that is out of reach. May be done again with the same steps then.
+    Raises an error that concerns all steps, such as a server that is out of reach; the call may then be repeated with
+    the same steps.
     """
     outcomes: dict[int, int | StoreError] = {}
     with database.in_time():
@@ -58,30 +63,32 @@ def append_all(database: ServerConnection, steps: Sequence[Step]) -> Sequence[in
             except Exception as exc:
                 if not outcomes:
                     raise
-                for place in range(len(steps)):  # those before have been written, and are told so
+                # The steps before have been written, and keep their outcomes.
+                for index in range(len(steps)):
                     error = database.translated(exc)
                     if not isinstance(error, StoreError):
                         raise
-                    outcomes.setdefault(place, error)
+                    outcomes.setdefault(index, error)
                 break
-    return [outcomes[place] for place in range(len(steps))]
+    return [outcomes[index] for index in range(len(steps))]
 
 
 def _rounds(steps: Sequence[Step]) -> Iterator[list[tuple[int, Step]]]:
-    """Steps, with their places, that are written together: of each request one, and a large one alone, behind others.
+    """Yield the steps, with their indexes, in groups that are written together, with at most one step of each request.
 
-    So what takes long to send fails nobody else.
+    Each large step is a group by itself, after the small ones, so that a step that takes long to send does not make
+    others fail.
     """
     waiting = list(enumerate(steps))
     while waiting:
         first: dict[str, tuple[int, Step]] = {}
-        for place, step in waiting:
-            first.setdefault(step.written.request_id, (place, step))
+        for index, step in waiting:
+            first.setdefault(step.written.request_id, (index, step))
         small = [each for each in first.values() if each[1].written.size_bytes < _LARGE_BYTES]
         if small:
             yield small
         yield from ([each] for each in first.values() if each[1].written.size_bytes >= _LARGE_BYTES)
-        chosen = {place for place, _ in first.values()}
+        chosen = {index for index, _ in first.values()}
         waiting = [each for each in waiting if each[0] not in chosen]
 
 
@@ -93,18 +100,19 @@ def _append_each(database: ServerConnection, steps: Sequence[tuple[int, Step]]) 
         database.keep_heads((step.written.request_id, None) for _, step in steps)
         if not is_own_fault(exc):
             raise
-        if len(steps) > 1:  # one of them cannot be written, and shall not keep the others from it
-            return {place: outcome for each in steps for place, outcome in _append_each(database, [each]).items()}
+        if len(steps) > 1:
+            # One of the steps cannot be written, and must not make the others fail.
+            return {index: outcome for each in steps for index, outcome in _append_each(database, [each]).items()}
         error = database.translated(exc)
         error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
         error.__cause__ = None if error is exc else exc
         return {steps[0][0]: error}
-    return {place: group.outcomes[step.id] for place, step in steps}
+    return {index: group.outcomes[step.id] for index, step in steps}
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """A step with its document, and what changes in its request's."""
+    """A step with the end of its journal after it, and the change or the insert of its request's document."""
 
     step: Step
     head: Head
@@ -121,7 +129,7 @@ class _Group:
         self.outcomes: dict[str, int | StoreError] = {}
 
     def write(self) -> None:
-        """Write them. Raises what concerns them all."""
+        """Write the steps. Raises an error that concerns all of them."""
         database = self._database
         heads = self._heads()
         documents: list[Document] = []
@@ -144,7 +152,7 @@ class _Group:
         self._note(prepared)
 
     def _heads(self) -> dict[str, tuple[Head, str] | StoreError]:
-        """The end of each request's journal, and the id of the last step; or why nothing can be written there."""
+        """Return the end of each request's journal and the id of its last step, or the reason why it is refused."""
         known = self._database.heads
         heads: dict[str, tuple[Head, str] | StoreError] = {}
         unknown: dict[str, Step] = {}
@@ -162,7 +170,8 @@ class _Group:
             found = {each["_id"]: each for each in self._database.requests.find({"_id": {"$in": [*unknown]}})}
             for request_id, step in unknown.items():
                 heads[step.id] = _head_in(found.get(request_id), step)
-                if _has_step(self._database, found.get(request_id), step):  # and its first reply was lost
+                # The step may have been written already, if the first reply was lost.
+                if _has_step(self._database, found.get(request_id), step):
                     self._note_written_before(found[request_id], step)
         return heads
 
@@ -172,7 +181,7 @@ class _Group:
             publish_waiting(self._database, step.written.conversation_id)
 
     def _written(self, prepared: Sequence[_Prepared]) -> list[_Prepared]:
-        """Those that are written, where not all are, or the first reply was lost; of the others, why they are not."""
+        """Return the written steps, if not all are or the first reply was lost; note why the others are not."""
         ids = [each.step.written.request_id for each in prepared]
         found = {each["_id"]: each for each in self._database.requests.find({"_id": {"$in": ids}})}
         done: list[_Prepared] = []
@@ -186,33 +195,33 @@ class _Group:
                 self.outcomes[step.id] = StoreError(f"request {entry.request_id} is in the journal already")
             else:
                 head = _head_in(state, step)
-                unclear = StoreError(f"request {entry.request_id} cannot be written, and nothing tells why")
+                unclear = StoreError(f"request {entry.request_id} cannot be written, for an unknown reason")
                 self.outcomes[step.id] = head if isinstance(head, StoreError) else unclear
         return done
 
     def _note(self, done: Sequence[_Prepared]) -> None:
-        """Remember what is written, and add the turns of what has ended to the conversations."""
+        """Remember the new ends of the journals, and add the turns of ended requests to their conversations."""
         database = self._database
-        gone = [(each.written.request_id, None) for each in self._steps]
-        going_on = [
+        dropped = [(each.written.request_id, None) for each in self._steps]
+        running = [
             (each.step.written.request_id, (each.head, each.step.id)) for each in done if not each.change["ending"]
         ]
-        database.keep_heads([*gone, *going_on])
+        database.keep_heads([*dropped, *running])
         for each in done:
             self.outcomes[each.step.id] = each.head.size_bytes
         ended = [each for each in done if "turn" in each.change]
         if ended:
             try:
                 publish(database, [(each.step.written.conversation_id, each.change["turn"]) for each in ended])
-                is_published(database, [each.step.written.request_id for each in ended])
+                mark_published(database, [each.step.written.request_id for each in ended])
             except Exception as exc:
-                # The endings count, and who reads next does the rest.
+                # The endings are written already, and the next reader adds the turns.
                 if not isinstance(database.translated(exc), StoreError):
                     raise
 
 
 def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | StoreError:
-    """The end of a request's journal by its document, where the step can be written; else why it cannot."""
+    """Return the end of a request's journal from its document, or the error if the step cannot be written there."""
     entry = step.written
     if state is None or state["ending"] == DELETED:
         return StoreError(f"request {entry.request_id} is not in the journal")
@@ -226,7 +235,7 @@ def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | 
 
 
 def _has_step(database: ServerConnection, state: Mapping[str, Any] | None, step: Step) -> bool:
-    """Whether a step is among those of a request, which may have gone on since."""
+    """Return whether a step is in a request's journal, which may have grown since."""
     if state is None or state["next_seq"] <= step.written.seq:
         return False
     if state["last"] == step.id:
@@ -236,7 +245,7 @@ def _has_step(database: ServerConnection, state: Mapping[str, Any] | None, step:
 
 
 def _document_of(database: ServerConnection, step: Step, head: Head, before: str) -> tuple[Document, Head]:
-    """A step's document, and the end of its request's journal behind it."""
+    """Return a step's document, and the end of its request's journal after it. Stores its large values."""
     entry, last = step.written, head.hash
     seq, step_end = entry.seq, entry.seq + len(entry.rows) - 1
     blobs = dict(entry.blobs)
@@ -314,7 +323,9 @@ def _operation(prepared: _Prepared) -> UpdateOne | InsertOne[Document]:
 # ------------------------------------------------------------------------------------------------- facts
 
 
-class _Wrong(Exception):
+class _Damage(Exception):
+    """A fact at position `seq` is not what was written."""
+
     def __init__(self, seq: int, what: str) -> None:
         super().__init__(what)
         self.seq = seq
@@ -328,22 +339,23 @@ def facts(database: ServerConnection, request_id: str, start: int) -> Sequence[S
             return []
         try:
             return _read(database, state, start)
-        except _Wrong as exc:
+        except _Damage as exc:
             again = database.requests.find_one({"_id": request_id})
-            if again is None or again["ending"] == DELETED:  # it was deleted just now
+            if again is None or again["ending"] == DELETED:
+                # The request was deleted while it was read.
                 return []
             text = f"the journal of request {request_id} is damaged at fact {exc.seq}: {exc}"
             raise StoreDamaged(text, request_id=request_id, seq=exc.seq) from exc.__cause__
 
 
 def _documents(database: ServerConnection, request_id: str, start: int) -> dict[str, Document]:
-    """Documents of steps from a place on; there may be some that the request does not lead to."""
+    """Return the documents of steps from position `start` on, also those that the request does not lead to."""
     condition = {"_id": prefix_of(request_id), "request_id": request_id, "step_end": {"$gte": start}}
     return {each["_id"]: each for each in database.steps.find(condition)}
 
 
 def _linked(documents: Mapping[str, Document], last: str, start: int) -> list[str]:
-    """The ids of the steps that lead up to `last`, the newest first, back to a place or a step that is missing."""
+    """Return the ids of the steps that lead to `last`, newest first, back to position `start` or a missing step."""
     found: list[str] = []
     while last and (document := documents.get(last)) is not None and document["step_end"] >= start:
         found.append(last)
@@ -358,29 +370,29 @@ def _read(database: ServerConnection, state: Document, start: int) -> list[Store
     steps = [documents[each] for each in reversed(linked)]
     if not steps or steps[0]["seq"] > start:
         missing = steps[0]["seq"] if steps else end
-        raise _Wrong(_first_missing(documents.values(), start, missing), "the fact is gone")
+        raise _Damage(_first_missing(documents.values(), start, missing), "the fact is missing")
     fetch = database.blobs_of(request_owner(request_id), [digest for each in steps for digest in _digests(each)])
     last = bytes.fromhex(steps[0]["base"]) if steps[0]["seq"] else _start(state, fetch)
     seq = steps[0]["seq"]
     found: list[StoredFact] = []
     for step in steps:
         if step["seq"] != seq or step["step_end"] != seq + len(step["facts"]) - 1:
-            raise _Wrong(seq, "the step is not what was written")
+            raise _Damage(seq, "the step is not what was written")
         for row in step["facts"]:
             last, fact = _fact(request_id, row, fetch, last, seq, step["step_end"])
             if seq >= start:
                 found.append(fact)
             seq += 1
     if seq != end or last.hex() != state["hash"]:
-        raise _Wrong(min(seq, end), f"there are {seq} facts, and {end} were written")
+        raise _Damage(min(seq, end), f"there are {seq} facts, and {end} were written")
     return found
 
 
-def _first_missing(documents: Iterable[Document], start: int, behind: int) -> int:
-    """The first place that no step has, before one that is there."""
+def _first_missing(documents: Iterable[Document], start: int, end: int) -> int:
+    """Return the first position from `start` on that is in no step which ends before `end`."""
     seq = start
     for each in sorted(documents, key=lambda each: each["seq"]):
-        if each["seq"] <= seq <= each["step_end"] < behind:
+        if each["seq"] <= seq <= each["step_end"] < end:
             seq = each["step_end"] + 1
     return seq
 
@@ -389,11 +401,11 @@ def _start(state: Mapping[str, Any], fetch: Fetch) -> bytes:
     try:
         return chain_start(state["_id"], state["conversation_id"], agreed_in(state, fetch))
     except KeyError as exc:
-        raise _Wrong(0, "what was agreed for it is gone") from exc
+        raise _Damage(0, "the request's agreed options are missing") from exc
 
 
 def agreed_in(state: Mapping[str, Any], fetch: Fetch) -> bytes:
-    """What was agreed for a request, as it was written."""
+    """Return the agreed options of a request as they were written."""
     return fetch(bytes.fromhex(state["agreed_blob"])) if "agreed_blob" in state else state["agreed"].encode()
 
 
@@ -404,7 +416,8 @@ def _digests(step: Document) -> Iterable[bytes]:
         else:
             try:
                 yield from digests_in(row["data"].encode())
-            except (ValueError, TypeError):  # told where the fact is read
+            except (ValueError, TypeError):
+                # The damage is reported when the fact is read.
                 continue
 
 
@@ -415,8 +428,8 @@ def _fact(
         data = fetch(bytes.fromhex(row["blob"])) if "blob" in row else row["data"].encode()
         last = chained(before, seq, step_end, data)
         if last.hex() != row["hash"]:
-            raise _Wrong(seq, "it is not what was written there, or what stands before it is not")
+            raise _Damage(seq, "the fact, or the one before it, is not what was written")
         fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as exc:
-        raise _Wrong(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
+        raise _Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
     return last, StoredFact(seq=seq, step_end=step_end, fact=fact)

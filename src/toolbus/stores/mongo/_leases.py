@@ -1,4 +1,4 @@
-"""What is known of requests in MongoDB, and the leases on them: each change is one of a request's document."""
+"""The records of requests in MongoDB, and their leases: each change is an update of one request's document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
     try:
         agreed = dict(agreed_from(agreed_in(state, fetch), fetch))
     except (KeyError, ValueError, TypeError, IndexError) as exc:
-        text = f"the journal of request {request_id} is damaged: what was agreed for it cannot be read"
+        text = f"the journal of request {request_id} is damaged: its agreed options cannot be read"
         raise StoreDamaged(text, request_id=request_id) from exc
     return RequestRecord(
         request_id=request_id,
@@ -55,7 +55,10 @@ def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord
 
 
 def _listed(database: ServerConnection, state: Document) -> RequestRecord:
-    """A request's record. Of a damaged one the ids alone: who takes it is told, and the others can go on."""
+    """Return a request's record, with only the ids if it is damaged.
+
+    So the other requests can be resumed; taking the damaged one raises `StoreDamaged`.
+    """
     try:
         return _record(database, state)
     except (StoreDamaged, KeyError):
@@ -63,7 +66,7 @@ def _listed(database: ServerConnection, state: Document) -> RequestRecord:
 
 
 def take(database: ServerConnection, request_id: str, owner: str, seconds: float, token: str) -> RequestRecord | None:
-    """See `JournalStore.take`. By `token` who has taken it knows, where the first reply was lost."""
+    """See `JournalStore.take`. `token` shows the caller whether it has the lease if the first reply was lost."""
     with database.in_time():
         now = database.now()
         state = database.requests.find_one_and_update(
@@ -75,7 +78,8 @@ def take(database: ServerConnection, request_id: str, owner: str, seconds: float
             state = database.requests.find_one({"_id": request_id, "lease": token, "ending": ""})
         try:
             return None if state is None else _record(database, state)
-        except (StoreDamaged, KeyError):  # nobody can go on with it, so nobody is to hold it
+        except (StoreDamaged, KeyError):
+            # Nobody can resume the request, so nobody should hold its lease.
             free = {"$set": {"owner": "", "lease_until": 0.0}}
             database.requests.update_one({"_id": request_id, "lease": token, "ending": ""}, free)
             raise
@@ -94,14 +98,14 @@ def release(database: ServerConnection, request_id: str, epoch: int) -> bool:
     """See `JournalStore.release`."""
     with database.in_time():
         change = {"$set": {"owner": "", "lease_until": 0.0}}
-        told = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, change)
-        return bool(told.matched_count)
+        result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, change)
+        return bool(result.matched_count)
 
 
 def abandon(database: ServerConnection, request_id: str, epoch: int, token: str) -> bool:
-    """See `JournalStore.abandon`. By `token` who has done it knows, where the first reply was lost."""
+    """See `JournalStore.abandon`. `token` shows the caller whether it has done it if the first reply was lost."""
     with database.in_time():
         database.keep_heads([(request_id, None)])
         change = {"ending": "abandoned", "ended_at": database.now(), "owner": "", "lease_until": 0.0, "lease": token}
-        told = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
-        return bool(told.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))
+        result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
+        return bool(result.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))

@@ -1,7 +1,6 @@
-"""A store in MongoDB: the journal, and conversations as documents that other applications read and write too.
+"""`MongoStore`: the options, the two threads, and the calls of the protocols.
 
-Needs the extra `mongo`. Knows the options; documents and driver are in the modules `_mongo_*`, which are imported when
-a store is made.
+The functions on documents are in `_engine`, which imports the driver and is imported when the first store is made.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ __all__ = ["MessageFields", "MongoStore"]
 _T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_UNQUOTED = "user name and password have to be percent-encoded in it, as by urllib.parse.quote_plus"
+_UNQUOTED = "percent-encode user name and password in it, for example with urllib.parse.quote_plus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFields:
-    """What the fields of message documents are called; as of the ticket assistant's, unless others are given."""
+    """The names of the fields of message documents. The defaults are those of a common ticket assistant."""
 
     session: str = "sessionId"
     sender: str = "sender"
@@ -50,41 +49,43 @@ class MongoStore:
 
     **Conversations** are documents in the collection `messages`, in the form of a common ticket assistant: `sessionId`,
     `sender`, `content`, `messageType`, `timestamp`, `data.toolCalls` and `data.toolResults`; `fields` gives them other
-    names. toolbus writes one for each prompt and each reply, with the reply's calls and their results in it, and keeps
-    the very messages beside that in `data.toolbus`. What another application writes there is read too, in the order
-    of `timestamp`, then `_id`, and made a valid transcript; so is a document of ours that it has edited, and one that
-    it has deleted is missing. `conversation_id` is the session's id as text; an ObjectId is found by its 24 digits.
+    names. toolbus writes one document for each prompt and each reply, with the reply's calls and their results in it,
+    and keeps the exact messages in `data.toolbus` of the same document. Documents of other applications are read too,
+    in the order of `timestamp`, then `_id`, and repaired to a valid transcript; so is a document of toolbus that
+    another application has edited. A document that it has deleted is missing. `conversation_id` is the session's id as
+    text; a session with an ObjectId is found by the 24 digits of the ObjectId.
 
-    **What is atomic.** The server needs no transactions; one document at a time is changed in one go, and each of
-    these is what decides:
+    **Atomicity.** The server needs no transactions: it changes one document at a time atomically, and each of these
+    changes decides:
 
-    - A step is written by the update of its request's document, which has epoch and place as its condition: of two
-      writers at one place one finds it, and so does nobody whose lease was taken. The step's own document is inserted
-      before. A process that dies in between leaves one that no request leads to: it is never read, and deleted with
-      the request.
-    - An ending is that update too, with the turn's messages in it. A process that dies behind it leaves a turn that is
-      not among the messages yet: whoever reads or lists conversations next, in any process, puts it there, by the
-      turn's id, so once. Readers through toolbus never see the ending without the turn; another application may, for
-      that moment.
-    - A turn gets into its conversation by way of the conversation's own document: it is put there as pending, its
-      messages are inserted, the end is moved behind them. Whoever finds one pending does the rest. Readers through
-      toolbus see the whole turn or nothing; another application may see its first messages for that moment.
-    - What is deleted is marked first, and what was left over by who died is deleted by whoever deletes next; for a
-      conversation, also by whoever reads it.
+    - A step is written by the update of its request's document, with epoch and position as the condition: of two
+      writers at one position only one succeeds, and a process whose lease was taken does not. The step's own document
+      is inserted before. A process that dies in between leaves a step that no request leads to: it is never read, and
+      is deleted with the request.
+    - An ending is written by the same kind of update, with the turn's messages in it. A process that dies after it
+      leaves a turn that is not among the messages yet: the next reader of the conversation or of the list, in any
+      process, adds it, by the turn's id and so only once. Readers through toolbus never see the ending without the
+      turn; another application may, until then.
+    - A turn is added to its conversation through the conversation's own document: the turn is noted there as pending,
+      its messages are inserted, and the end is moved after them. Any process that finds a pending turn completes it.
+      Readers through toolbus see the whole turn or nothing; another application may see its first messages before.
+    - Whatever is deleted is marked first. The remains of a process that died are deleted by the next deletion; those
+      of a conversation also by its next reader.
 
-    `durability` says what a commit survives. With "power" a majority of the replica set has it in its journal on disk
-    (`w="majority", j=True`). With "process" the primary has taken it (`w=1`): it survives the end of this process; a
-    crash of the server, or another primary, may take the newest commits back.
+    `durability` sets what a commit survives. With "power" a majority of the replica set has it in its journal on disk
+    (`w="majority", j=True`). With "process" the primary has accepted it (`w=1`): it survives the end of this process; a
+    crash of the server, or a change of the primary, may lose the newest commits.
 
-    Leases go by the server's clock, which is asked every half minute. Values of more than a mebibyte lie apart, in
-    compressed chunks of 8 MiB, so a document's limit of 16 MiB is no limit here; what takes longer than
-    `answer_seconds` to send is refused as `StoreUnavailable`. Faults: `StoreUnavailable` for a server that is out of
-    reach, has no primary or does not answer in time, `StoreError` for what it refuses, `StoreDamaged`. The driver
-    connects anew by itself. Needs MongoDB 4.2 or newer; on a sharded cluster, reads and writes go through the primaries
-    of the shards. Raises `MissingExtra` without pymongo, `ConfigurationError` for a URL or a name that cannot be.
+    Leases use the server's clock, which is read every 30 seconds. Values of more than 1 MiB are stored apart, in
+    compressed chunks of 8 MiB, so the limit of 16 MiB per document does not apply; a value that takes longer than
+    `answer_seconds` to send is refused with `StoreUnavailable`. Errors: `StoreUnavailable` for a server that is out of
+    reach, has no primary or does not answer in time; `StoreError` for values and commands that it refuses;
+    `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.2 or newer; on a sharded cluster, reads and writes
+    use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
+    or name.
 
-    Beside `messages` there are the collections `requests`, `steps`, `conversations`, `blobs` and `info`, each
-    with `prefix` in front. Two threads, each with a client, start when they are first needed: one writes and one reads.
+    Beside `messages` there are the collections `requests`, `steps`, `conversations`, `blobs` and `info`, whose names
+    begin with `prefix`. Two threads, each with a client, start at their first job: one writes and one reads.
     """
 
     def __init__(
@@ -126,9 +127,9 @@ class MongoStore:
         return self
 
     async def open(self) -> None:
-        """Connect, look whether the database can be used, and make its indexes where there are none.
+        """Connect, check that the database can be used, and create its indexes if they are missing.
 
-        Without it the first call does so. Raises `StoreError` with what is wrong.
+        Otherwise the first call does so. Raises `StoreError`, whose text says what is wrong.
         """
         await self._write(lambda database: database.now())
 
@@ -146,7 +147,7 @@ class MongoStore:
     # ----------------------------------------------------------------------------------------- conversations
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
-        """See `Store.history`. Raises `StoreDamaged` where what toolbus has kept is not what was written."""
+        """See `Store.history`. Raises `StoreDamaged` if the messages kept by toolbus are not what was written."""
         return await self._read(lambda database: self._engine.history(database, conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
@@ -156,21 +157,21 @@ class MongoStore:
         await self._write(lambda database: self._engine.remember(database, turn, turn_id))
 
     async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        """See `Store.conversations`. Those of other applications are among them, a document counting as a message.
+        """See `Store.conversations`. Includes those of other applications, where each document counts as a message.
 
-        A search is done by the server, but for long texts and the results that other applications keep.
+        The server does the search, except in long texts and in tool results of other applications.
         """
         return await self._read(lambda database: self._engine.conversations(database, search, limit))
 
     async def forget(self, conversation_id: str) -> bool:
-        """See `Store.forget`. What other applications have said there goes too."""
+        """See `Store.forget`. Also deletes the conversation's documents of other applications."""
         marked: list[str] = []
         return await self._write(lambda database: self._engine.forget(database, conversation_id, marked))
 
     # -------------------------------------------------------------------------------------------- the journal
 
     async def append(self, entry: Entry) -> int:
-        """See `JournalStore.append`. All that wait are sent together."""
+        """See `JournalStore.append`. All waiting entries are sent together."""
         _check_id(entry.request_id)
         _check_id(entry.conversation_id)
         return await self._writer.append(self._engine.Step(written(entry), _token()))
@@ -206,9 +207,9 @@ class MongoStore:
         return await self._write(lambda database: self._engine.abandon(database, request_id, epoch, token))
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        """See `JournalStore.prune`. Conversations in which other applications have written stay.
+        """See `JournalStore.prune`. Keeps conversations in which other applications have written.
 
-        In many small jobs, so that appends get in between; may be cancelled.
+        Uses many small jobs, with appends in between; may be cancelled.
         """
         done = Pruned()
         while some := await self._write(lambda database: self._engine.prune_requests(database, before)):
@@ -225,14 +226,14 @@ class MongoStore:
         return done
 
     async def statistics(self) -> StoreStatistics:
-        """See `JournalStore.statistics`. What other applications have written is not counted."""
+        """See `JournalStore.statistics`. Does not count the documents of other applications."""
         found = await self._read(self._engine.statistics)
         writer = self._writer
         return replace(found, appends=writer.appends, commits=writer.commits, queue_peak=writer.queue_peak)
 
 
 def _engine():  # noqa: ANN202 -- a module, whose own names are its type
-    """What needs the driver, imported when the first store is made."""
+    """Return the module whose functions need the driver; it is imported when the first store is made."""
     try:
         import_module("pymongo")
     except ImportError as exc:
@@ -243,24 +244,26 @@ def _engine():  # noqa: ANN202 -- a module, whose own names are its type
 
 
 def _names(messages: str, prefix: str, called: MessageFields) -> dict[str, str]:
-    """What collections and fields are called. Raises `ConfigurationError` for what cannot be."""
+    """Return the names of fields and collections. Raises `ConfigurationError` for an invalid name."""
     for what, name in (("messages", messages), ("prefix", f"{prefix}info")):
         if not _NAME.fullmatch(name) or name.startswith("system."):
             raise ConfigurationError(f"{what} is {name!r}; give letters, digits and underscores")
     if messages in {f"{prefix}{own}" for own in ("requests", "steps", "conversations", "blobs", "info")}:
-        raise ConfigurationError(f"messages is {messages!r}, which is a collection of toolbus's own")
+        raise ConfigurationError(
+            f"messages is {messages!r}, a collection that toolbus uses itself; give another name or prefix"
+        )
     names = {each.name: getattr(called, each.name) for each in fields(called)}
     if not all(_FIELD.fullmatch(name) for name in names.values()) or len({*names.values()}) < len(names):
-        raise ConfigurationError(f"fields is {called}; give letters, digits and underscores, each name once")
+        raise ConfigurationError(f"fields is {called}; give different names of letters, digits and underscores")
     return {**names, "messages": messages, "prefix": prefix}
 
 
 def _checked(url: str, database: str) -> str:
-    """The URL without what is secret. Raises `ConfigurationError` for what is none."""
+    """Return the URL without login and options. Raises `ConfigurationError` for an invalid URL or database name."""
     from pymongo.errors import PyMongoError  # noqa: PLC0415 -- an extra
     from pymongo.uri_parser import parse_uri  # noqa: PLC0415 -- an extra
 
-    # Cut as the driver does: `urlsplit` would take the password as far as a `#` in it for the host.
+    # The URL is split as the driver does it: `urlsplit` would take a password up to a `#` in it for the host.
     scheme, _, rest = url.partition("://")
     authority = rest.partition("?")[0].partition("/")[0]
     login, _, hosts = authority.rpartition("@")
@@ -269,21 +272,22 @@ def _checked(url: str, database: str) -> str:
         try:
             parse_uri(url)
         except (PyMongoError, ValueError) as exc:
-            # With an `@` further on, a `/` or `?` stood in the password, and the driver may tell a piece of that.
+            # With an `@` later in the URL, the password has a `/` or `?`, and the driver's text may quote a part of it.
             why = _UNQUOTED if "@" in rest[len(authority) :] else exc
-    elif not login and ":" in hosts:  # the driver would ask name servers; such a host has no port
+    elif not login and ":" in hosts:
+        # Parsing would make the driver query name servers. A host of this scheme has no port.
         why = _UNQUOTED
     if why is not None:
-        raise ConfigurationError(f"the URL is none that MongoDB has: {why}")
+        raise ConfigurationError(f"the URL is not a valid MongoDB URL: {why}")
     if not re.fullmatch(r"[^\s/\\.\"$*<>:|?\0]{1,63}", database):
         raise ConfigurationError(f"database is {database!r}; give a name of letters, digits and underscores")
     return f"{scheme}://{hosts}"
 
 
 def _check_id(given: str) -> None:
-    """Refuse an id that not all applications, drivers and indexes have: with NUL, or half of a surrogate pair."""
+    """Refuse an id that not all applications, drivers and indexes support: with NUL or with a lone surrogate."""
     if "\0" in given or searchable(given) != given:
-        raise StoreError(f"{given!r} cannot be an id in MongoDB: it has a NUL, or half of a character")
+        raise StoreError(f"{given!r} cannot be an id in MongoDB: it contains a NUL or a lone surrogate")
 
 
 def _token() -> str:

@@ -1,15 +1,15 @@
-"""Turns on their way into conversations: how one gets there whole, though each of its messages is a document.
+"""The addition of turns to conversations, whole or not at all, though each of a turn's messages is a document.
 
-A conversation has a document of its own: how many messages it has, and the turn that is being added (`pending`). That
-document is changed in one go, so this is what decides:
+A conversation has a document of its own, with the number of its messages and the turn that is being added (`pending`).
+Updates of that document are atomic, so they decide:
 
-1. The turn is put into it, if there is none: whoever comes now sees what is to be done.
-2. The messages' documents are inserted. Nobody who reads through toolbus sees them, since they lie behind the end.
-3. The end is moved behind them, and the turn taken out.
+1. The turn is written into it, if no other turn is pending. From now on any process can finish the addition.
+2. The messages' documents are inserted. Readers through toolbus do not see them, since they are after the end.
+3. The end is moved after them, and the pending turn is removed.
 
-Whoever finds a turn there does 2 and 3, also when the one that has begun is dead or only slow: ids and times of
-documents depend on the turn alone, so they are inserted once, and one of those who move the end does it. A turn that
-is there already, by its id, is not added again.
+Any process that finds a pending turn does 2 and 3, also if the process that began is dead or only slow: the ids and
+times of documents depend only on the turn, so they are inserted once, and only one process succeeds in moving the end.
+A turn that is in the conversation already, by its id, is not added again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from ._connection import Document, ServerConnection
 from ._deleting import finish_forgetting, turn_owner
 from ._documents import documents_of, seen_digest
 
-__all__ = ["complete", "is_published", "messages_in", "publish", "publish_waiting", "put_turn", "remember"]
+__all__ = ["complete", "mark_published", "messages_in", "publish", "publish_waiting", "put_turn", "remember"]
 
-_INLINE_BYTES = 2**20  # of a turn, or of a document's messages; beyond that they are a large value of their own
-_SEPARATOR = b"\n"  # JSON without blanks has none
-_WAITING = 100  # turns that are looked for at once
+# The size of a turn, or of a document's messages, beyond which they are stored as a large value.
+_INLINE_BYTES = 2**20
+# The separator of messages: compact JSON contains no newline.
+_SEPARATOR = b"\n"
+_WAITING = 100  # turns that are read at once
 
 
 def put_turn(database: ServerConnection, turn: Turn, turn_id: str) -> Document:
-    """Keep a turn's large values, and give what stands for it in a document until its messages are there."""
+    """Store a turn's large values, and return the turn as it is kept in a document until its messages are inserted."""
     data = _SEPARATOR.join(each for each, _, _ in turn.messages)
     blobs = dict(turn.blobs)
     payload: Document = {"turn": turn_id, "title": turn.title, "size_bytes": turn.size_bytes}
@@ -55,7 +57,7 @@ def put_turn(database: ServerConnection, turn: Turn, turn_id: str) -> Document:
 
 
 def publish(database: ServerConnection, turns: Sequence[tuple[str, Document]]) -> None:
-    """Add turns behind their conversations, in their order; those that are there already are not added again."""
+    """Add turns to the ends of their conversations, in their order, except those that are there already."""
     waiting = list(turns)
     while waiting:
         first: dict[str, Document] = {}
@@ -66,14 +68,14 @@ def publish(database: ServerConnection, turns: Sequence[tuple[str, Document]]) -
 
 
 def remember(database: ServerConnection, turn: Turn, turn_id: str) -> None:
-    """Add a turn that no journal has. By its id it is added once, also where the first reply was lost."""
+    """Add a turn that is in no journal. Its id makes sure that it is added once, also if the first reply was lost."""
     if turn.messages:
         with database.in_time():
             publish(database, [(turn.conversation_id, put_turn(database, turn, turn_id))])
 
 
 def _publish_each(database: ServerConnection, wanted: Mapping[str, Document]) -> set[str]:
-    """Try to add a turn to each conversation: those where it is done. Others were just adding one."""
+    """Try to add a turn to each conversation, and return those where it is done. Others had a turn pending."""
     states = _states(database, wanted)
     now = database.now()
     operations: list[UpdateOne | InsertOne[Document]] = []
@@ -97,13 +99,14 @@ def _states(database: ServerConnection, ids: Iterable[str]) -> dict[str, Documen
 
 
 def _new(database: ServerConnection, conversation_id: str, pending: Document) -> Document:
-    """A conversation's document, with its first turn pending."""
+    """Return the document of a new conversation, with its first turn pending."""
     names = database.names
     session: Any = conversation_id
     if ObjectId.is_valid(conversation_id) and database.messages.find_one(
         {names.session: {"$in": [ObjectId(conversation_id)]}}
     ):
-        session = ObjectId(conversation_id)  # as the other application has it
+        # The other application uses an ObjectId for this session.
+        session = ObjectId(conversation_id)
     return {
         "_id": conversation_id,
         "session": session,
@@ -129,15 +132,15 @@ def _claimed(state: Document, pending: Document) -> UpdateOne:
 
 
 def complete(database: ServerConnection, states: Sequence[Document]) -> None:
-    """Bring the pending turns of conversations to their end."""
+    """Complete the pending turns of conversations."""
     if not states:
         return
-    there = _places_of(database, [each["pending_turn"] for each in states])
+    there = _positions_of(database, [each["pending_turn"] for each in states])
     documents: list[Document] = []
     ends: list[UpdateOne] = []
     for state in states:
         turn, change = state["pending_turn"], {"pending_turn": ""}
-        if not any(place < state["messages"] for place in there.get((turn, state["generation"]), ())):
+        if not any(position < state["messages"] for position in there.get((turn, state["generation"]), ())):
             made, change = _added(database, state)
             documents += made
         guard = {"generation": state["generation"], "pending_turn": turn, "messages": state["messages"]}
@@ -146,18 +149,18 @@ def complete(database: ServerConnection, states: Sequence[Document]) -> None:
     database.bulk(database.conversations, ends)
 
 
-def _places_of(database: ServerConnection, turns: Sequence[str]) -> dict[tuple[str, Any], list[int]]:
-    """Where turns stand in their conversations, by turn and generation, if they do."""
+def _positions_of(database: ServerConnection, turns: Sequence[str]) -> dict[tuple[str, Any], list[int]]:
+    """Return the positions of turns in their conversations, by turn and generation, for turns that are there."""
     own = database.names.own
-    places: dict[tuple[str, Any], list[int]] = {}
+    positions: dict[tuple[str, Any], list[int]] = {}
     for each in database.messages.find({f"{own}.turn": {"$in": turns}}, {database.names.data: 1}):
         found = each[database.names.data]["toolbus"]
-        places.setdefault((found["turn"], found["generation"]), []).append(found["position"])
-    return places
+        positions.setdefault((found["turn"], found["generation"]), []).append(found["position"])
+    return positions
 
 
 def _added(database: ServerConnection, state: Document) -> tuple[list[Document], Document]:
-    """The documents of a conversation's pending turn, and how its own document changes."""
+    """Return the documents of a conversation's pending turn, and the change of the conversation's own document."""
     pending, names = state["pending"], database.names
     owner = turn_owner(pending["turn"])
     encoded = _encoded(database, pending, owner)
@@ -194,9 +197,9 @@ def _encoded(database: ServerConnection, pending: Document, owner: str) -> list[
 
 
 def _kept(database: ServerConnection, owner: str, encoded: Sequence[bytes]) -> Document:
-    """What is kept of a document's messages: they themselves, or where that is much, a large value.
+    """Return the fields in which toolbus keeps a document's messages: inline, or as a large value if they are long.
 
-    As one text, in which the server can search.
+    Inline messages are one text, in which the server can search.
     """
     data = _SEPARATOR.join(encoded)
     kept: Document = {"digest": sha256(data).hexdigest()}
@@ -211,30 +214,30 @@ def _kept(database: ServerConnection, owner: str, encoded: Sequence[bytes]) -> D
 
 
 def messages_in(database: ServerConnection, own: Mapping[str, Any], where: str) -> list[Message]:
-    """The messages that toolbus has kept in a document of its own. Raises `KeyError` for what is not as it was."""
+    """Return the messages that toolbus has kept in its document. Raises `KeyError` if they were changed."""
     owner, text = turn_owner(own["turn"]), own.get("messages")
     data = database.blobs_of(owner)(bytes.fromhex(own["digest"])) if text is None else text.encode()
     if sha256(data).hexdigest() != own["digest"]:
-        raise KeyError("what toolbus has kept in it was changed")
+        raise KeyError("the messages that toolbus has kept in it were changed")
     encoded = data.split(_SEPARATOR)
     fetch = database.blobs_of(owner, [digest for each in encoded for digest in digests_in(each)])
     return [message_from(each, fetch, where) for each in encoded]
 
 
-# ------------------------------------------------------------------------------------------------ mending
+# ---------------------------------------------------------------------------------------------- finishing
 
 
 def publish_waiting(database: ServerConnection, conversation_id: str | None = None) -> None:
-    """Add the turns of requests that have ended, and whose process got no further."""
+    """Add the turns of ended requests whose process has not added them itself."""
     condition: Document = {"has_turn": True}
     if conversation_id is not None:
         condition["conversation_id"] = conversation_id
     while found := list(database.requests.find(condition).sort("ended_at", 1).limit(_WAITING)):
         publish(database, [(each["conversation_id"], each["turn"]) for each in found])
-        is_published(database, [each["_id"] for each in found])
+        mark_published(database, [each["_id"] for each in found])
 
 
-def is_published(database: ServerConnection, requests: Sequence[str]) -> None:
+def mark_published(database: ServerConnection, requests: Sequence[str]) -> None:
     """Note that the turns of these requests are among the messages."""
     condition = {"_id": {"$in": [*requests]}, "has_turn": True}
     database.requests.update_many(condition, {"$unset": {"has_turn": "", "turn": ""}})

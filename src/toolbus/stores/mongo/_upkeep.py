@@ -1,11 +1,11 @@
-"""What is deleted from MongoDB, and how much there is. Knows documents, and in which order they have to go."""
+"""Deletions by age or by conversation, and counts. Knows documents, and the order in which they have to be deleted."""
 
 from __future__ import annotations
 
 from ...errors import StoreError
 from ...storage import Pruned, StoreStatistics
 from ._connection import Document, ServerConnection
-from ._conversations import mend, settled
+from ._conversations import finish_pending, settled
 from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
 from ._documents import session_ids
 
@@ -15,7 +15,7 @@ _BATCH = 100
 
 
 def forget(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
-    """See `Store.forget`. In `marked` it notes what it is about to delete, for when it is done again."""
+    """See `Store.forget`. `marked` notes what is about to be deleted, so that a repeated call returns True too."""
     with database.in_time():
         while True:
             state = settled(database, conversation_id)
@@ -27,8 +27,8 @@ def forget(database: ServerConnection, conversation_id: str, marked: list[str]) 
                 return bool(marked)
             guard = {"_id": conversation_id, "generation": state["generation"], "messages": state["messages"]}
             marked.append(conversation_id)
-            told = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
-            if told.matched_count:
+            result = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
+            if result.matched_count:
                 finish_forgetting(database, {**state, "forgotten": True})
                 return True
             marked.clear()
@@ -46,9 +46,9 @@ def _forget_without_turns(database: ServerConnection, conversation_id: str, mark
 
 
 def prune_requests(database: ServerConnection, before: float) -> Pruned:
-    """Delete some requests that ended before that moment; none are left where it says so."""
+    """Delete some requests that ended before the moment `before`; the result has no requests when none are left."""
     with database.in_time():
-        mend(database)
+        finish_pending(database)
         sweep(database)
         condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}}
         found = list(
@@ -59,10 +59,11 @@ def prune_requests(database: ServerConnection, before: float) -> Pruned:
 
 
 def prune_conversations(database: ServerConnection, before: float, after: str | None) -> tuple[Pruned, str | None]:
-    """Delete some conversations that have not changed since, and have no request that is newer.
+    """Delete some conversations that have not changed since `before` and have no newer request.
 
-    Looks at those whose ids are behind `after`; the last of them is told, None where there are no more. One in which
-    another application has written stays: it is not for toolbus to delete what was said there.
+    Checks a batch of conversations whose ids come after `after`, and returns the last of these ids, or None if there
+    are no more. Keeps a conversation in which another application has written, because toolbus must not delete the
+    messages of others.
     """
     with database.in_time():
         condition: Document = {"changed_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
@@ -94,9 +95,9 @@ def _has_others(database: ServerConnection, state: Document) -> bool:
 
 
 def statistics(database: ServerConnection) -> StoreStatistics:
-    """How much there is of what toolbus has written."""
+    """Count what toolbus has written."""
     with database.in_time():
-        mend(database)
+        finish_pending(database)
         sums = {"number": {"$sum": 1}, "size_bytes": {"$sum": "$size_bytes"}}
         requests = list(
             database.requests.aggregate(

@@ -1,7 +1,7 @@
-"""How much one call may still look at: seconds, and names in listings. Knows nothing of files or tools.
+"""The budget of one call: seconds, and names in directory listings. Knows nothing about files or tools.
 
-Every loop over names, bytes, lines or rules asks `over`, so that a tree of any shape ends in time, also where nothing
-in it is what was asked for.
+Every loop over names, bytes, lines or rules calls `over`, so that a call ends in time for a tree of any shape, also if
+nothing in it matches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Budget"]
 
 
 class Budget:
-    """The bounds of one call, which begin to count when it is made. Used by one thread."""
+    """The bounds of one call; the time runs from the moment when the budget is made. Used by one thread."""
 
     def __init__(self, *, seconds: float, names: int) -> None:
         self._seconds = seconds
@@ -20,17 +20,17 @@ class Budget:
         self._names = names
         self._names_left = names
         self.stopped = ""
-        """Why something was left out, as a clause for the result. Empty while nothing was."""
+        """The reason why something was left out, as a clause for the result. Empty while nothing was."""
 
     def over(self) -> bool:
-        """Whether the time is over. Cheap enough for every turn of a loop."""
+        """Return whether the time is over. Cheap enough for every iteration of a loop."""
         if monotonic() <= self._ends:
             return False
         self.stopped = f"stopped after {self._seconds:g} seconds"
         return True
 
     def take_name(self) -> bool:
-        """Whether one more name of a directory may be looked at."""
+        """Count one more name of a directory, and return whether it may be processed."""
         if self._names_left > 0:
             self._names_left -= 1
             return True

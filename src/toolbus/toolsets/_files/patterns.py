@@ -1,7 +1,7 @@
-"""Globs, and the rules of .gitignore. Pure; no I/O.
+"""Globs and the rules of .gitignore files. Pure; no I/O.
 
-Both come from strangers, so each is matched by the engine of `_regex`, whose time is at most the size of the pattern
-times the length of the path. Rules are matched in groups of a bounded size, with a look at the time in between.
+Both are untrusted, so each is matched by the engine of `regex`, whose time is at most the size of the pattern times the
+length of the path. Rules are matched in groups of a bounded size, and the time is checked between groups.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .regex import Matcher, engine, escaped
 
 __all__ = ["DEFAULT_IGNORED", "IgnoreRules", "compile_glob", "fixed_directory", "parse_gitignore"]
 
-# Directories that hold no sources of the project itself, whatever its .gitignore says. A virtual environment is told by
-# its pyvenv.cfg, not by its name: the standard library has a package called venv.
+# These names have no sources of the project itself, whatever its .gitignore says. A virtual environment is recognised
+# by its pyvenv.cfg, not by its name, because the standard library has a package called venv.
 DEFAULT_IGNORED = frozenset(
     {
         ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".eggs", "node_modules", "site-packages", "__pycache__",
@@ -30,15 +30,16 @@ _MAX_RULES = 1_000
 _MAX_RULE_BYTES = 250
 _MAX_GLOB_BYTES = 500
 _WILD = frozenset("*?[]{},")
-_GROUP_BYTES = 500  # of rules that are matched at once: some 40 ms for the longest path that is listed
+# The bytes of rules that are matched at once: about 40 ms for the longest path that is listed.
+_GROUP_BYTES = 500
 
 
 def compile_glob(glob: str) -> Matcher:
-    """A function that tells whether a path (with `/`, relative to the root) is meant by `glob`.
+    """Return a function that says whether a path (with `/`, relative to the root) matches `glob`.
 
-    A glob without a slash is about the file's name at any depth, one with a slash about the whole path; `**` stands for
-    any number of directories, `{a,b}` for alternatives. What names a directory means all below it. Raises `ToolError`
-    for one that is too long or cannot be read.
+    A glob without a slash is matched with the file's name at any depth, one with a slash with the whole path; `**`
+    stands for any number of directories, `{a,b}` for alternatives. A glob that matches a directory matches everything
+    below it. Raises `ToolError` for a glob that is too long or not valid.
     """
     body = glob.strip().replace("\\", "/").removeprefix("./").strip("/")
     if body in ("", ".", "**", "*"):
@@ -53,14 +54,14 @@ def compile_glob(glob: str) -> Matcher:
 
 
 def fixed_directory(glob: str) -> str:
-    """The directory, with a slash at its end, below which all is that `glob` means; empty where that is the root."""
+    """Return the directory, with a slash at its end, that contains all matches of `glob`; empty for the root."""
     *directories, _ = glob.strip().replace("\\", "/").removeprefix("./").strip("/").split("/")
     fixed = itertools.takewhile(lambda part: part and not _WILD.intersection(part), directories)
     return "".join(f"{part}/" for part in fixed)
 
 
 def _translate(glob: str, *, braces: bool = False) -> str:
-    """The glob as a regular expression, not anchored."""
+    """Return the glob as a regular expression without anchors."""
     out: list[str] = []
     index, depth = 0, 0
     while index < len(glob):
@@ -78,7 +79,8 @@ def _translate(glob: str, *, braces: bool = False) -> str:
             out.append(f"[{'^/' if negated else ''}{inside}]" if inside.strip("-") else escaped(f"[{inner}]"))
             index = end + 1
         elif char == "[" and not braces:
-            out.append(r"\b\B")  # a class without an end: git matches nothing by it
+            # A class without an end matches nothing in git.
+            out.append(r"\b\B")
         elif char == "\\" and index < len(glob):
             out.append(escaped(glob[index]))
             index += 1
@@ -94,7 +96,7 @@ def _translate(glob: str, *, braces: bool = False) -> str:
 
 
 def _stars(glob: str, index: int) -> tuple[str, int]:
-    """What the run of stars, whose first is before `index`, stands for, and where the glob goes on."""
+    """Return the expression for a run of stars, whose first is before `index`, and the index after the run."""
     start = index - 1
     while index < len(glob) and glob[index] == "*":
         index += 1
@@ -117,12 +119,13 @@ class IgnoreRules:
     runs: Sequence[tuple[bool, Matcher]]
 
     def verdict(self, path: str, over: Callable[[], bool] = _never) -> bool | None:
-        """True for ignored, False for taken back with `!`, None where no rule speaks, or `over` says so.
+        """Return True for an ignored path, False for one that a rule with `!` takes back, and None if no rule matches.
 
-        `path` is relative to the root; a directory's ends with a slash.
+        Also None if `over` returns True first. `path` is relative to the root; a directory's path ends with a slash.
         """
         subject = path.removeprefix(self.base)
-        for negated, matches in self.runs:  # the last rule that matches wins, and the runs stand in that order
+        # The last matching rule wins, so the runs are in reverse order.
+        for negated, matches in self.runs:
             if matches(subject):
                 return not negated
             if over():
@@ -131,12 +134,13 @@ class IgnoreRules:
 
 
 def parse_gitignore(text: str, base: str, over: Callable[[], bool] = _never) -> IgnoreRules | None:
-    """The rules in `text`, or None if there are none, or none could be read until `over` says so.
+    """Return the rules in `text`, or None without any rule, or if `over` returned True before one was read.
 
-    Rules that make no sense are passed over, as git does, and so are those of more than 250 bytes.
+    Invalid rules are skipped, as git does, and so are rules of more than 250 bytes.
     """
     runs: list[tuple[bool, list[str]]] = []
-    size = 0  # of the rules in the newest run
+    # The bytes of the rules in the newest run.
+    size = 0
     for line in text.splitlines()[:_MAX_RULES]:
         if over():
             break
@@ -162,7 +166,7 @@ def parse_gitignore(text: str, base: str, over: Callable[[], bool] = _never) -> 
 
 
 def _any_of(rules: list[str]) -> Matcher | None:
-    """One matcher for all of `rules`; those that do not compile are left out."""
+    """Return one matcher for all of `rules`, without those that do not compile; None if no rule is left."""
     try:
         return engine(rf"\A(?:{'|'.join(rules)})\z")
     except SchemaError:

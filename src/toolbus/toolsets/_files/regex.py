@@ -1,12 +1,12 @@
-"""Regular expressions of models: read, measured, and matched in pieces. Pure; no I/O.
+"""Regular expressions of models: parsed, measured, and matched in pieces. Pure; no I/O.
 
-No call may hold the interpreter's lock for long, since a thread that does stands in the way of the event loop too:
+No call may hold the interpreter's lock for long, because a thread that holds it blocks the event loop too:
 
 1. The engine is pydantic's, which never backtracks. The time of a match is at most the pattern's steps times the bytes
-   of the text, times some 15 to 25 ns.
-2. The engine sees only what was read here and written anew, so that the steps that were counted are those that it
-   makes. A pattern of more than `_MAX_STEPS` is refused before it is compiled: compiling takes up to 60 ms for those.
-3. A text is matched in pieces of at most `Pattern.piece_bytes`, which are so short that one takes up to 25 ms.
+   of the text, times about 15 to 25 ns.
+2. The engine gets only what was parsed here and written again, so that the counted steps are those that it makes. A
+   pattern of more than `_MAX_STEPS` is refused before it is compiled: compiling takes up to 60 ms for the largest.
+3. A text is matched in pieces of at most `Pattern.piece_bytes`, so short that each takes at most 25 ms.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ _MAX_CHARS = 1_500
 _MAX_STEPS = 1_500
 _STEPS_TIMES_BYTES = 1_000_000
 _MOST_PIECE_BYTES = 262_144
-_HEAVY_STEPS = 15  # of a class such as \w, which has hundreds of ranges: each copy takes 0.3 ms to compile
-_FOLDED_STEPS = 100  # of a range over much of Unicode, once: finding the other case of each letter takes up to 3.6 ms
+# The steps of a class such as \w, which has hundreds of ranges: each copy takes 0.3 ms to compile.
+_HEAVY_STEPS = 15
+# The steps of a range over much of Unicode, counted once: finding the other case of each letter takes up to 3.6 ms.
+_FOLDED_STEPS = 100
 _ITEMS_PER_STEP = 8
-_NEVER = "[a&&b]"  # matches nothing, and is as quick to compile as one character
-_BEGIN, _END = "\0begin", "\0end"  # stand for the ends of a line, until it is known whether a piece has them
+# An expression that matches nothing, and compiles as fast as one character.
+_NEVER = "[a&&b]"
+# The placeholders for the ends of a line, until it is known whether a piece has them.
+_BEGIN, _END = "\0begin", "\0end"
 
 _COUNT = re.compile(r"\{(?:([0-9]{1,9})(,([0-9]{0,9}))?|,([0-9]{1,9}))\}")
 _GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_][A-Za-z0-9_]*>|([ims]*)(?:-([ims]+))?(?::|\)))")
@@ -45,7 +49,7 @@ _SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~/ ")
 
 
 def engine(expression: str) -> Matcher:
-    """A function that tells whether the engine finds `expression` in a text. Raises `SchemaError`."""
+    """Return a function that says whether the engine finds `expression` in a text. Raises `SchemaError`."""
     schema = core_schema.str_schema(pattern=expression, regex_engine="rust-regex")
     return SchemaValidator(schema).isinstance_python
 
@@ -53,7 +57,7 @@ def engine(expression: str) -> Matcher:
 class Pattern:
     r"""A regular expression that is matched line by line. `^`, `$`, `\A` and `\z` are the ends of a line.
 
-    Raises `ToolError` for a pattern that cannot be compiled or is too large, saying why. Used by one thread.
+    Raises `ToolError`, with the reason, for a pattern that cannot be compiled or is too large. Used by one thread.
     """
 
     def __init__(self, pattern: str, *, ignore_case: bool) -> None:
@@ -63,13 +67,13 @@ class Pattern:
         self._flags = "(?im)" if ignore_case else "(?m)"
         self._matchers: dict[tuple[bool, bool], Matcher] = {}
         self.literal = reader.literal
-        """The longest run of word characters that each match certainly holds: a text without it need not be matched."""
+        """The longest run of word characters that every match contains: a text without it need not be matched."""
         self.piece_bytes = min(_STEPS_TIMES_BYTES // reader.steps, _MOST_PIECE_BYTES)
-        """How many bytes of UTF-8 one text may have at most."""
+        """The most bytes of UTF-8 that one text may have."""
         self.matcher(begins=True, ends=True)
 
     def matcher(self, *, begins: bool, ends: bool) -> Matcher:
-        """A function that says whether the pattern matches in a text: in lines, or in a piece of a line."""
+        """Return a function that says whether the pattern matches in a text: in lines, or in a piece of a line."""
         key = (begins or _BEGIN not in self._parts, ends or _END not in self._parts)
         if key not in self._matchers:
             anchors = {_BEGIN: "^" if key[0] else _NEVER, _END: "$" if key[1] else _NEVER}
@@ -100,16 +104,21 @@ def _too_large(pattern: str) -> NoReturn:
 
 
 class _Reader:
-    """Reads a pattern from left to right. Afterwards `parts` are what the engine gets, and `steps` its size."""
+    """A parser of a pattern, from left to right. `parts` is then the text for the engine, and `steps` its size."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self._at = 0
-        self._groups: list[int] = []  # of each open group the steps before it
-        self._before = 1  # steps of this group before its newest item
-        self._item = 0  # steps of the newest item, which a repetition would multiply
+        # For each open group, the steps before it.
+        self._groups: list[int] = []
+        # The steps of the current group before its newest item.
+        self._before = 1
+        # The steps of the newest item, which a repetition would multiply.
+        self._item = 0
+        # The steps that are counted once, whatever repeats.
         self._once = 0
-        self._run: str | None = ""  # the literals just before; None once no literal is certain any more
+        # The literal characters just before; None once no literal is in every match any more.
+        self._run: str | None = ""
         self.literal = ""
         self.parts: list[str] = []
         if len(pattern) > _MAX_CHARS:
@@ -175,7 +184,8 @@ class _Reader:
 
     def _repetition(self) -> None:
         count = _COUNT.match(self._pattern, self._at)
-        if count is None:  # a brace that is meant as one, as in "function .* {"
+        if count is None:
+            # The brace is a literal one, as in "function .* {".
             self._add(1, r"\{")
             return
         least = int(count[1] or 0)
@@ -231,7 +241,7 @@ class _Reader:
     # ------------------------------------------------------------------------------------------ classes
 
     def _class(self) -> None:
-        """A class in brackets, as Python reads it: brackets, `&&` and `~~` inside of it are characters."""
+        """Parse a class in brackets as Python does: brackets, `&&` and `~~` inside of it are characters."""
         parts = ["["]
         self._at += 1
         if self._pattern.startswith("^", self._at):
@@ -253,7 +263,7 @@ class _Reader:
         self._add(steps, "".join(parts) + "]")
 
     def _class_item(self, char: str, before: str) -> str:
-        """What the engine gets for the item that begins here."""
+        """Parse the item of a class that begins here, and return its text for the engine."""
         if posix := _POSIX.match(self._pattern, self._at):
             self._at += len(posix[0])
             return posix[0]
@@ -275,7 +285,7 @@ class _Reader:
 
 
 def _flags(on: str, off: str, end: str) -> str:
-    """A group's flags without `m`, which would say anew what the ends of a line are."""
+    """Return a group's flags without `m`, which would change the meaning of the ends of a line."""
     on, off = on.replace("m", ""), off.replace("m", "")
     if end == ")" and not on and not off:
         return "(?:)"
@@ -283,5 +293,5 @@ def _flags(on: str, off: str, end: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The characters of `text` as the engine takes them for themselves."""
+    """Return `text` escaped, so that the engine takes each character literally."""
     return "".join(f"\\{char}" if char in _SPECIAL else char for char in text)

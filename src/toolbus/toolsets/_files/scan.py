@@ -1,6 +1,6 @@
-"""Going through the text of many files within a budget, and what every kind of search shares.
+"""The scan over the text of many files within a budget, which every kind of search uses.
 
-Knows the tree; does not know what is looked for.
+Knows the tree, and not what a search looks for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from .tree import Tree
 
 __all__ = ["Block", "Bounds", "Scan", "blocks", "cut_line", "is_secondary"]
 
-_NAMES_PER_FILE = 4  # names of files and directories that a walk looks at, for each file that may be searched
+# The names of files and directories that a walk may process, for each file that may be searched.
+_NAMES_PER_FILE = 4
 _NAMED_TOO_LARGE = 10
 
-# Tests, vendored and generated sources tell how something is used, rarely what it is: they come after the rest.
+# Tests, vendored and generated sources show how something is used, rarely its definition: they come last.
 _SECONDARY = re.compile(
     r"(?:^|/)(?:tests?|testing|testdata|idle_test|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"
     r"_vendor|third_party|external|dist|build|generated|migrations|locale|i18n|changelogs?)/"
@@ -31,7 +32,7 @@ _SECONDARY = re.compile(
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Bounds:
-    """How much one call may look at, and how much it may return. The defaults suit a model's context window."""
+    """The bounds of what one call may read and return. The defaults suit a model's context window."""
 
     max_results: int = 50
     max_result_bytes: int = 24_000
@@ -43,7 +44,7 @@ class Bounds:
     max_scan_seconds: float = 10.0
 
     def budget(self, *, share: float = 1.0) -> Budget:
-        """What one call may spend from now on, or a share of the time."""
+        """Return the budget of one call from now on, with a share of the time."""
         return Budget(seconds=share * self.max_scan_seconds, names=_NAMES_PER_FILE * self.max_scan_files)
 
 
@@ -51,19 +52,19 @@ class Block(NamedTuple):
     """A piece of a file's text: whole lines, or a part of one line that is too long."""
 
     line: int
-    """The index of its first line, from 0."""
+    """The index of the block's first line in the file, from 0."""
     text: bytes
-    """Lines end with a line feed; the last one has none."""
+    """The text, with a line feed after each line but the last one."""
     begins: bool
-    """Whether it begins where a line does."""
+    """True if the block begins where a line begins."""
     ends: bool
-    """Whether it ends where a line does."""
+    """True if the block ends where a line ends."""
 
 
 def blocks(text: bytes, size: int) -> Iterator[Block]:
-    """The blocks of a text, of at most `size` bytes each, since what is done with one holds the interpreter's lock.
+    """Yield the blocks of a text, of at most `size` bytes each, because matching a block holds the interpreter's lock.
 
-    The parts of a line that is longer overlap by half, so that what is looked for is whole in one of them.
+    The parts of a longer line overlap by half, so that a match is whole in one of them.
     """
     start = line = 0
     end = len(text) - text.endswith(b"\n")
@@ -85,8 +86,9 @@ def blocks(text: bytes, size: int) -> Iterator[Block]:
 
 
 def _stop(text: bytes, start: int, end: int, size: int, *, begins: bool) -> int:
-    """Where the block that begins at `start` ends; `end` is the text's."""
-    if not begins:  # the rest of a long line, and nothing of the lines after it
+    """Return the end of the block that begins at `start`; `end` is the end of the text."""
+    if not begins:
+        # The block is the rest of a long line, without the lines after it.
         at = text.find(b"\n", start, min(start + size + 1, end))
         if at >= 0:
             return at
@@ -97,7 +99,7 @@ def _stop(text: bytes, start: int, end: int, size: int, *, begins: bool) -> int:
 
 
 def _before_character(text: bytes, at: int) -> int:
-    """The end of the last whole character of UTF-8 before `at`."""
+    """Return the end of the last whole UTF-8 character before `at`."""
     for back in range(4):
         if text[at - back] & 0xC0 != 0x80:
             return at - back
@@ -106,7 +108,7 @@ def _before_character(text: bytes, at: int) -> int:
 
 @dataclass(slots=True)
 class Scan:
-    """One pass over the files. After it, the counts say what was looked at and `stopped` why it ended early."""
+    """One pass over the files. Afterwards, the counts say what was read, and `stopped` why the pass ended early."""
 
     tree: Tree
     bounds: Bounds
@@ -121,13 +123,13 @@ class Scan:
         self.budget = self.bounds.budget()
 
     def texts(self) -> Iterator[tuple[str, bytes]]:
-        """Path and text (UTF-8) of every file that is wanted, until the budget is spent."""
+        """Yield the path and the text (UTF-8) of every file that matches, until the budget is spent."""
         wanted = compile_glob(self.glob)
         for entry in self.tree.walk(self.budget, fixed_directory(self.glob)):
             if not wanted(entry.path):
                 continue
             if entry.size_bytes > self.bounds.max_file_bytes:
-                # A binary file would not be searched anyhow.
+                # Binary files are not named, because they would not be searched anyway.
                 if len(self.too_large) < _NAMED_TOO_LARGE and entry.read(1, self.budget.over) is not None:
                     self.too_large.append(entry.path)
                 continue
@@ -148,34 +150,34 @@ class Scan:
             self.stopped = f"stopped after {self.bytes_read} bytes"
         return bool(self.stopped)
 
-    def look_again(self) -> None:
-        """Give the second look at what was found a quarter of the time, whatever the first one has taken."""
+    def begin_second_pass(self) -> None:
+        """Give the second pass a quarter of the time, however long the first one has taken."""
         self.budget = self.bounds.budget(share=0.25)
 
     def report(self) -> dict[str, Any]:
-        """What was searched, and what was not."""
-        told: dict[str, Any] = {"files_searched": self.files}
+        """Return the fields of the result about what was searched and what was not."""
+        fields: dict[str, Any] = {"files_searched": self.files}
         if self.too_large:
-            told["skipped_too_large"] = self.too_large
+            fields["skipped_too_large"] = self.too_large
         if self.stopped:
-            told["stopped"] = self.advice
-        return told
+            fields["stopped"] = self.advice
+        return fields
 
     @property
     def advice(self) -> str:
-        """Why the search ended early, and what to do; empty where it did not."""
+        """The reason why the search ended early, and what to do; empty if it did not."""
         return f"{self.stopped}; narrow the search with glob" if self.stopped else ""
 
 
 def is_secondary(path: str) -> bool:
-    """Whether the path looks like a test, an example, vendored or generated."""
+    """Return whether the path looks like a test, an example, or a vendored or generated file."""
     return _SECONDARY.search(path) is not None
 
 
 def cut_line(line: str, max_chars: int, at: int = 0, *, begins: bool = True, ends: bool = True) -> str:
-    """`line` if it is short enough, else the part around character `at`, with a mark where something is missing.
+    """Return `line` if it is short enough, else the part around character `at`, with marks where text is missing.
 
-    `begins` and `ends` tell whether `line` has both ends, or is itself a part of a longer one.
+    `begins` and `ends` say whether `line` has its two ends, or is itself a part of a longer line.
     """
     line = line.rstrip()
     start = max(0, min(at - max_chars // 3, len(line) - max_chars))

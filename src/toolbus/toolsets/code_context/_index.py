@@ -1,6 +1,6 @@
-"""The index of one tree: brought up to date at each search, then asked.
+"""The index of one tree, which is updated before each search.
 
-Knows the tree, the chunks, the file that keeps them, and the model if there is one; knows nothing of tools.
+Knows the tree, the chunks, the file that stores them, and the embedding model if it is installed; knows no tools.
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ from ._words import as_query
 __all__ = ["CodeHit", "CodeIndex", "IndexReport", "Retriever"]
 
 _T = TypeVar("_T")
-_BATCH_BYTES = 1_048_576  # of sources in one transaction: a third of a second, for which other processes wait
+# The bytes of sources in one transaction: other processes wait for a third of a second.
+_BATCH_BYTES = 1_048_576
 _BATCH_FILES = 100
-_NAMES_PER_FILE = 20  # names of files and directories that a pass looks at, for each file that may be indexed
-_FRESH_NS = 2_000_000_000  # a file that is younger may change again without a new time of change
+# The names of files and directories that a pass may process, for each file that may be indexed.
+_NAMES_PER_FILE = 20
+# The age below which a file may change again without a new modification time.
+_FRESH_NS = 2_000_000_000
 _LOCK_SECONDS = 0.05
 
 
 @dataclass(slots=True, frozen=True)
 class CodeHit:
-    """A piece of a file that fits a query. `id` is "path#start:end": lines from 1, both counted in.
+    """A piece of a file that fits a query. `id` is "path#start:end": lines from 1, both inclusive.
 
-    `score` is larger for what fits better, and can be compared within one answer only.
+    `score` is larger for a better hit, and can be compared only within the hits of one search.
     """
 
     id: str
@@ -57,23 +60,23 @@ class CodeHit:
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Finds pieces of code. `CodeIndex` is one; give one of your own where there is an index already."""
+    """A search for pieces of code, such as `CodeIndex`. Implement it yourself if you have an index already."""
 
     def hybrid_search(self, query: str, top_k: int) -> Awaitable[Sequence[CodeHit]] | Sequence[CodeHit]:
-        """At most `top_k` hits, best first; none where nothing fits.
+        """Return at most `top_k` hits, best first; no hits if nothing fits.
 
-        `async def` runs on the event loop, and is cancelled with the call; a plain method runs in a thread, which is
-        waited for. A `ToolError` reaches the model as written; any other exception is for the log.
+        An `async def` runs on the event loop and is cancelled with the call; a plain method runs in a thread, and
+        cancellation waits for its end. The text of a `ToolError` is sent to the model; any other exception is logged.
         """
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class IndexReport:
-    """What bringing an index up to date has done.
+    """The result of an update of an index.
 
-    `changed` and `removed` count files, `left_out` those that were too large or for which there was no room, `chunks`
-    is how many there are now.
+    `files`, `changed` and `removed` count files; `left_out` counts those that were too large or exceeded `max_chunks`.
+    `chunks` is the number of chunks now.
     """
 
     files: int
@@ -87,20 +90,20 @@ class IndexReport:
 class CodeIndex:
     """Hybrid search over the sources below `root`: a `Retriever`.
 
-    Files are those that the workspace tools see, as far as their names are those of sources or prose, or match `glob`.
-    Python is cut into functions, methods and classes by its syntax tree, everything else by definitions, headings and
-    indentation. Each search first looks for files that have changed (time of change and size, then a digest), so the
-    first one takes longest; what it has done is kept if it is cancelled. Then SQLite's FTS5 finds candidates by their
-    words, identifiers split, and a small model on this machine orders the best fifty of them by what they mean; what it
-    makes of a chunk is kept too. `rerank=False` leaves the model out, `rerank=True` insists on it; by default it is
-    used where the extra `code` is installed.
+    The index has the files that the workspace tools list, if their names are those of sources or prose, or match
+    `glob`. Python is divided into functions, methods and classes by its syntax tree, everything else by definitions,
+    headings and indentation. Each search first updates the index with the files that have changed (by modification time
+    and size, then by a digest), so the first search takes longest; if it is cancelled, its work so far is kept. Then
+    SQLite's FTS5 finds candidates by their words, with identifiers split, and a small embedding model on this machine
+    orders the best fifty by their meaning; the vectors of chunks are kept too. `rerank=False` never uses the model,
+    `rerank=True` requires it; by default it is used if the extra `code` is installed.
 
-    The index is a file below `cache_dir` (by default toolbus/code-context in the user's cache folder), for its owner
-    alone (0600); it holds the sources' text, and may be deleted at any time. Several threads and processes may use it
-    at once. Files above `max_file_bytes`, and files past `max_files` or `max_chunks`, are left out; so is what comes
-    after twenty times `max_files` names of files and directories.
-    Raises `ConfigurationError` for a root that is no directory, or a bound that is not above zero, and with
-    `rerank=True` `MissingExtra` where the extra is not installed.
+    The index is a file below `cache_dir` (by default toolbus/code-context in the user's cache folder), accessible only
+    for its owner (0600). It contains the text of the sources, and may be deleted at any time. Several threads and
+    processes may use it at once. Files larger than `max_file_bytes`, and files beyond `max_files` or `max_chunks`, are
+    left out; so are the files after twenty times `max_files` names of files and directories. Raises
+    `ConfigurationError` for a root that is not a directory, or a bound that is not above 0, and with `rerank=True`
+    `MissingExtra` if the extra is not installed.
     """
 
     def __init__(
@@ -128,19 +131,19 @@ class CodeIndex:
         self._max_file_bytes = max_file_bytes
         self._max_files = max_files
         self._max_chunks = max_chunks
-        # Everything on which the contents depend is in the name, so that two indexes never undo each other's work.
-        told = "\0".join([self._tree.root, glob, *map(str, bounds.values())])
-        digest = hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+        # Everything on which the content depends is in the name, so that two indexes never undo each other's work.
+        options = "\0".join([self._tree.root, glob, *map(str, bounds.values())])
+        digest = hashlib.sha256(options.encode("utf-8", "surrogateescape")).hexdigest()[:24]
         folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self.path = folder / f"{digest}-{FORMAT}.db"
         self._lock = threading.Lock()
 
     async def hybrid_search(self, query: str, top_k: int) -> list[CodeHit]:
-        """See `Retriever`; runs in a thread. Raises `ToolError` where the tree cannot be read or the index not kept."""
+        """See `Retriever`; runs in a thread. Raises `ToolError` if the tree cannot be read or the index not stored."""
         return await _in_thread(self._search, query, top_k)
 
     async def refresh(self) -> IndexReport:
-        """Bring the index up to date without a search, such as when an application starts. Runs in a thread."""
+        """Update the index without a search, for example when an application starts. Runs in a thread."""
         return await _in_thread(self._refresh)
 
     # -------------------------------------------------------------------------------------------- in a thread
@@ -176,12 +179,12 @@ class CodeIndex:
             with opened(self.path, check) as storage:
                 yield storage
         except (OSError, sqlite3.Error) as exc:
-            raise ToolError(f"the index of the sources cannot be kept in {self.path.parent}: {exc}") from exc
+            raise ToolError(f"the index of the sources cannot be stored in {self.path.parent}: {exc}") from exc
         finally:
             self._lock.release()
 
     def _discard_damaged(self, check: Callable[[], None]) -> None:
-        """Throw the file away where it is none of SQLite's, or its tables cannot be read."""
+        """Delete the file if it is not a SQLite database, or if its tables cannot be read."""
         try:
             with opened(self.path, check) as storage:
                 storage.file("")
@@ -193,30 +196,30 @@ class CodeIndex:
     # -------------------------------------------------------------------------------------------- the tree
 
     def sources(self, budget: Budget) -> Iterator[FileEntry]:
-        """The files that are to be indexed, at most `max_files` of them."""
+        """Return the files to index, at most `max_files` of them."""
         entries = (entry for entry in self._tree.walk(budget, self._below) if self._wanted(entry.path))
         return (entry for _, entry in zip(range(self._max_files), entries, strict=False))
 
     def budget(self, check: Callable[[], None]) -> Budget:
-        """What one pass over the tree may look at; `check` raises once nobody waits for it any more."""
+        """Return the budget of one pass over the tree; `check` raises when the caller does not wait any more."""
         return _UntilGivenUp(check, names=_NAMES_PER_FILE * self._max_files)
 
     @property
     def max_file_bytes(self) -> int:
-        """The largest file that is read."""
+        """The size of the largest file that is indexed."""
         return self._max_file_bytes
 
     @property
     def max_chunks(self) -> int:
-        """How many chunks there may be."""
+        """The most chunks that the index may have."""
         return self._max_chunks
 
 
 async def _in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
-    """`work(*arguments, check)` in a thread, where `check` raises once nobody waits for it any more.
+    """Run `work(*arguments, check)` in a thread, where `check` raises when the caller does not wait any more.
 
-    `check_cancelled` alone knows of scopes, and not of asyncio's own `Task.cancel`, by which servers and screens end
-    their tasks: the thread would go on for all of the tree, and hold up the process's end for as long.
+    `check_cancelled` by itself knows only cancel scopes, and not asyncio's own `Task.cancel`, by which servers and
+    terminal applications end their tasks: the thread would continue over the whole tree, and delay the process's exit.
     """
     given_up = threading.Event()
 
@@ -232,20 +235,20 @@ async def _in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
 
 
 class _UntilGivenUp(Budget):
-    """The bounds of one pass over the tree: it has no time of its own, and ends when nobody waits for it any more."""
+    """The budget of one pass over the tree: without a time limit, it ends when the caller does not wait any more."""
 
     def __init__(self, check: Callable[[], None], *, names: int) -> None:
         super().__init__(seconds=math.inf, names=names)
         self._check = check
 
     def over(self) -> bool:
-        """Never true; raises what `check` raises."""
+        """Return False, or raise the error of `check`."""
         self._check()
         return False
 
 
 class _Update:
-    """One pass over the tree, which writes down what has changed."""
+    """One pass over the tree, which updates the index with the changed files."""
 
     def __init__(self, index: CodeIndex, storage: Storage, check: Callable[[], None]) -> None:
         self._index = index
@@ -266,32 +269,34 @@ class _Update:
                 self._left_out += 1
                 continue
             seen.add(entry.path)
-            self._look(entry, budget)
+            self._update_file(entry, budget)
         self._check()
         self._write()
-        gone = [path for path in self._known if path not in seen]
-        for start in range(0, len(gone), _BATCH_FILES):
+        removed = [path for path in self._known if path not in seen]
+        for start in range(0, len(removed), _BATCH_FILES):
             self._check()
             with self._storage.writing():
-                for path in gone[start : start + _BATCH_FILES]:
+                for path in removed[start : start + _BATCH_FILES]:
                     self._storage.remove(path)
         chunks = self._storage.count()
         return IndexReport(
-            len(seen), self._changed, len(gone), self._left_out, chunks, round(time.monotonic() - began, 3)
+            len(seen), self._changed, len(removed), self._left_out, chunks, round(time.monotonic() - began, 3)
         )
 
-    def _look(self, entry: FileEntry, budget: Budget) -> None:
+    def _update_file(self, entry: FileEntry, budget: Budget) -> None:
         known = self._known.get(entry.path)
         stamp = (entry.modified_ns, entry.size_bytes)
         if known is not None and stamp == (known.modified_ns, known.size_bytes):
             self._left_out += known.left_out
             return
-        now = self._storage.file(entry.path)  # another process may have been here meanwhile
+        # Another process may have indexed the file in the meantime.
+        now = self._storage.file(entry.path)
         if now is not None and now != known and stamp == (now.modified_ns, now.size_bytes):
             return
         read_at = time.time_ns()
         data = entry.read(self._index.max_file_bytes, budget.over)
-        if data is None:  # binary, or gone
+        if data is None:
+            # The file is binary, or was removed.
             data = b""
         digest = hashlib.sha256(data).digest()
         fresh = read_at - entry.modified_ns < _FRESH_NS
@@ -301,7 +306,8 @@ class _Update:
                 self._add(entry.path, state, None, 0)
             return
         chunks = chunk_text(entry.path, data.decode("utf-8", "replace").replace("\r\n", "\n"))
-        if known is not None:  # what it had makes room for what it has
+        if known is not None:
+            # The new chunks replace the old ones.
             self._chunks -= self._storage.count_of(entry.path)
         if self._chunks + len(chunks) > self._index.max_chunks:
             state = FileState(state.modified_ns, state.size_bytes, digest, left_out=True)
@@ -324,7 +330,8 @@ class _Update:
             for path, state, chunks in self._batch:
                 if chunks is None:
                     self._storage.touch(path, state)
-                elif self._storage.file(path) != state:  # else another process was faster
+                elif self._storage.file(path) != state:
+                    # Otherwise another process has stored this state already.
                     self._storage.replace(path, state, chunks)
         self._batch.clear()
         self._batch_bytes = 0
@@ -339,10 +346,10 @@ def _can_rerank() -> bool:
 
 
 def default_cache_dir(platform: str = sys.platform) -> Path:
-    """The platform's usual place for what can be made again. Raises `ConfigurationError` without a home folder.
+    """Return the platform's usual folder for caches. Raises `ConfigurationError` without a home folder.
 
-    $XDG_CACHE_HOME (https://specifications.freedesktop.org/basedir-spec/latest/), Apple's "Caches", Windows' local
-    application data.
+    It is $XDG_CACHE_HOME (https://specifications.freedesktop.org/basedir-spec/latest/), Apple's "Caches", or Windows'
+    local application data.
     """
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 -- Path.home() raises where this leaves "~"
     if platform == "darwin":

@@ -1,7 +1,7 @@
-"""The order of what was found: by words, and then by a model that reads the best of it.
+"""The order of hits: by words, and then by an embedding model that reads the best of them.
 
-The numbers were chosen by the questions for tuning of benchmarks/code_context.py; docs/explanation/code-context.md has
-the figures, and those of what did worse.
+The numbers were tuned with the tuning questions of benchmarks/code_context.py; docs/explanation/code-context.md has the
+results, and those of the alternatives that did worse.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from ._words import split_identifiers
 __all__ = ["CANDIDATES", "Ranked", "lexical", "reranked"]
 
 CANDIDATES = 50
-"""How many chunks the model orders. Each one that it has not seen before takes it about 35 ms on two cores."""
+"""The number of chunks that the model orders. Each one that it has not seen before takes about 35 ms on two cores."""
 
 _SECONDARY_WEIGHT = 0.7
-_POOL = 4  # times as many as are wanted, since tests and examples among them move down
-_CLOSENESS_WEIGHT = 0.85  # the rest is how well the words fit
-_KEPT_AT_ONCE = 10  # vectors, so that a cancelled search has not been for nothing
+# The hits read for each hit that is wanted, because tests and examples among them move down.
+_POOL = 4
+# The weight of the embedding; the rest is that of the words.
+_CLOSENESS_WEIGHT = 0.85
+# The vectors that are stored at once, so that a cancelled search keeps those before.
+_KEPT_AT_ONCE = 10
 _DOCSTRING = re.compile(r"(\"\"\"|''')(.*?)\1", re.DOTALL)
 
 Ranked = list[tuple[Row, float]]
 
 
 def lexical(storage: Storage, words: str, count: int) -> Ranked:
-    """The best `count` chunks by their words alone; tests, examples and vendored sources count less."""
+    """Return the best `count` chunks by their words only; tests, examples and vendored sources count less."""
     rows = storage.search(words, _POOL * count)
     scored = [(row, row.score * (_SECONDARY_WEIGHT if is_secondary(row.path) else 1.0)) for row in rows]
     return sorted(scored, key=lambda each: -each[1])[:count]
@@ -38,7 +41,7 @@ def lexical(storage: Storage, words: str, count: int) -> Ranked:
 def reranked(
     storage: Storage, embedder: Embedder, question: str, found: Ranked, check: Callable[[], None]
 ) -> list[tuple[Row, float]]:
-    """What was found, by how close each chunk is to the question, and a little by its words. Keeps new vectors."""
+    """Return the hits ordered by their closeness to the question, and a little by their words. Stores new vectors."""
     if not found:
         return found
     check()
@@ -49,7 +52,7 @@ def reranked(
         vector = row.vector
         if vector is None:
             check()
-            vector = embedder.embed(_told(row))
+            vector = embedder.embed(_model_input(row))
             new.append((row.id, vector))
         vectors.append(vector)
         if len(new) == _KEPT_AT_ONCE:
@@ -61,7 +64,7 @@ def reranked(
 
 
 def blended(found: Ranked, closeness: Sequence[float]) -> Ranked:
-    """What was found, in a new order; a chunk's words count by their share of the best one's."""
+    """Return the hits in the blended order; a chunk's lexical score counts relative to the best one."""
     best = max(score for _, score in found)
     scored = [
         (row, _CLOSENESS_WEIGHT * close + (1 - _CLOSENESS_WEIGHT) * score / best)
@@ -70,8 +73,8 @@ def blended(found: Ranked, closeness: Sequence[float]) -> Ranked:
     return sorted(scored, key=lambda each: -each[1])
 
 
-def _told(row: Row) -> str:
-    """What the model reads of a chunk: prose first, since it reads no more than some hundred words."""
+def _model_input(row: Row) -> str:
+    """Return the text of a chunk for the model, prose first, because the model reads only about a hundred words."""
     docstring = _DOCSTRING.search(row.text)
     path = row.path.rpartition(".")[0] or row.path
     head = f"{split_identifiers(path)}: {split_identifiers(row.name)}. "

@@ -1,7 +1,7 @@
-"""The index's file: SQLite with FTS5, which several processes may use at once. Knows chunks; knows no tree, no model.
+"""The index's file: SQLite with FTS5, which several processes may use at once. Knows chunks, and no tree or model.
 
-What is in it can be made again from the sources, so a file that is damaged is thrown away. Its name holds the format's
-number, so that versions of toolbus do not fight over one.
+Its content can be made again from the sources, so a damaged file is deleted. Its name contains the number of the
+format, so that different versions of toolbus use different files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from ._words import split_identifiers
 __all__ = ["FORMAT", "FileState", "Row", "Storage", "forget", "opened"]
 
 FORMAT = 2
-"""Part of the file's name. To be raised when the tables, the chunks, their words or the model's vectors change."""
+"""A part of the file's name. Raise it when the tables, the chunks, their words or the model's vectors change."""
 
-_BUSY_SECONDS = 30.0  # how long another process may write; its transactions take well under a second
-_LOCK_SECONDS = 0.25  # SQLite itself waits for this long, such as for the log of a process that ends just now
-_LOOK_SECONDS = 0.05  # between two looks at whether the caller still waits
+# The longest wait for the writes of another process, whose transactions take well under a second.
+_BUSY_SECONDS = 30.0
+# The time for which SQLite itself waits, for example for the log of a process that is just ending.
+_LOCK_SECONDS = 0.25
+# The time between two checks whether the caller still waits.
+_CHECK_SECONDS = 0.05
 _NAME_WEIGHT, _PATH_WEIGHT, _BODY_WEIGHT = 4.0, 2.0, 1.0
 
 _TABLES = """
@@ -43,7 +46,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (name, path, body, content='
 
 @dataclass(slots=True, frozen=True)
 class FileState:
-    """What tells whether a file has changed. `left_out` is true where there was no room for its chunks."""
+    """The data by which a changed file is recognised. `left_out` is true if its chunks were too many for the index."""
 
     modified_ns: int
     size_bytes: int
@@ -53,7 +56,7 @@ class FileState:
 
 @dataclass(slots=True, frozen=True)
 class Row:
-    """A chunk as it is kept. `score` is that of the lexical search, better when larger."""
+    """A chunk as it is stored. `score` is that of the lexical search; larger is better."""
 
     id: int
     path: str
@@ -66,16 +69,17 @@ class Row:
 
 
 class Storage:
-    """One connection, of one thread. `check` is called while another process is waited for, and may raise."""
+    """One connection, used by one thread. `check` is called during a wait for another process, and may raise."""
 
     def __init__(self, connection: sqlite3.Connection, check: Callable[[], None]) -> None:
         self._connection = connection
         self._check = check
 
     def prepare(self) -> None:
-        """Set the connection up, and make the tables where there are none."""
+        """Set up the connection, and create the tables if they do not exist."""
         self._patiently(lambda: self._connection.execute("PRAGMA journal_mode = WAL"))
-        self._connection.execute("PRAGMA synchronous = NORMAL")  # a loss of power costs the newest files' indexing
+        # After a loss of power the newest files are indexed again.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
         if self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is None:
             with self.writing():
                 for statement in _TABLES.split(";\n"):
@@ -83,7 +87,7 @@ class Storage:
 
     @contextlib.contextmanager
     def writing(self) -> Generator[None]:
-        """A transaction. Waits for that of another process."""
+        """Run a block in a transaction, after waiting for that of another process."""
         self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
         try:
             yield
@@ -102,32 +106,32 @@ class Storage:
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
                     raise
             self._check()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
     # -------------------------------------------------------------------------------------------- files
 
     def files(self) -> dict[str, FileState]:
-        """What is known of each file, by its path."""
+        """Return the state of each indexed file, by its path."""
         rows = self._connection.execute("SELECT path, modified_ns, size_bytes, digest, left_out FROM files")
         return {path: FileState(modified, size, digest, bool(out)) for path, modified, size, digest, out in rows}
 
     def file(self, path: str) -> FileState | None:
-        """What is known of one file just now."""
+        """Return the present state of one indexed file; None for an unknown one."""
         row = self._connection.execute(
             "SELECT modified_ns, size_bytes, digest, left_out FROM files WHERE path = ?", (path,)
         ).fetchone()
         return FileState(row[0], row[1], row[2], bool(row[3])) if row else None
 
     def count(self) -> int:
-        """How many chunks there are."""
+        """Return the number of chunks."""
         return self._connection.execute("SELECT count(*) FROM chunks").fetchone()[0]
 
     def count_of(self, path: str) -> int:
-        """How many of them are a file's."""
+        """Return the number of chunks of one file."""
         return self._connection.execute("SELECT count(*) FROM chunks WHERE path = ?", (path,)).fetchone()[0]
 
     def replace(self, path: str, state: FileState, chunks: Iterable[Chunk]) -> None:
-        """Put a file's chunks in the place of those that it had; of those that stay as they were, vectors stay."""
+        """Replace a file's chunks. Chunks that have not changed keep their vectors."""
         vectors = self._drop_chunks(path)
         for chunk in chunks:
             vector = vectors.get((chunk.name, chunk.text))
@@ -142,7 +146,7 @@ class Storage:
         self.touch(path, state)
 
     def touch(self, path: str, state: FileState) -> None:
-        """Write down how a file is now."""
+        """Store the state of a file."""
         self._connection.execute(
             "INSERT OR REPLACE INTO files (path, modified_ns, size_bytes, digest, left_out) VALUES (?, ?, ?, ?, ?)",
             (path, state.modified_ns, state.size_bytes, state.digest, state.left_out),
@@ -154,9 +158,10 @@ class Storage:
         self._connection.execute("DELETE FROM files WHERE path = ?", (path,))
 
     def _drop_chunks(self, path: str) -> dict[tuple[str, str], bytes]:
-        """Delete a file's chunks, and give the vectors that they had, by name and text."""
+        """Delete a file's chunks, and return their vectors by name and text."""
         rows = self._connection.execute("SELECT id, name, text, vector FROM chunks WHERE path = ?", (path,)).fetchall()
-        for row_id, name, text, _ in rows:  # a table without contents has to be told what it forgets
+        for row_id, name, text, _ in rows:
+            # A contentless table needs the old values to delete a row.
             self._connection.execute(
                 "INSERT INTO words (words, rowid, name, path, body) VALUES ('delete', ?, ?, ?, ?)",
                 (row_id, *_words(path, name, text)),
@@ -167,7 +172,7 @@ class Storage:
     # -------------------------------------------------------------------------------------------- search
 
     def search(self, query: str, limit: int) -> list[Row]:
-        """The chunks that fit an FTS5 query best, by BM25, best first."""
+        """Return at most `limit` chunks that fit an FTS5 query best, by BM25, best first."""
         found = self._connection.execute(
             "SELECT c.id, c.path, c.start, c.last, c.name, c.text, c.vector, hit.score FROM ("
             " SELECT rowid, -bm25(words, ?, ?, ?) AS score FROM words WHERE words MATCH ? ORDER BY score DESC LIMIT ?"
@@ -177,7 +182,7 @@ class Storage:
         return [Row(*row) for row in found]
 
     def keep_vectors(self, vectors: Sequence[tuple[int, bytes]]) -> None:
-        """Keep vectors of chunks, by the chunks' ids. Those of chunks that are gone are passed over."""
+        """Store vectors of chunks, by the chunks' ids. Vectors of chunks that were deleted are ignored."""
         with self.writing():
             self._connection.executemany(
                 "UPDATE chunks SET vector = ? WHERE id = ?", [(vector, row_id) for row_id, vector in vectors]
@@ -190,9 +195,9 @@ def _words(path: str, name: str, text: str) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def opened(path: Path, check: Callable[[], None]) -> Generator[Storage]:
-    """The index in the file `path`, which is made for its owner alone (0600) where there is none.
+    """Open the index in the file `path`, which is created if it does not exist, accessible only for its owner (0600).
 
-    Raises `OSError` where that is impossible, and `sqlite3.DatabaseError` for a file that is damaged.
+    Raises `OSError` if that is impossible, and `sqlite3.DatabaseError` for a damaged file.
     """
     _make(path)
     connection = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=True)
@@ -206,11 +211,12 @@ def _make(path: Path) -> None:
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):  # another process was faster
+    # Another process may create the file just before.
+    with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def forget(path: Path) -> None:
-    """Delete the index's file and what SQLite keeps beside it."""
+    """Delete the index's file and the files that SQLite keeps beside it."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The tool: from what the model asks for to a query, and from hits to what fits into its budget."""
+"""The tool: from the model's arguments to a query, and from the hits to a result within the token budget."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ from ._index import CodeHit, Retriever
 
 __all__ = ["code_context_tool"]
 
-_TOKENS_PER_HIT = 200  # a function of average length with its docstring
+# The tokens of a function of average length with its docstring.
+_TOKENS_PER_HIT = 200
 _FEWEST, _MOST = 5, 20
-_WORTH_TOKENS = 40  # less of a hit than this says nothing
-_CHARS_PER_TOKEN = 8  # more than any text has, so that a huge one is cut before it is counted
+# The fewest tokens of a cut hit that are worth returning.
+_WORTH_TOKENS = 40
+# More characters per token than any text has: a huge text is cut by it before its tokens are counted.
+_CHARS_PER_TOKEN = 8
 _MAX_QUERY_CHARS = 4_000
 _CUT = "\n[cut]"
 _NAMES_CHARS = 16_384
-_MAX_RESULT_CHARS = 2 * _MOST * 6_000 + _NAMES_CHARS  # chunks are at most 6,000; as JSON, quotes are twice as long
+# Chunks have at most 6,000 characters; in JSON, escaped quotes take twice as much.
+_MAX_RESULT_CHARS = 2 * _MOST * 6_000 + _NAMES_CHARS
 
 
 def code_context_tool(retriever: Retriever | None = None, *, timeout_seconds: float | None = None) -> Tool[..., Any]:
-    """`request_code_context(token_budget, hint)` over `retriever`: a `CodeIndex`, or an index of the application's own.
+    """Return the tool `request_code_context(token_budget, hint)`, which searches with `retriever`.
 
-    The hint, or without one the newest user message, is what is looked for; one hit for each 200 tokens of the budget,
-    5 to 20 of them. The result is {"ok": true, "query", "top_k", "results": [{"id", "score", "text"}]}, best first. The
-    texts are about `token_budget` tokens in all: one that does not fit is cut at a line, and those behind it are left
-    out, with their number as "left_out". Without a retriever each call fails and says so.
+    `retriever` is a `CodeIndex`, or an index of the application's own. The query is the hint, or the newest user
+    message if the hint is empty. The tool asks for one hit for each 200 tokens of the budget, 5 to 20 of them. The
+    result is {"ok": true, "query", "top_k", "results": [{"id", "score", "text"}]}, best first. The texts have about
+    `token_budget` tokens in all: a text that does not fit is cut at a line, and those after it are left out, with their
+    number as "left_out". Without a retriever each call fails and says so.
 
-    `timeout_seconds` is the call's deadline in the place of the request's: the first search of a large tree takes half
-    a minute for each 60,000 functions. One that was cut off goes on where it was.
+    `timeout_seconds` is the call's deadline instead of the request's: the first search of a large tree takes half a
+    minute for each 60,000 functions. A search after one that was stopped continues the index where that one ended.
     """
 
     async def request_code_context(
@@ -83,7 +88,7 @@ async def _searched(retriever: Retriever, query: str, top_k: int) -> Sequence[Co
 
 
 def _fitted(hits: Sequence[CodeHit], budget: int) -> list[dict[str, Any]]:
-    """As many of the hits, in order, as fit; the last may be cut."""
+    """Return as many of the hits, in order, as fit into the budget; the last one may be cut."""
     results: list[dict[str, Any]] = []
     left = budget
     for hit in hits:
@@ -98,20 +103,21 @@ def _fitted(hits: Sequence[CodeHit], budget: int) -> list[dict[str, Any]]:
 
 
 def _cut(text: str, budget: int) -> tuple[str, int]:
-    """`text`, or as many of its lines from the beginning as have about `budget` tokens, and how many they have."""
-    room = text[: _CHARS_PER_TOKEN * budget]
-    tokens = estimate_text(room)
-    if room == text and tokens <= budget:
+    """Return `text`, or its first lines that have about `budget` tokens, with the number of tokens."""
+    beginning = text[: _CHARS_PER_TOKEN * budget]
+    tokens = estimate_text(beginning)
+    if beginning == text and tokens <= budget:
         return text, tokens
     kept: list[str] = []
     used = estimate_text(_CUT)
-    for line in room.split("\n"):
+    for line in beginning.split("\n"):
         tokens = estimate_text(f"{line}\n")
         if used + tokens > budget:
             break
         kept.append(line)
         used += tokens
-    if not kept:  # not even one line
-        kept = [room[: max(budget, 1)]]
+    if not kept:
+        # Not even the first line fits.
+        kept = [beginning[: max(budget, 1)]]
         used = budget
     return "\n".join(kept) + _CUT, used

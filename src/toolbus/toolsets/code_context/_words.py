@@ -1,4 +1,4 @@
-"""Words of code and of questions: identifiers in their parts, and a question as a query of SQLite's FTS5. Pure."""
+"""The words of code and of questions: identifiers split into parts, and a question as an FTS5 query. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 __all__ = ["as_query", "split_identifiers"]
 
 _MAX_TERMS = 32
-_MAX_WORD_CHARS = 64  # longer runs of letters and digits are encoded data
+# The longest word: longer runs of letters and digits are encoded data.
+_MAX_WORD_CHARS = 64
 _IDENTIFIER = re.compile(r"[^\W_]\w*")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
-# Words of questions that stand in every other comment. Without them a query of a sentence is several times faster.
+# These words of questions occur in most comments. Without them a query of a sentence is several times faster.
 _STOP_LIST = (
     "a about all am an and any are as at be been being but by can could did do does done for from give gives had "
     "has have how i if in into is it its just make makes may me my no not of on one or our out over please shall "
@@ -22,7 +23,7 @@ _STOPPED = frozenset(_STOP_LIST.split())
 
 
 def split_identifiers(text: str) -> str:
-    """The words of `text`, identifiers in their parts: "getUserName" is "get User Name", "MAX_SIZE" is "MAX SIZE"."""
+    """Return the words of `text`, with identifiers split: "getUserName" is "get User Name", MAX_SIZE is "MAX SIZE"."""
     words: list[str] = []
     for match in _IDENTIFIER.finditer(text):
         word = match[0]
@@ -32,7 +33,7 @@ def split_identifiers(text: str) -> str:
 
 
 def as_query(question: str) -> str:
-    """An FTS5 query for any of the question's words; empty where it has none. Nothing in it is taken as syntax."""
+    """Return an FTS5 query for any of the question's words; empty without words. No word is taken as syntax."""
     words = list(dict.fromkeys(word.lower() for word in split_identifiers(question).split()))
     telling = [word for word in words if word not in _STOPPED] or words
     return " OR ".join(f'"{word}"' for word in telling[:_MAX_TERMS])

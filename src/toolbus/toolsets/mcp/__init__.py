@@ -1,9 +1,19 @@
-"""The tools of MCP servers, in a registry of toolbus's. Extra `mcp`: the official SDK, which is imported when used.
+"""The tools of MCP servers, in a tool registry. Needs the extra `mcp`: the official SDK, which is imported when used.
 
     async with McpTools([McpServer("time", command="mcp-server-time")]) as mcp, Runtime(..., tools=mcp.registry):
         ...
 
-Knows tools, results and the SDK, both eras of the protocol, and nothing of who calls.
+The package knows tools, results, the SDK, and both eras of the protocol: with sessions, and without (from 2026 on). It
+must not know the runtime or the model that calls the tools. Its invariants:
+
+1. One task holds each connection, and calls borrow its client. Without this a client of the SDK, which has to be left
+   in the task that entered it, could cancel the task of a caller when it breaks.
+2. A call whose connection is lost ends at once, and its failure says whether the call may have been carried out.
+   Without this a call would wait for its deadline, or a model would repeat a change that was made already.
+3. Nothing that a server sends is trusted: definitions are checked and bounded in size, and results are checked in
+   bounded time. Without this one server could block the event loop, or hide the tools of the others.
+4. A tool whose definition differs from its pin needs approval. Without this a server could offer a harmless tool until
+   it is trusted, and then another one of the same name.
 """
 
 from ._servers import McpServer, McpToolOptions, servers_from

@@ -1,7 +1,7 @@
-"""One server's connection, held by one task: it connects, looks whether the server lives, and connects anew.
+"""One server's connection, held by one task: it connects, checks that the server still answers, and reconnects.
 
-A client of the SDK is for one use, has to be left in the task that entered it, and may cancel what is inside when it
-breaks. So nobody else holds one: calls borrow the one that lives, and are told when it is lost.
+A client of the SDK can be used once, has to be left in the task that entered it, and may cancel the code inside when it
+breaks. So only this task enters clients: calls borrow the connected one, and fail when it is lost.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 _logger = logging.getLogger("toolbus.mcp")
-_STEADY_SECONDS = 10.0  # a connection that lived so long was a good one: the next attempt comes soon
-_LIST_SECONDS = 10.0  # for a ping or for the list of tools, once connected
-_LISTEN_SECONDS = 5.0  # for a server to say that it will tell of changes; without, they are seen when it is looked
-_REST_SECONDS = 0.25  # between two readings of the list
+# The age from which on a connection counts as a good one, after which the next attempt comes soon.
+_STEADY_SECONDS = 10.0
+# The time for a ping or for the list of tools, once connected.
+_LIST_SECONDS = 10.0
+# The time for a server to confirm that it will report changes. Otherwise the regular checks find them.
+_LISTEN_SECONDS = 5.0
+# The least time between two reads of the list.
+_REST_SECONDS = 0.25
 _MOST_PAGES = 100
 _MOST_TOOLS = 1_000
 
 
 class Connection:
-    """Of one server. `listed` is told of its tools, on the loop, each time that they were read.
+    """The connection to one server. `listed` is called on the event loop with its tools each time that they were read.
 
-    Of each definition that breaks the protocol `left_out` is told before: its name, and why.
+    Before that, `left_out` is called for each definition that breaks the protocol, with its name and the reason.
     """
 
     def __init__(
@@ -53,7 +57,8 @@ class Connection:
         ping_seconds: float,
     ) -> None:
         self.server = server
-        self.tried = anyio.Event()  # whether the first attempt has come to its end, either way
+        # Set when the first attempt has succeeded or failed.
+        self.tried = anyio.Event()
         self.why = "it is not connected yet"
         self.protocol = ""
         self._listed = listed
@@ -61,23 +66,25 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._ping_seconds = ping_seconds
         self._live: _Live | None = None
-        self._told = ""
+        self._logged_reason = ""
         self._life: anyio.CancelScope | None = None
         self._since = 0.0
-        self._connected_at = math.inf  # of the newest attempt; never, as long as it has not come so far
+        # The time when the newest attempt succeeded; infinite until it does.
+        self._connected_at = math.inf
         self._wake = anyio.Event()
         self._closing = False
         self._changed = False
         self._ended = False
-        self._suspect = False  # whether an answer was such that the server may have forgotten this connection
+        # Whether an answer suggests that the server does not know this connection any more.
+        self._suspect = False
 
     @property
     def is_connected(self) -> bool:
-        """Whether calls are possible now."""
+        """True if calls are possible now."""
         return self._live is not None
 
     def seconds(self) -> float:
-        """For how long it has been connected or away."""
+        """Return the time in seconds since the server was connected or lost."""
         return anyio.current_time() - self._since
 
     def close(self) -> None:
@@ -90,7 +97,7 @@ class Connection:
     # -------------------------------------------------------------------------------------------------- the task
 
     async def run(self) -> None:
-        """Hold the connection until `close`. Raises nothing of the server's."""
+        """Hold the connection until `close`. Raises no errors of the server."""
         self._since = anyio.current_time()
         failures = 0
         while not self._closing:
@@ -98,7 +105,8 @@ class Connection:
             self._connected_at = math.inf
             try:
                 await self._hold(words)
-            except Exception as exc:  # whatever a server, a transport of the application's or the SDK may raise
+            except Exception as exc:
+                # The server, a transport of the application or the SDK may raise anything.
                 self._lose(_reason(exc), words)
             self.tried.set()
             if self._closing:
@@ -109,17 +117,18 @@ class Connection:
             await self._wait(backoff_seconds(failures, f"{self.server.name} {failures}"))
 
     async def _hold(self, words: LastWords) -> None:
-        """Be connected until the connection is lost (raises) or `close` is called."""
+        """Stay connected until `close` is called. Raises when the connection is lost."""
         self._changed = self._ended = self._suspect = False
         client = client_for(self.server, words, self._on_message, self._on_end, self._left_out)
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
             async with client:
-                # The SDK would check results on the event loop, with no bound on the time. They are checked here.
+                # The SDK would check results on the event loop without a bound on the time; `check_answer` checks them.
                 client.session.validate_tool_result = _leave_unchecked
                 try:
                     await self._serve(client, self._life)
                 except Exception as exc:
-                    self.why = _reason(exc)  # to be told while the connection is being left, which takes its time
+                    # Leaving the connection takes some time, and calls report this reason meanwhile.
+                    self.why = _reason(exc)
                     raise
                 finally:
                     self._drop()
@@ -128,12 +137,13 @@ class Connection:
 
     async def _serve(self, client: mcp.Client, life: anyio.CancelScope) -> None:
         async with anyio.create_task_group() as group:
-            with anyio.move_on_after(_LISTEN_SECONDS):  # before the list is read, so that no change is missed
+            # Listening starts before the list is read, so that no change is missed.
+            with anyio.move_on_after(_LISTEN_SECONDS):
                 await group.start(self._listen, client)
             tools = await _all_tools(client)
             life.deadline = math.inf
             await self._listed(tools)
-            self._live, self.why, self._told = _Live(client), "", ""
+            self._live, self.why, self._logged_reason = _Live(client), "", ""
             self._since = self._connected_at = anyio.current_time()
             self.protocol = client.protocol_version
             _logger.info("MCP server %s is connected, with %s tools", self.server.name, len(tools))
@@ -142,7 +152,7 @@ class Connection:
             group.cancel_scope.cancel()
 
     async def _watch(self, client: mcp.Client) -> None:
-        """Until `close`: read the list when it has changed, and look whether the server answers when all is quiet."""
+        """Until `close`, read the list when it has changed, and check that the server answers when no call runs."""
         while True:
             await self._wait(self._ping_seconds)
             if self._closing:
@@ -152,10 +162,11 @@ class Connection:
             changed, suspect = self._changed, self._suspect
             self._changed = self._suspect = False
             if not (changed or suspect) and self._live is not None and self._live.scopes:
-                continue  # it may be too busy to answer; calls have deadlines
+                # The server may be too busy with calls to answer, and calls have deadlines.
+                continue
             try:
                 with anyio.fail_after(_LIST_SECONDS):
-                    await self._look(client, changed=changed)
+                    await self._check(client, changed=changed)
             except TimeoutError:
                 if self._live is None or not self._live.scopes:
                     raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
@@ -163,8 +174,8 @@ class Connection:
             if changed:
                 await self._rest()
 
-    async def _look(self, client: mcp.Client, *, changed: bool) -> None:
-        """Read the list of tools; on the older protocol, which has a ping, that is for when it has changed."""
+    async def _check(self, client: mcp.Client, *, changed: bool) -> None:
+        """Read the list of tools; with the older protocol send a ping instead, unless the list has changed."""
         import mcp  # noqa: PLC0415 -- an extra
 
         if changed or not _is_older(client):
@@ -173,26 +184,28 @@ class Connection:
         try:
             await client.session.send_ping()
         except mcp.MCPError as exc:
-            if exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED):  # anything else is an answer
+            # Any other error is an answer of the server.
+            if exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED):
                 raise
 
     async def _listen(self, client: mcp.Client, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Hear of changes on the newer protocol; on the older one they come as messages.
+        """Listen for changes with the newer protocol; with the older one they come as messages.
 
-        It has started once a change would be heard, or none will be.
+        The task has started when changes are received, or when it is known that none will be.
         """
         attempts = 0
         while True:
             began = anyio.current_time()
-            goes_on = await self._listen_once(client, None if attempts else task_status)
-            if not goes_on:
+            has_stream = await self._listen_once(client, None if attempts else task_status)
+            if not has_stream:
                 return
             attempts = 1 if anyio.current_time() - began >= _STEADY_SECONDS else attempts + 1
             await anyio.sleep(backoff_seconds(attempts, f"{self.server.name} {attempts}"))
-            self._note_change()  # whatever was told meanwhile
+            # A change may have been missed while the stream was closed.
+            self._note_change()
 
     async def _listen_once(self, client: mcp.Client, task_status: anyio.abc.TaskStatus[None] | None) -> bool:
-        """Until the stream of changes ends; False where there is none to be."""
+        """Listen until the stream of changes ends; return False if the server has no such stream."""
         import mcp  # noqa: PLC0415 -- an extra
 
         waiting = task_status
@@ -206,10 +219,12 @@ class Connection:
                     waiting = None
                 async for _ in changes:
                     self._note_change()
-        except mcp.MCPError as exc:  # changes are seen all the same, when it is looked
-            _logger.debug("MCP server %s tells no changes: %s", self.server.name, exc)
+        except mcp.MCPError as exc:
+            # The regular checks find changes too.
+            _logger.debug("MCP server %s does not report changes: %s", self.server.name, exc)
             return False
-        except RuntimeError:  # the stream was cut, as proxies do
+        except RuntimeError:
+            # The stream was cut, for example by a proxy.
             _logger.debug("MCP server %s: the stream of changes has ended", self.server.name, exc_info=True)
         finally:
             if waiting is not None:
@@ -217,14 +232,14 @@ class Connection:
         return True
 
     async def _wait(self, seconds: float) -> None:
-        """For so long, or until there is something to do."""
+        """Wait for so long, or until there is something to do."""
         self._wake = anyio.Event()
         if not (self._closing or self._ended or self._changed or self._suspect):
             with anyio.move_on_after(seconds):
                 await self._wake.wait()
 
     async def _rest(self) -> None:
-        """Read the list no more for a moment, however often the server says that it has changed."""
+        """Wait a moment before the next read of the list, however often the server says that it has changed."""
         with anyio.move_on_after(_REST_SECONDS):
             while not (self._closing or self._ended):
                 self._wake = anyio.Event()
@@ -238,8 +253,8 @@ class Connection:
         self._changed = True
         self._wake.set()
 
-    def _suspect_it(self) -> None:
-        """Have the task look soon whether the server still knows this connection."""
+    def _request_check(self) -> None:
+        """Make the task check soon whether the server still knows this connection."""
         self._suspect = True
         self._wake.set()
 
@@ -248,7 +263,7 @@ class Connection:
         self._wake.set()
 
     def _drop(self) -> None:
-        """Calls that are under way learn that they get no answer."""
+        """Mark the connection as lost, and cancel the running calls, which get no answer."""
         live, self._live = self._live, None
         self._since = anyio.current_time()
         self.why = self.why or ("it is closing" if self._closing else "the connection was lost")
@@ -259,7 +274,8 @@ class Connection:
         said = str(words)
         self.why = clean(f"{why}; it said: {said}" if said else why)[:2_000]
         if not self._closing:
-            known, self._told = self._told == why, why  # told once for each outage and reason, not for each attempt
+            # A warning is logged once for each outage and reason, not for each attempt.
+            known, self._logged_reason = self._logged_reason == why, why
             level = logging.DEBUG if known else logging.WARNING
             _logger.log(level, "MCP server %s is away: %s", self.server.name, self.why)
 
@@ -268,9 +284,9 @@ class Connection:
     async def call(
         self, tool: str, arguments: dict[str, Any], context: ToolContext[Any] | None, *, read_only: bool
     ) -> types.CallToolResult:
-        """Have the server carry a call out, and give its answer. Cancelled, it tells the server.
+        """Have the server carry out a call, and return its answer. If it is cancelled, the server is notified.
 
-        Raises `ToolError` for an error of the protocol, and `ReportedFailure` where there is no answer of its.
+        Raises `ToolError` for a protocol error from the server, and `ReportedFailure` if there is no usable answer.
         """
         live = self._live
         if live is None:
@@ -305,24 +321,28 @@ class Connection:
         try:
             return await live.client.call_tool(tool, arguments, progress_callback=tell)
         except mcp.MCPError as exc:
-            if exc.code == -32000 or self._live is not live:  # the SDK's own: no answer came
-                self._suspect_it()  # so also speak servers that have been restarted, to whom they knew before
+            if exc.code == -32000 or self._live is not live:
+                # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.
+                self._request_check()
                 raise self._lost(read_only=read_only, why=exc.message) from exc
             if exc.code in _NOT_FOUND and exc.message in _SESSION_GONE:
-                self._on_end()  # it was restarted, and knows nothing of this connection
+                # The server was restarted, and does not know this connection.
+                self._on_end()
                 raise ReportedFailure(Failure("error", self._away(exc.message), retryable=True), exc.message) from exc
             if exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT)):
                 again = read_only and exc.message == _REFUSED
-                if exc.message == _REFUSED:  # and so do others
-                    self._suspect_it()
+                if exc.message == _REFUSED:
+                    # Some servers answer so after a restart.
+                    self._request_check()
                 error = f"The MCP server {name!r} gave no answer that can be used: {exc.message}"
                 error = clean(error)[:2_000] + ("; it changes nothing, so try again." if again else "")
                 raise ReportedFailure(Failure("error", error, retryable=again, unknown=unknown), exc.message) from exc
             raise ToolError(clean(exc.message)[:2_000]) from exc
         except ValidationError as exc:
-            error = f"The MCP server {name!r} answered with what is no result of a tool."
+            error = f"The answer of the MCP server {name!r} is not the result of a tool."
             raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
-        except RuntimeError as exc:  # the SDK's, for too many questions
+        except RuntimeError as exc:
+            # The SDK raises it if the server asks back too often.
             error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {exc}"
             raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), str(exc)) from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
@@ -342,15 +362,20 @@ class Connection:
         return ReportedFailure(Failure("error", error, retryable=read_only, unknown=not read_only), why)
 
 
-_NOT_SAID = (-32700, -32603)  # an answer that cannot be read, also for its size, and an internal error
-_REFUSED = "Server returned an error response"  # the SDK's words for all other statuses of HTTP from 400 on
-_NO_RESULT = ("server answered a request with 202", "Unexpected content type")  # the SDK's words, of HTTP's successes
-_NOT_FOUND = (-32600, -32001)  # of a session: the SDK's, and that of servers in TypeScript
-_SESSION_GONE = ("Session terminated", "Session not found")  # the SDK's words for HTTP's 404, and its servers'
+# The codes for an answer that cannot be read, also because of its size, and for an internal error.
+_NOT_SAID = (-32700, -32603)
+# The SDK's text for all other HTTP statuses from 400 on.
+_REFUSED = "Server returned an error response"
+# The SDK's texts for successful HTTP responses without a result.
+_NO_RESULT = ("server answered a request with 202", "Unexpected content type")
+# The codes for an unknown session: that of the SDK, and that of servers in TypeScript.
+_NOT_FOUND = (-32600, -32001)
+# The texts for an unknown session: that of the SDK for the HTTP status 404, and that of its servers.
+_SESSION_GONE = ("Session terminated", "Session not found")
 
 
 class _Live:
-    """A client that is entered, and the calls that are under way on it."""
+    """A client that is entered, and the cancel scopes of its running calls."""
 
     __slots__ = ("client", "scopes")
 
@@ -360,16 +385,16 @@ class _Live:
 
 
 async def _leave_unchecked(name: str, result: types.CallToolResult) -> None:
-    """In the place of the SDK's check: see `check_answer`."""
+    """Replace the SDK's check of results, and do nothing: see `check_answer`."""
 
 
 def _is_older(client: mcp.Client) -> bool:
-    """Whether it speaks a protocol from before 2026, with sessions, pings and messages that nobody asked for."""
+    """Return whether the protocol is from before 2026, with sessions, pings and unsolicited messages."""
     return client.protocol_version < "2026"
 
 
 async def _all_tools(client: mcp.Client) -> list[types.Tool]:
-    """All pages of the list. Raises `ValueError` where it does not end."""
+    """Return the tools of all pages of the list. Raises `ValueError` for too many tools or pages."""
     if client.server_capabilities.tools is None and _is_older(client):
         return []
     found: list[types.Tool] = []
@@ -378,7 +403,8 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
         page = await client.list_tools(cursor=cursor)
         found += page.tools
         cursor = page.next_cursor
-        if not cursor:  # some servers send an empty text where there is no next page
+        # Some servers send an empty text if there is no next page.
+        if not cursor:
             return found
         if len(found) > _MOST_TOOLS:
             break
@@ -386,7 +412,7 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
 
 
 def _reason(exc: Exception) -> str:
-    """Why a connection failed, in words: of a group, its first exception that says something."""
+    """Return the reason why a connection failed: of an exception group, the first exception with a text."""
     leaves = list(leaves_of(exc))
     first = next((each for each in leaves if isinstance(each, Exception) and str(each)), leaves[0])
     if isinstance(first, FileNotFoundError) and first.filename:

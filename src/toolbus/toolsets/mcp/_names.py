@@ -1,8 +1,8 @@
-"""What tools are called: `server__tool`, in 1 to 64 of the characters that model providers take.
+"""The names of tools: `server__tool`, in 1 to 64 of the characters that model providers accept.
 
-A server's part never has two underscores in a row and never ends in one, so the first two underscores of a name end
-it: no tool of one server can have the name of another's. What does not fit is shortened, and a digest of the whole
-keeps it apart. Pure; the same names give the same names, whatever else there is.
+The server's part never has two underscores in a row and never ends with one, so it ends before the first two
+underscores of a name, and tools of different servers never have the same name. A part that does not fit is shortened,
+and gets a digest of the whole that keeps it unique. Pure: a name depends only on those of the server and the tool.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 
 __all__ = ["prefix_of", "tool_name"]
 
-_MOST = 64  # of a tool's name, for OpenAI and Anthropic alike
+_MOST = 64  # characters of a tool's name, the limit of both OpenAI and Anthropic
 _MOST_PREFIX = 28
 _PREFIX = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -20,7 +20,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def prefix_of(server: str) -> str:
-    """A server's part of its tools' names; the server's own name, where that can be one."""
+    """Return the server's part of its tools' names: the server's own name if it fits, else a shortened one."""
     if len(server) <= _MOST_PREFIX and _PREFIX.fullmatch(server):
         return server
     kept = re.sub(r"_+", "_", _ODD.sub("_", server)).strip("_")[: _MOST_PREFIX - 9].rstrip("_")
@@ -28,11 +28,11 @@ def prefix_of(server: str) -> str:
 
 
 def tool_name(prefix: str, tool: str) -> str:
-    """The name that models call, of a tool with the name that its server has for it."""
-    room = _MOST - len(prefix) - 2
-    if len(tool) <= room and _NAME.fullmatch(tool):
+    """Return the name by which models call a tool, from the name that its server lists."""
+    left = _MOST - len(prefix) - 2
+    if len(tool) <= left and _NAME.fullmatch(tool):
         return f"{prefix}__{tool}"
-    return f"{prefix}__{_ODD.sub('_', tool)[: room - 9]}-{_digest(tool)}"
+    return f"{prefix}__{_ODD.sub('_', tool)[: left - 9]}-{_digest(tool)}"
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a tool was when it was first seen: digests of its definition, kept by whoever wants to notice that it changes.
+"""Pins: digests of a tool's definition when it was first seen, by which a later change is noticed.
 
 A server can offer a harmless tool until it is trusted, and then another one of the same name.
 """
@@ -28,7 +28,7 @@ _PARTS = {
 
 
 def pin_of(definition: Mapping[str, Any]) -> str:
-    """A digest of each part of a tool's definition (as it is on the wire) that a model or a person goes by."""
+    """Return the digests of the parts of a tool's definition (in its wire form) that a model or a person relies on."""
     return " ".join(_digest([definition.get(key) for key in keys]) for keys in _PARTS.values())
 
 
@@ -37,15 +37,15 @@ def _digest(value: object) -> str:
 
 
 def difference(pinned: str, now: str) -> str:
-    """What of a tool is not as it was pinned, in words; empty where all is."""
+    """Return the parts of a tool that differ from its pin, in words; empty if none differs."""
     if pinned == now:
         return ""
     old, new = pinned.split(" "), now.split(" ")
     names = [name for name, one, other in zip(_PARTS, old, new, strict=False) if one != other]
     if len(old) != len(new) or not names:
         names = ["definition"]
-    told = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    return f"its {told} changed since it was pinned"
+    parts = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"its {parts} changed since it was pinned"
 
 
 class Pins:
@@ -56,11 +56,11 @@ class Pins:
         self._pins: MutableMapping[str, str] = {} if kept is None else _read(kept) if self._path else cast("Any", kept)
 
     def get(self, name: str) -> str | None:
-        """The pin of a tool, if it has one."""
+        """Return the pin of a tool, or None if it has none."""
         return self._pins.get(name)
 
     def set(self, pins: Mapping[str, str]) -> None:
-        """Keep these beside the others. A file is written whole and then put in the old one's place."""
+        """Add these pins to the others. The new file is written as a whole, and then replaces the old one."""
         if not pins:
             return
         self._pins.update(pins)
@@ -70,7 +70,8 @@ class Pins:
         try:
             beside.write_bytes(orjson.dumps(dict(self._pins), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
             beside.replace(self._path)
-        except OSError:  # they hold for this process all the same
+        except OSError:
+            # The pins are still used by this process.
             _logger.exception("the pins of MCP tools could not be written to %s", self._path)
 
 
@@ -83,5 +84,5 @@ def _read(path: object) -> dict[str, str]:
     except (OSError, orjson.JSONDecodeError) as exc:
         raise ConfigurationError(f"the pins of MCP tools cannot be read from {file}: {exc}") from exc
     if not isinstance(read, dict) or not all(isinstance(each, str) for each in cast("dict[str, Any]", read).values()):
-        raise ConfigurationError(f"{file} holds no pins of MCP tools: it is no object of texts")
+        raise ConfigurationError(f"{file} does not contain pins of MCP tools: it is not a JSON object of texts")
     return cast("dict[str, str]", read)

@@ -1,7 +1,7 @@
-"""Mends what a server has sent where the SDK would drop more of it than is wrong.
+"""Repairs of messages that a server has sent, of which the SDK would drop more than the part that is wrong.
 
-For one definition that breaks the protocol it refuses the whole list, and of an answer over stdio that it cannot read
-nobody hears, so that the call waits for its deadline.
+The SDK refuses a whole list of tools because of one definition that breaks the protocol. It drops an answer over stdio
+that it cannot read, so that the call would wait for its deadline.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-__all__ = ["mended"]
+__all__ = ["repaired"]
 
 
-def mended(item: Any, version: Callable[[], str], left_out: Callable[[str, str], None]) -> Any:
-    """A message as the SDK's transports give it, or the error that they give for one, so that the SDK can use it.
+def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str], None]) -> Any:
+    """Return an item of the SDK's transports, a message or the error for one, in a form that the SDK can use.
 
-    `version()` is the protocol that is spoken, asked for lists of tools alone. `left_out(tool, why)` is told of each
-    definition that was taken out.
+    `version()` returns the protocol version, and is called only for lists of tools. `left_out(tool, why)` is called for
+    each definition that was removed.
     """
     if isinstance(item, ValidationError):
         return _unreadable(item)
@@ -31,7 +31,8 @@ def mended(item: Any, version: Callable[[], str], left_out: Callable[[str, str],
     listed = cast("dict[str, Any]", result)
     try:
         kept = _good_tools(listed, version(), left_out)
-    except RuntimeError:  # the SDK's, before a version has been agreed upon: it is no answer to a question for tools
+    except RuntimeError:
+        # The SDK has agreed on no version yet, so this message does not answer a request for tools.
         return item
     if len(kept) == len(listed["tools"]):
         return item
@@ -39,18 +40,19 @@ def mended(item: Any, version: Callable[[], str], left_out: Callable[[str, str],
 
 
 def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, str], None]) -> list[Any]:
-    """The definitions that the protocol allows. What else may be wrong with the list is left to the SDK."""
+    """Return the definitions that the protocol allows. Other faults of the list are left to the SDK."""
     from mcp.types import methods  # noqa: PLC0415 -- an extra
 
     kept = list(result["tools"])
-    places = list(range(1, len(kept) + 1))
+    positions = list(range(1, len(kept) + 1))
     while True:
         try:
             methods.parse_server_result("tools/list", version, {**result, "tools": kept})
             return kept
         except ValidationError as exc:
             problems = exc.errors(include_url=False, include_context=False, include_input=False)
-        except (ValueError, KeyError):  # a version that has no such method, or is none
+        except (ValueError, KeyError):
+            # The version is unknown, or has no such method.
             return kept
         wrong: dict[int, str] = {}
         for problem in problems:
@@ -61,18 +63,18 @@ def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, s
         if not wrong:
             return kept
         for index, why in wrong.items():
-            left_out(_name(kept[index], places[index]), f"its definition breaks the protocol: {why}")
+            left_out(_name(kept[index], positions[index]), f"its definition breaks the protocol: {why}")
         kept = [each for index, each in enumerate(kept) if index not in wrong]
-        places = [each for index, each in enumerate(places) if index not in wrong]
+        positions = [each for index, each in enumerate(positions) if index not in wrong]
 
 
-def _name(definition: Any, place: int) -> str:
+def _name(definition: Any, position: int) -> str:
     name = cast("Mapping[str, Any]", definition).get("name") if isinstance(definition, Mapping) else None
-    return name if isinstance(name, str) else f"number {place}"
+    return name if isinstance(name, str) else f"number {position}"
 
 
 def _unreadable(error: ValidationError) -> Any:
-    """An error of the protocol for the call that the message was to answer; `error` itself where there is none."""
+    """Return a protocol error for the call that the unreadable message answers, or `error` if it answers none."""
     from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- an extra
     from mcp.types import ErrorData, JSONRPCError  # noqa: PLC0415
 
@@ -80,18 +82,21 @@ def _unreadable(error: ValidationError) -> Any:
         sent: Any = problem["input"]
         if isinstance(sent, (str, bytes)):
             try:
-                sent = json.loads(sent)  # reads halves of surrogate pairs, and deeper than the SDK's parser
+                # This parser accepts lone surrogates, and deeper values than that of the SDK.
+                sent = json.loads(sent)
             except (ValueError, RecursionError):
                 continue
         if not isinstance(sent, dict) or "method" in sent or not sent.keys() & {"result", "error"}:
             continue
         answered: Any = cast("dict[str, Any]", sent).get("id")
-        if cast("dict[str, Any]", sent).get("jsonrpc") != "2.0":  # such as a line of a log
+        if cast("dict[str, Any]", sent).get("jsonrpc") != "2.0":
+            # This is something else, such as a log line.
             continue
         if isinstance(answered, (int, str)):
-            told = ErrorData(code=_PARSE_ERROR, message=f"Failed to parse it: {problem['msg']}")
-            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=told))
+            answer = ErrorData(code=_PARSE_ERROR, message=f"Failed to parse it: {problem['msg']}")
+            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=answer))
     return error
 
 
-_PARSE_ERROR = -32700  # of JSON-RPC, and what the SDK's HTTP says of such an answer
+# The code of JSON-RPC, which the SDK's HTTP transport uses for such an answer too.
+_PARSE_ERROR = -32700

@@ -1,4 +1,4 @@
-"""What an MCP server answers to a call, as a result of toolbus's. Knows the SDK's types by their fields alone."""
+"""The conversion of an MCP server's answer to a tool result. Knows the SDK's types only by their fields."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Form", "check_answer", "form_of", "result_of"]
 
-_SEEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # what OpenAI and Anthropic both take
+# The image types that both OpenAI and Anthropic accept.
+_SEEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _MOST_ERROR_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the answers of one tool are to be read.
+    """The form of one tool's answers.
 
-    `is_wrapped` is whether its value, which is no object, comes as the "result" of one. `secrets` are the marks of its
-    output schema, and `schema` checks its values.
+    `is_wrapped` says that its value, which is not an object, is sent as the "result" of an object. `secrets` are the
+    marks of its output schema, and `schema` checks its values.
     """
 
     tool: str
@@ -44,22 +45,25 @@ class Form:
 
 
 def form_of(definition: Tool) -> Form:
-    """By the definition of a tool. Raises `ConfigurationError` for an output schema that cannot be checked."""
+    """Return the form of a tool's answers from its definition.
+
+    Raises `ConfigurationError` for an output schema that cannot be checked.
+    """
     schema = definition.output_schema
     if schema is None:
         return Form(definition.name)
     try:
         checked = JsonSchema(schema)
     except ConfigurationError as exc:
-        raise ConfigurationError(f"of its output, {exc}") from exc
+        raise ConfigurationError(f"in its output schema, {exc}") from exc
     return Form(definition.name, _says_wrapped(definition.name, schema), find_marks(schema), checked)
 
 
 def _says_wrapped(tool: str, schema: Mapping[str, Any]) -> bool:
-    """Whether a schema is that of a wrapped value.
+    """Return whether a schema is that of a wrapped value.
 
-    FastMCP marks it. The SDK, 1.x and 2.x, does not, and its client unwraps nothing; but its schema has one property
-    and the title `<tool>Output`, which it gives to nothing else (mcp/server/mcpserver/utilities/func_metadata.py).
+    FastMCP marks such a schema. The SDK, 1.x and 2.x, does not, and its client unwraps nothing; but its schema has one
+    property and the title `<tool>Output`, which no other schema gets (mcp/server/mcpserver/utilities/func_metadata.py).
     """
     properties: object = schema.get("properties")
     if not isinstance(properties, dict) or "result" not in properties:
@@ -70,10 +74,10 @@ def _says_wrapped(tool: str, schema: Mapping[str, Any]) -> bool:
 
 
 def check_answer(answer: CallToolResult, form: Form, server: str, *, unknown: bool) -> None:
-    """Raise `ReportedFailure` where an answer is not what the tool's output schema promises, or may not be checked.
+    """Raise `ReportedFailure` if an answer does not match the tool's output schema, or is too costly to check.
 
-    The SDK would check it as well, with a library that may hold the event loop for ever: see `Connection`. `unknown`
-    is whether the call may have changed something.
+    The SDK's own check is switched off, because its library may block the event loop forever: see `Connection`.
+    `unknown` says that the call may have changed something.
     """
     if form.schema is None or answer.is_error:
         return
@@ -92,12 +96,12 @@ def check_answer(answer: CallToolResult, form: Form, server: str, *, unknown: bo
 
 
 def result_of(answer: CallToolResult, form: Form) -> Any:
-    """The value for the model. Raises `ToolError`, with the server's words, where it says that the tool failed.
+    """Return the value for the model. Raises `ToolError`, with the server's text, if the server says that it failed.
 
-    Structured content is the data, with a `SecretStr` for each value that is marked; a text that only repeats it is
-    left out. An image that models can see goes along, everything else that is no text is an artifact, of which the
-    model reads the name. The text of an embedded resource is an artifact and for the model as well, since servers
-    answer so what they were asked to read.
+    Structured content is the data, with a `SecretStr` for each value that is marked; a text that only repeats the data
+    is left out. An image of a type that models accept is passed on. All other content that is not text is an artifact,
+    of which the model reads the name. The text of an embedded resource is both an artifact and a text for the model,
+    because servers return in this way what they were asked to read.
     """
     contents = _Contents(answer.content)
     text = "\n".join(contents.texts)
@@ -116,27 +120,29 @@ def result_of(answer: CallToolResult, form: Form) -> Any:
         return [text, *contents.images] if text else contents.images
     if contents.images or (text and data is not None):
         return ToolResult(message=text, data=data, parts=contents.images)
-    if data is None and answer.structured_content is not None:  # a null in its wrapping
+    if data is None and answer.structured_content is not None:
+        # The server has sent a wrapped null.
         return text or None
     return text if data is None else data
 
 
 def _error(text: str, data: Any, form: Form) -> str:
-    """What a server says of a call that failed, without the words that the Python SDK puts before it."""
-    told = text.removeprefix(f"Error executing tool {form.tool}: ")
-    told = told or ("" if data is None else orjson.dumps(data, default=str).decode())
-    if form.secrets is not None:  # of an exception nothing but its text is kept, so no reference can come of it
+    """Return the server's text about a failed call, without the prefix that the Python SDK adds."""
+    said = text.removeprefix(f"Error executing tool {form.tool}: ")
+    said = said or ("" if data is None else orjson.dumps(data, default=str).decode())
+    if form.secrets is not None:
+        # Only the text of an exception is kept, so its secrets are masked and cannot become references.
         mask = TextMask()
         try:
             replaced(data, form.secrets, lambda value: mask.add(str(value), MASK))
-            told = mask.mask(told)
+            said = mask.mask(said)
         except InvalidArguments:
-            told = ""
-    return told or "The tool failed, and its server does not say why."
+            said = ""
+    return said or "The tool failed, and its server does not say why."
 
 
 def _written(data: Any) -> Any:
-    """Structured content with the digits, as a text, of each integer that is beyond 64 bits."""
+    """Return structured content with each integer of more than 64 bits as a text of its digits."""
     try:
         orjson.dumps(data)
     except TypeError:
@@ -153,7 +159,7 @@ def _with_digits(data: Any) -> Any:
 
 
 def _value(data: Any, form: Form) -> Any:
-    """Structured content without its wrapping, and with a `SecretStr` for each value that is marked."""
+    """Return structured content without its wrapper, and with a `SecretStr` for each value that is marked."""
     if form.secrets is not None:
         data = replaced(data, form.secrets, _secret)
     if form.is_wrapped and isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:
@@ -162,18 +168,20 @@ def _value(data: Any, form: Form) -> Any:
 
 
 def _secret(value: float | str) -> Any:
-    """A marked value, as a handler would give it. Asterisks are what pydantic has a server send in a secret's place."""
+    """Return a marked value as a handler would. Asterisks stay: pydantic makes a server send them for a secret."""
     if isinstance(value, str):
         return SecretStr(value) if value.strip("*") else value
     return Secret(value)
 
 
 def _repeats(texts: list[str], data: Any) -> bool:
-    """Whether the texts say what `data` says. Of a list some servers give each item a text of its own."""
+    """Return whether the texts only repeat `data`. For a list, some servers send one text per item."""
     wrapped: Any = data
-    if isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:  # what is no object is sent in one
+    if isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:
+        # A value that is not an object is sent in one.
         (wrapped,) = cast("dict[str, Any]", data).values()
-    if texts in ([wrapped], wrapped):  # before they are read: a text may happen to be JSON, such as a file's
+    # The texts are compared before they are parsed, because a text may happen to be JSON, such as that of a file.
+    if texts in ([wrapped], wrapped):
         return True
     try:
         read = [orjson.loads(each) for each in texts]
@@ -183,7 +191,7 @@ def _repeats(texts: list[str], data: Any) -> bool:
 
 
 class _Contents:
-    """The content of an answer, sorted by what becomes of it."""
+    """The content of an answer, sorted into texts, images and artifacts."""
 
     def __init__(self, blocks: Iterable[Any]) -> None:
         self.texts: list[str] = []
@@ -218,15 +226,16 @@ class _Contents:
     def _take_resource_link(self, block: Any) -> None:
         uri = str(block.uri)
         self.artifacts.append(Artifact(name=block.name, content=uri, media_type="text/uri-list"))
-        told = f": {block.description}" if block.description else ""
-        self.texts.append(f"[resource {block.name}, {uri}{told}]")
+        description = f": {block.description}" if block.description else ""
+        self.texts.append(f"[resource {block.name}, {uri}{description}]")
 
     def _keep_binary(self, kind: str, data: str, media_type: str, name: str = "") -> None:
         if not name:
             name = f"{kind}-{len(self.artifacts) + 1}{mimetypes.guess_extension(media_type) or ''}"
         if _is_base64(data):
             self.artifacts.append(Artifact(name=name, content=data, media_type=media_type, encoding="base64"))
-        else:  # it says that it is, and is not
+        else:
+            # The server says that the data is base64, and it is not.
             self.artifacts.append(Artifact(name=name, content=data, media_type=media_type))
         self.texts.append(f"[{kind} {name}, {media_type}, kept for the user]")
 

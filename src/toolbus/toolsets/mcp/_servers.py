@@ -1,4 +1,4 @@
-"""Which servers there are: given in code, or read from the `mcpServers` file that many applications share."""
+"""The descriptions of servers: given in code, or read from the `mcpServers` file that many applications share."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from ...tools import Summarize, ToolOptions, check_options
 
 __all__ = ["McpServer", "McpToolOptions", "environment_of", "servers_from"]
 
-_INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TMPDIR", "TZ")  # beside those that the SDK passes on
-_MOST_NAME_CHARS = 128  # what MCP asks of a tool's name
+# The variables that a program inherits in addition to those that the SDK passes on.
+_INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TMPDIR", "TZ")
+_MOST_NAME_CHARS = 128  # the limit of MCP for the name of a tool
 
 
 class McpToolOptions(TypedDict, total=False):
-    """What an application says of one tool of a server: the options of `ToolOptions`, as far as they make sense here.
+    """The application's options for one tool of a server: those of `ToolOptions` that apply to MCP tools.
 
-    Each goes before what the server says of the tool, and before what is said of all its tools. There are no retries,
-    since nobody but the model knows whether a call may be sent again, and no cache.
+    Each option takes precedence over the server's definition of the tool, and over the options for all tools of the
+    server. There are no retries, because only the model knows whether a call may be repeated, and there is no cache.
     """
 
     timeout_seconds: float | None
     max_concurrency: int | None
     approval: bool | ApprovalRule | None
-    """None leaves it to the server's hints. A tool that is not as it was pinned needs approval whatever stands here."""
+    """None leaves it to the server's hints. A tool that differs from its pin needs approval in any case."""
     sequential: bool
     status: str
     idempotent: bool
@@ -51,18 +52,18 @@ _TOOL_OPTIONS = tuple(McpToolOptions.__annotations__)
 class McpServer:
     """One MCP server: a program that speaks on its stdin and stdout, or an address that speaks streamable HTTP.
 
-    `name` is the first part of its tools' names. Of `command`, `url` and `connect` exactly one is given.
+    `name` is the first part of the names of its tools. Give exactly one of `command`, `url` and `connect`.
 
-    `command` is run with `args` and without a shell, in `cwd`. Of the environment it gets PATH, HOME, USER, LOGNAME,
-    SHELL, TERM, TMPDIR, TZ and the locale, and what `env` names. `headers` go along with every HTTP request.
-    `connect` is for all else: a function that gives what `mcp.Client` takes, a transport or a server in this process;
-    it is called for each connection, in the task that holds it.
+    `command` is run with `args` and without a shell, in `cwd`. From the environment it gets PATH, HOME, USER, LOGNAME,
+    SHELL, TERM, TMPDIR, TZ and the locale, and the variables in `env`. `headers` are sent with every HTTP request.
+    `connect` is for everything else: a function that returns an argument of `mcp.Client`, such as a transport or a
+    server in this process; it is called for each connection, in the task that holds the connection.
 
     `approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are the
-    names, as the server has them, of those that are wanted; None for all. `timeout_seconds` is the deadline of a call,
-    in the place of the request's. `tool_options` say more of single tools, by the names that the server has for them;
-    of a name that it does not list, a warning is logged. `protocol` is the era: "auto" asks the server. An HTTP
-    response (of a stream each event) has at most `max_response_bytes`. Raises `ConfigurationError`.
+    names, as the server lists them, of the tools to offer; None for all. `timeout_seconds` is the deadline of a call,
+    instead of the request's. `tool_options` are options for single tools, by the names that the server lists; a name
+    that it does not list is logged as a warning. `protocol` is the era: "auto" asks the server. An HTTP response, or
+    each event of a stream, has at most `max_response_bytes`. Raises `ConfigurationError` for wrong arguments.
     """
 
     name: str
@@ -70,7 +71,8 @@ class McpServer:
     args: Sequence[str] = field(default=(), kw_only=True, repr=False)
     env: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
     cwd: str | Path | None = field(default=None, kw_only=True)
-    url: str | None = field(default=None, kw_only=True, repr=False)  # it may hold a key
+    # The URL is not shown, because it may contain a key.
+    url: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
     connect: Callable[[], Any] | None = field(default=None, kw_only=True)
     approval: bool | None = field(default=None, kw_only=True)
@@ -84,31 +86,37 @@ class McpServer:
         if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MOST_NAME_CHARS):
             raise ConfigurationError(f"an MCP server's name is {self.name!r}; give 1 to 128 printable characters")
         if (self.command, self.url, self.connect).count(None) != 2 or "" in (self.command, self.url):
-            raise ConfigurationError(f"MCP server {self.name!r}: give a command, a url or a connect, and one of them")
+            raise ConfigurationError(f"MCP server {self.name!r}: give exactly one of command, url and connect")
         if isinstance(self.args, str):
-            raise ConfigurationError(f"MCP server {self.name!r}: args is a text; no shell splits it, so give a list")
+            raise ConfigurationError(
+                f"MCP server {self.name!r}: args is a text, which no shell splits; give a list of texts"
+            )
         if isinstance(self.tools, str):
             raise ConfigurationError(f"MCP server {self.name!r}: tools is a text; give a list of names")
         if isinstance(self.tools, Mapping):
             raise ConfigurationError(
-                f"MCP server {self.name!r}: tools are names; give options of tools as tool_options"
+                f"MCP server {self.name!r}: tools is a mapping; give a list of names, and options as tool_options"
             )
         for tool, options in self.tool_options.items():
             _check_tool_options(f"MCP server {self.name!r}", tool, options)
         if self.url is not None:
             _check_url(self.name, self.url)
         if self.command is None and (self.args or self.env or self.cwd is not None):
-            raise ConfigurationError(f"MCP server {self.name!r}: args, env and cwd go with a command")
+            raise ConfigurationError(f"MCP server {self.name!r}: args, env and cwd can be given only with a command")
         if self.url is None and self.headers:
-            raise ConfigurationError(f"MCP server {self.name!r}: headers go with a url")
+            raise ConfigurationError(f"MCP server {self.name!r}: headers can be given only with a url")
         if self.timeout_seconds is not None and not 0 < self.timeout_seconds < math.inf:
-            raise ConfigurationError(f"MCP server {self.name!r}: timeout_seconds is {self.timeout_seconds}")
+            raise ConfigurationError(
+                f"MCP server {self.name!r}: timeout_seconds is {self.timeout_seconds}; it must be above 0 and finite"
+            )
         if self.max_response_bytes < 1:
-            raise ConfigurationError(f"MCP server {self.name!r}: max_response_bytes is {self.max_response_bytes}")
+            raise ConfigurationError(
+                f"MCP server {self.name!r}: max_response_bytes is {self.max_response_bytes}; it must be at least 1"
+            )
 
 
 def _check_tool_options(where: str, tool: str, options: McpToolOptions) -> None:
-    """Refuse what is no option, and options that no tool could have."""
+    """Raise `ConfigurationError` for unknown options and for invalid values."""
     if unknown := options.keys() - _TOOL_OPTIONS:
         raise ConfigurationError(
             f"{where}, tool {tool!r}: there is no option {', '.join(sorted(unknown))}; "
@@ -127,21 +135,22 @@ def _check_url(name: str, url: str) -> None:
     except ValueError:
         good = False
     if not good:
-        raise ConfigurationError(f"MCP server {name!r}: its url is no http or https address")
+        raise ConfigurationError(f"MCP server {name!r}: its url is not an http or https address")
 
 
 def environment_of(server: McpServer) -> dict[str, str]:
-    """What a server's program gets beside the few variables that the SDK always passes on."""
+    """Return the variables for a server's program in addition to the few that the SDK always passes on."""
     return {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(server.env)
 
 
 def servers_from(path: str | Path) -> list[McpServer]:
-    """The servers of a file `{"mcpServers": {"time": {"command": "mcp-server-time"}, "docs": {"url": "https://..."}}}`.
+    """Return the servers of a file such as `{"mcpServers": {"time": {"command": "mcp-server-time"}}}`, in its order.
 
-    Read are `command`, `args`, `env`, `cwd`, `url` and `headers`, and `disabled`: such a server is left out. Other keys
-    are other applications', and all else that an `McpServer` has is said in code, as with `dataclasses.replace`. In all
-    texts `${NAME}` is that variable of the environment, and `${NAME:-text}` has a text for where there is none. Raises
-    `ConfigurationError`, which names the file and the server.
+    The keys of a server are `command`, `args`, `env`, `cwd`, `url` and `headers`; a server with `disabled` is left out.
+    Other keys are ignored, because they belong to other applications; set the other options of an `McpServer` in code,
+    for example with `dataclasses.replace`. In all texts `${NAME}` is replaced by that environment variable, and
+    `${NAME:-text}` by the text if the variable is not set. Raises `ConfigurationError`, which names the file and the
+    server.
     """
     try:
         read: object = orjson.loads(Path(path).read_bytes())
@@ -151,11 +160,11 @@ def servers_from(path: str | Path) -> list[McpServer]:
         raise ConfigurationError(f"{path} is not valid JSON: {exc}") from exc
     servers = cast("dict[str, Any]", read).get("mcpServers") if isinstance(read, dict) else None
     if not isinstance(servers, dict):
-        raise ConfigurationError(f'{path} has no object "mcpServers" in it')
+        raise ConfigurationError(f'{path} has no object "mcpServers"')
     found: list[McpServer] = []
     for name, entry in cast("dict[str, Any]", servers).items():
         if not isinstance(entry, dict):
-            raise ConfigurationError(f"{path}: MCP server {name!r} is no object")
+            raise ConfigurationError(f"{path}: MCP server {name!r} is not an object")
         if cast("dict[str, Any]", entry).get("disabled") is not True:
             found.append(_server(str(path), name, cast("dict[str, Any]", entry)))
     return found
@@ -169,23 +178,23 @@ def _server(path: str, name: str, entry: dict[str, Any]) -> McpServer:
     where = f"{path}: MCP server {name!r}"
     if entry.get("type") == "sse":
         raise ConfigurationError(
-            f"{where} speaks the old SSE transport, which is not supported; ask for streamable HTTP"
+            f"{where} uses the old SSE transport, which is not supported; use its address for streamable HTTP"
         )
 
     def text(key: str, value: object) -> str:
         if not isinstance(value, str):
-            raise ConfigurationError(f"{where}: {key} has a value that is no text")
+            raise ConfigurationError(f"{where}: {key} has a value that is not a text")
         return _VARIABLE.sub(lambda match: _value(where, match), value)
 
     options: dict[str, Any] = {key: text(key, entry[key]) for key in _TEXTS if entry.get(key) is not None}
     args: object = entry.get("args") or []
     if not isinstance(args, list):
-        raise ConfigurationError(f"{where}: args is no list")
+        raise ConfigurationError(f"{where}: args is not a list")
     options["args"] = tuple([text("args", each) for each in cast("list[object]", args)])
     for key in ("env", "headers"):
         given: object = entry.get(key) or {}
         if not isinstance(given, dict):
-            raise ConfigurationError(f"{where}: {key} is no object")
+            raise ConfigurationError(f"{where}: {key} is not an object")
         options[key] = {each: text(key, value) for each, value in cast("dict[str, object]", given).items()}
     try:
         return McpServer(name, **options)

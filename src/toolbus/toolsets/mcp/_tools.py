@@ -1,4 +1,4 @@
-"""The servers' tools in a registry: their names, what of them needs approval, and how they change meanwhile."""
+"""The servers' tools in a registry: their names, their need for approval, and their changes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["McpStatus", "McpTools"]
 
 _logger = logging.getLogger("toolbus.mcp")
-_CLOSE_SECONDS = 10.0  # the SDK gives a program 2 s to end, 2 s to obey, and 2 s to be killed
-_MOST_DEFINITION_BYTES = 65_536  # the largest of the public servers' are under 10 kB
+# The time for closing: the SDK gives a program 2 s to end, 2 s to be terminated, and 2 s to be killed.
+_CLOSE_SECONDS = 10.0
+# The largest definition: those of public servers have less than 10 kB.
+_MOST_DEFINITION_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpStatus:
-    """How one server is. `seconds` says for how long it has been connected, or away; `why` it is away, if it is.
+    """The status of one server. `seconds` is the time since it was connected or lost; `why` says why it is away.
 
     `tools` are the names by which models call its tools; while it is away, those that it had.
     """
@@ -51,24 +53,25 @@ class McpStatus:
 
 
 class McpTools:
-    """Keeps servers connected, and their tools in a registry, for as long as it is entered.
+    """The connections to MCP servers, and their tools in a registry, while the object is entered.
 
         async with McpTools(servers_from("mcp.json"), pins="pins.json") as mcp, Runtime(..., tools=mcp.registry):
             ...
 
-    Entering waits until each server is connected or cannot be reached, `connect_seconds` at most. A server that is away
-    is tried again, with growing waits of at most 8 s; its calls fail at once and say so, and requests go on. A call
-    that was under way fails too, and where its tool is not read-only nobody knows whether it was carried out. Every
-    `ping_seconds`, when no call runs, it is looked whether a server lives. Lists that change are followed.
+    Entering waits, for at most `connect_seconds`, until each server is connected or cannot be reached. A server that is
+    away is tried again, with growing waits of at most 8 s. Its calls fail at once and say so, and requests continue. A
+    call that is running when the connection is lost fails too; if its tool is not read-only, it is not known whether
+    the call was carried out. Every `ping_seconds` without a running call, each server is checked. Changes of the
+    servers' lists of tools are applied to the registry.
 
-    A tool's name is `server__tool`. What a server says of a tool decides about approval: none for a read-only one, none
-    for one that only adds, and else a person has to approve, also where the server says nothing.
+    A tool's name is `server__tool`. The server's hints decide about approval: a read-only tool and a tool that only
+    adds something need none; for any other tool, also without hints, a person has to approve each call.
 
-    `pins` keep what each tool was when it was first seen: a mapping by tool name, a JSON file, or, by default, this
-    object. A tool that is not as it was pinned needs approval for each call, and a warning is logged: see `changed`.
+    `pins` keep digests of each tool as it was first seen: in a mapping by tool name, in a JSON file or, by default, in
+    this object. A tool that differs from its pin needs approval for each call, and a warning is logged: see `changed`.
 
-    Leaving ends the servers' programs, which takes at most 10 s, and takes the tools out of the registry. Not for
-    several threads. Raises `MissingExtra`, and `ConfigurationError` where two servers have the same name.
+    Leaving ends the servers' programs, which takes at most 10 s, and removes the tools from the registry. Use it from
+    one thread only. Raises `MissingExtra`, and `ConfigurationError` if two servers have the same name.
     """
 
     def __init__(
@@ -98,18 +101,19 @@ class McpTools:
             self._servers[prefix] = server
         self._connections: dict[str, Connection] = {}
         self._known: dict[str, _Known] = {}
-        self._told: set[str] = set()
-        self._first: dict[str, list[types.Tool]] | None = None  # what was listed while it is being entered
+        self._logged: set[str] = set()
+        # The lists of tools that were read while the object is being entered.
+        self._first: dict[str, list[types.Tool]] | None = None
         self._group: anyio.abc.TaskGroup | None = None
 
     async def __aenter__(self) -> McpTools:
         if self._group is not None:
-            raise ConfigurationError("this McpTools is entered already; make another one")
+            raise ConfigurationError("this McpTools was entered already; make another one")
         for prefix, server in self._servers.items():
             self._connections[prefix] = Connection(
                 server,
                 functools.partial(self._take, prefix),
-                functools.partial(self._tell, prefix),
+                functools.partial(self._warn_left_out, prefix),
                 connect_seconds=self._connect_seconds,
                 ping_seconds=self._ping_seconds,
             )
@@ -123,7 +127,8 @@ class McpTools:
             for connection in self._connections.values():
                 await connection.tried.wait()
             first, self._first = self._first, None
-            for prefix in self._servers:  # in this order, whoever was quicker: so models are sent equal lists of tools
+            # The order does not depend on which server is faster, so that models get the same list of tools each time.
+            for prefix in self._servers:
                 if prefix in first:
                     await self._take(prefix, first[prefix])
         except BaseException as exc:
@@ -151,7 +156,7 @@ class McpTools:
     # --------------------------------------------------------------------------------------------------- questions
 
     def status(self) -> tuple[McpStatus, ...]:
-        """How the servers are now, in the order in which they were given. Empty outside of the `async with`."""
+        """Return the status of each server, in the order in which they were given; empty outside of `async with`."""
         return tuple(
             McpStatus(
                 server=each.server.name,
@@ -166,31 +171,34 @@ class McpTools:
 
     @property
     def changed(self) -> Mapping[str, str]:
-        """The tools that are not as they were pinned, and what of them: "its description changed since ..."."""
+        """The tools that differ from their pins, by name, with the difference: "its description changed since ..."."""
         return MappingProxyType({name: known.change for name, known in self._known.items() if known.change})
 
     def accept(self, name: str) -> None:
         """Pin a tool as it is now, so that it needs no more approval than its server's hints ask for.
 
-        Raises `KeyError` where there is no such tool.
+        Raises `KeyError` if there is no such tool.
         """
         known = self._known[name]
         self._pins.set({name: known.pin})
         self._put(name, known.prefix, known.definition, known.pin)
 
     def origin(self, name: str) -> tuple[str, str]:
-        """The server, and the tool's name there, of the tool that models call `name`. Raises `KeyError`."""
+        """Return the server's name, and the tool's name there, of the tool that models call `name`.
+
+        Raises `KeyError` if there is no such tool.
+        """
         known = self._known[name]
         return self._servers[known.prefix].name, known.definition.name
 
     def name_of(self, server: str, tool: str) -> str:
-        """The name by which models call a server's tool, whether there is one or not."""
+        """Return the name by which models call a server's tool, even if there is no such tool."""
         return tool_name(prefix_of(server), tool)
 
     # ------------------------------------------------------------------------------------------------- the registry
 
     async def _take(self, prefix: str, listed: list[types.Tool]) -> None:
-        """Bring the registry up to date with what a server lists, tool by tool: all others go on in between."""
+        """Update the registry from a server's list, tool by tool, so that other tasks can run in between."""
         if self._first is not None:
             self._first[prefix] = listed
             return
@@ -203,27 +211,28 @@ class McpTools:
         for each in listed:
             name = tool_name(prefix, each.name)
             if name in found:
-                self._tell(prefix, each.name, "the server lists another one of that name, which comes first")
+                self._warn_left_out(prefix, each.name, "the server lists another tool of that name before it")
             elif server.tools is None or each.name in server.tools:
                 found[name] = each
         for name in sorted(server.tool_options.keys() - {each.name for each in listed}):
-            self._warn(f"MCP server {server.name!r} has no tool {name!r}, for which it was given tool_options")
+            self._warn(f"MCP server {server.name!r} has no tool {name!r}, which is in its tool_options")
         for name in [name for name, known in self._known.items() if known.prefix == prefix and name not in found]:
             self._remove(name)
         pins: dict[str, str] = {}
         try:
             for name, definition in found.items():
-                await anyio.lowlevel.checkpoint()  # Reading a definition may take some time, and there may be many.
+                # Reading a definition may take some time, and there may be many.
+                await anyio.lowlevel.checkpoint()
                 if pin := self._take_one(name, prefix, definition):
                     pins[name] = pin
         finally:
             self._pins.set({name: pin for name, pin in pins.items() if self._pins.get(name) is None})
 
     def _take_one(self, name: str, prefix: str, definition: types.Tool) -> str:
-        """Register a tool that is new, or not as it was. Return its pin if so."""
+        """Register a tool that is new or has changed. Return its pin if it was registered, else an empty text."""
         wire = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if problem := _why_unusable(wire):
-            self._tell(prefix, definition.name, problem)
+        if problem := _problem_of(wire):
+            self._warn_left_out(prefix, definition.name, problem)
             self._remove(name)
             return ""
         pin = pin_of(wire)
@@ -232,18 +241,19 @@ class McpTools:
         return pin if is_new and self._put(name, prefix, definition, pin) else ""
 
     def _put(self, name: str, prefix: str, definition: types.Tool, pin: str) -> bool:
-        """Make a tool of a definition and register it. False, and told, where that cannot be."""
+        """Make a tool from a definition and register it. If that is impossible, log why and return False."""
         known = self._known.get(name)
         current = self.registry.get(name)
         if current is not None and (known is None or current is not known.tool):
-            self._tell(prefix, definition.name, f"there is a tool {name!r} already that is not of this server")
+            self._warn_left_out(prefix, definition.name, f"the registry has a tool {name!r} that is not of this server")
             return False
         pinned = self._pins.get(name)
         change = "" if pinned is None else difference(pinned, pin)
         try:
             tool = _tool(self._connections[prefix], name, definition, changed=bool(change))
-        except Exception as exc:  # a schema is a stranger's, and may be more than a library bears
-            self._tell(prefix, definition.name, str(exc) or type(exc).__name__)
+        except Exception as exc:
+            # The schema is untrusted, so a library may raise anything for it.
+            self._warn_left_out(prefix, definition.name, str(exc) or type(exc).__name__)
             self._remove(name)
             return False
         self.registry.replace(tool)
@@ -257,20 +267,20 @@ class McpTools:
         if known is not None and self.registry.get(name) is known.tool:
             self.registry.remove(name)
 
-    def _tell(self, prefix: str, tool: str, why: str) -> None:
-        """Say once why a tool is not offered."""
+    def _warn_left_out(self, prefix: str, tool: str, why: str) -> None:
+        """Log once why a tool is not offered."""
         self._warn(f"tool {tool!r} of MCP server {self._servers[prefix].name!r} is left out: {why}")
 
-    def _warn(self, told: str) -> None:
-        """Log it, unless it was logged before."""
-        if told not in self._told and len(self._told) < 1_000:
-            self._told.add(told)
-            _logger.warning("%s", told)
+    def _warn(self, text: str) -> None:
+        """Log a warning, unless it was logged before."""
+        if text not in self._logged and len(self._logged) < 1_000:
+            self._logged.add(text)
+            _logger.warning("%s", text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A tool that is in the registry, and what it was made of."""
+    """A tool that is in the registry, with its definition and pin."""
 
     prefix: str
     definition: types.Tool
@@ -279,19 +289,23 @@ class _Known:
     change: str
 
 
-def _why_unusable(wire: dict[str, Any]) -> str:
-    """What is wrong with a definition as such; empty where nothing is."""
-    if wire.get("execution", {}).get("taskSupport") == "required":  # of 2025-11-25 alone
-        return "it can be called as a task only, which toolbus does not do"
+def _problem_of(wire: dict[str, Any]) -> str:
+    """Return the reason why a definition cannot be used; empty if it can."""
+    # Only the protocol version 2025-11-25 has this field.
+    if wire.get("execution", {}).get("taskSupport") == "required":
+        return "it can be called only as a task, which toolbus does not support"
     try:
         size = len(orjson.dumps(wire))
-    except TypeError as exc:  # integers of more than 64 bits, and objects too deep for any model
+    except TypeError as exc:
+        # It has integers of more than 64 bits, or objects that are nested too deeply.
         return f"its definition cannot be written as JSON: {exc}"
-    return f"its definition has {size} bytes; {_MOST_DEFINITION_BYTES} may be" if size > _MOST_DEFINITION_BYTES else ""
+    if size > _MOST_DEFINITION_BYTES:
+        return f"its definition has {size} bytes; at most {_MOST_DEFINITION_BYTES} are allowed"
+    return ""
 
 
 def _tool(connection: Connection, name: str, definition: types.Tool, *, changed: bool) -> Tool[..., Any]:
-    """Raises `ConfigurationError` for a schema that is none."""
+    """Return the tool of a definition. Raises `ConfigurationError` for an invalid schema."""
     hints = definition.annotations
     read_only = hints is not None and hints.read_only_hint is True
     adds = hints is not None and hints.destructive_hint is False
@@ -306,7 +320,7 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
         return result_of(answer, form)
 
     options: ToolOptions = {
-        "destructive": not (read_only or adds),  # MCP's defaults: it may destroy, unless its server says otherwise
+        "destructive": not (read_only or adds),  # MCP's default is destructive
         "kind": "query" if read_only else "",
         "idempotent": read_only or idempotent,
         "timeout_seconds": server.timeout_seconds,

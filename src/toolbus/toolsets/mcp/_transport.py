@@ -1,7 +1,7 @@
-"""From a server's description to one client of the SDK's, ready to be entered: once, in the task that will leave it.
+"""The client of the SDK for one server, ready to be entered once, in the task that will leave it.
 
-Adds to the SDK's transports what they do not have: a program's last words, bounds on HTTP responses, word of a
-connection that has ended, and mending of what the SDK would refuse.
+Adds to the SDK's transports: the last lines of a program's stderr, bounds on HTTP responses, a callback when a
+connection has ended, and the repair of messages that the SDK would refuse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import anyio.lowlevel
 
 from ...errors import MissingExtra
 from ...network import check_allowed
-from ._repair import mended
+from ._repair import repaired
 from ._servers import McpServer, environment_of
 
 if TYPE_CHECKING:
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["LastWords", "client_for", "need_sdk"]
 
 _logger = logging.getLogger("toolbus.mcp")
-_CONNECT_SECONDS = 30.0  # of a TCP connection and for each write, as the SDK has it
-_REFUSALS = (401, 403, 407, 429)  # the other 4xx are how it is found out which protocol a server speaks
-_WORDS_SECONDS = 0.5  # how long what a program has said last is waited for, once it has ended
+# The time-out of a TCP connection and of each write, the same as in the SDK.
+_CONNECT_SECONDS = 30.0
+# The statuses that are kept as reasons. The other 4xx occur while the protocol of a server is found out.
+_REFUSALS = (401, 403, 407, 429)
+# The time to wait for the last output of a program after it has ended.
+_WORDS_SECONDS = 0.5
 
 
 def need_sdk() -> None:
-    """Raise `MissingExtra` where the SDK, or the library that checks arguments, is not installed."""
+    """Raise `MissingExtra` if the SDK, or the library that checks arguments, is not installed."""
     for package in ("mcp", "jsonschema-rs"):
         try:
             __import__(package.replace("-", "_"))
@@ -44,7 +47,7 @@ def need_sdk() -> None:
 
 
 class LastWords:
-    """The last that a program has said on its stderr, or an HTTP server by its statuses: 20 lines of 500 bytes."""
+    """The last lines of a program's stderr, or the statuses of an HTTP server: at most 20 lines of 500 characters."""
 
     def __init__(self, server: str) -> None:
         self._lines: deque[str] = deque(maxlen=20)
@@ -55,12 +58,12 @@ class LastWords:
         return " | ".join(self._lines)
 
     def hear(self, piece: bytes) -> None:
-        """What was read; empty at the end."""
+        """Add a piece that was read, which is empty at the end."""
         *lines, self._rest = (self._rest + piece).split(b"\n") if piece else (self._rest, b"")
         for line in lines:
-            if told := line.decode("utf-8", "replace").strip()[:500]:
-                self._lines.append(told)
-                _logger.debug("MCP server %s says: %s", self._server, told)
+            if text := line.decode("utf-8", "replace").strip()[:500]:
+                self._lines.append(text)
+                _logger.debug("MCP server %s says: %s", self._server, text)
         self._rest = self._rest[:500]
 
 
@@ -71,9 +74,9 @@ def client_for(
     on_end: Callable[[], None],
     left_out: Callable[[str, str], None],
 ) -> mcp.Client:
-    """A client that is not entered yet. `on_message` is told of each message that no call waits for.
+    """Return a client that is not entered yet. `on_message` is called with each message that no call waits for.
 
-    `on_end` is called when the server ends the connection, `left_out(tool, why)` for each definition that is none.
+    `on_end` is called when the server ends the connection, and `left_out(tool, why)` for each invalid definition.
     """
     import mcp  # noqa: PLC0415 -- an extra
 
@@ -81,18 +84,18 @@ def client_for(
         on_message(message)
         await anyio.lowlevel.checkpoint()
 
-    def mend(item: Any) -> Any:
-        return mended(item, lambda: client.protocol_version, left_out)
+    def repair(item: Any) -> Any:
+        return repaired(item, lambda: client.protocol_version, left_out)
 
     if server.connect is not None:
         target = server.connect()
         if hasattr(target, "__aenter__"):
-            target = _watched(target, on_end, mend)
+            target = _watched(target, on_end, repair)
     elif server.url is not None:
-        target = _watched(_http(server, server.url, words), on_end, mend)
+        target = _watched(_http(server, server.url, words), on_end, repair)
     else:
-        target = _watched(_stdio(server, words), on_end, mend)
-    # No cache of the SDK's: what is listed is kept here, and every list is asked for because it may have changed.
+        target = _watched(_stdio(server, words), on_end, repair)
+    # The SDK's cache is not used, because a list is requested only if it may have changed.
     client = mcp.Client(target, mode=server.protocol, message_handler=hear, cache=None)
     return client
 
@@ -109,10 +112,12 @@ async def _stdio(server: McpServer, words: LastWords) -> AsyncGenerator[Any]:
         args=list(server.args),
         env=environment_of(server),
         cwd=server.cwd,
-        encoding_error_handler="replace",  # what some print beside their answers; else a byte of it ends the connection
+        # Some programs print other bytes beside their answers; without this one such byte would end the connection.
+        encoding_error_handler="replace",
     )
-    async with _ears(words) as errlog:
-        with contextlib.ExitStack() as ours:  # our end, which has to be closed for the other to see the end
+    async with _stderr_pipe(words) as errlog:
+        # Our copy of the writing end is closed, so that the reader sees the end when the program ends.
+        with contextlib.ExitStack() as ours:
             file = ours.enter_context(os.fdopen(errlog, "w"))
             async with stdio_client(parameters, errlog=file) as streams:
                 ours.close()
@@ -120,9 +125,10 @@ async def _stdio(server: McpServer, words: LastWords) -> AsyncGenerator[Any]:
 
 
 @asynccontextmanager
-async def _ears(words: LastWords) -> AsyncGenerator[int]:
-    """A file descriptor to write to, for a program's stderr. What comes is heard in a task of its own."""
-    if sys.platform == "win32":  # no event loop waits for pipes there
+async def _stderr_pipe(words: LastWords) -> AsyncGenerator[int]:
+    """Yield a file descriptor for a program's stderr. A task of its own reads what the program writes there."""
+    if sys.platform == "win32":
+        # No event loop can wait for pipes on Windows.
         yield os.open(os.devnull, os.O_WRONLY)
         return
     reading, writing = os.pipe()
@@ -146,7 +152,8 @@ async def _ears(words: LastWords) -> AsyncGenerator[int]:
             try:
                 yield writing
             finally:
-                with anyio.move_on_after(_WORDS_SECONDS, shield=True):  # a child of it may hold its stderr open
+                # The wait is bounded, because a child of the program may keep its stderr open.
+                with anyio.move_on_after(_WORDS_SECONDS, shield=True):
                     await heard.wait()
                 group.cancel_scope.cancel()
     finally:
@@ -163,7 +170,7 @@ async def _http(server: McpServer, url: str, words: LastWords) -> AsyncGenerator
 
     check_allowed("mcp", str(httpx2.URL(url).copy_with(userinfo=b"", query=None, fragment=None)))
     most = server.max_response_bytes
-    # Calls have deadlines of their own, so no reading has one. The SDK follows redirects within the origin alone.
+    # Calls have their own deadlines, so reads have none. The SDK follows redirects only within the origin.
     client = httpx2.AsyncClient(
         headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
@@ -175,9 +182,9 @@ async def _http(server: McpServer, url: str, words: LastWords) -> AsyncGenerator
 
 
 def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
-    """A hook that bounds the body of each response. That of an event stream has no end; its events are bounded.
+    """Return a hook that bounds the body of each response, except event streams, whose single events are bounded.
 
-    It also keeps the statuses that say why a server does not want to talk, which the SDK does not tell.
+    It also keeps the statuses that say why a server refuses requests, which the SDK does not report.
     """
     import httpx2  # noqa: PLC0415 -- the SDK's own
 
@@ -192,7 +199,7 @@ def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
                 async for piece in pieces:
                     left -= len(piece)
                     if left < 0 or self._problem:
-                        # An error of this kind is the one that the SDK makes an answer to the call of.
+                        # The SDK turns errors of this class into an answer to the call.
                         raise httpx2.StreamError(self._problem or f"the response has more than {most} bytes")
                     yield piece
 
@@ -216,27 +223,27 @@ def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
 
 @asynccontextmanager
 async def _watched(
-    transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None], mend: Callable[[Any], Any]
+    transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None], repair: Callable[[Any], Any]
 ) -> AsyncGenerator[Any]:
     async with transport as (reading, writing):
-        yield _Watched(reading, on_end, mend), writing
+        yield _Watched(reading, on_end, repair), writing
 
 
 class _Watched:
-    """The stream that the client reads, which tells when it has come to its end, and mends what comes."""
+    """The stream that the client reads. It calls `on_end` at its end, and repairs each item."""
 
-    def __init__(self, stream: Any, on_end: Callable[[], None], mend: Callable[[Any], Any]) -> None:
+    def __init__(self, stream: Any, on_end: Callable[[], None], repair: Callable[[Any], Any]) -> None:
         self._stream = stream
         self._on_end = on_end
-        self._mend = mend
+        self._repair = repair
 
     @property
     def last_context(self) -> Any:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
-        with self._telling():
-            return self._mend(await self._stream.receive())
+        with self._reporting_end():
+            return self._repair(await self._stream.receive())
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -245,8 +252,8 @@ class _Watched:
         return self
 
     async def __anext__(self) -> Any:
-        with self._telling():
-            return self._mend(await self._stream.__anext__())
+        with self._reporting_end():
+            return self._repair(await self._stream.__anext__())
 
     async def __aenter__(self) -> _Watched:
         await self._stream.__aenter__()
@@ -256,7 +263,7 @@ class _Watched:
         return await self._stream.__aexit__(*exc_info)
 
     @contextlib.contextmanager
-    def _telling(self) -> Generator[None]:
+    def _reporting_end(self) -> Generator[None]:
         try:
             yield
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, StopAsyncIteration):

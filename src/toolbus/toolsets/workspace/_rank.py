@@ -1,8 +1,8 @@
-"""Searching for words: the places where most of them stand close together, rare words counting more.
+"""The search for words: the lines where most of the words stand close together, with more weight for rare words.
 
-Two passes. The first counts every word in every file and keeps the files that look best (BM25, with a bonus for words
-in the path); the second looks at the lines of those files alone, and prefers lines that define a thing over lines that
-use it. Nothing is indexed or remembered between calls: files change.
+It takes two passes. The first counts every word in every file and keeps the files that look best (BM25, with a bonus
+for words in the path). The second reads the lines of only those files, and prefers lines that define a name over lines
+that use it. Nothing is indexed or kept between calls, because files change.
 """
 
 from __future__ import annotations
@@ -22,20 +22,27 @@ __all__ = ["search_words", "split_words"]
 
 _MAX_WORDS = 24
 _CANDIDATES = 60  # files that the second pass reads
-_PLACES_PER_FILE = 3
-_REACH = 8  # lines around a place whose words count for it
-_MAX_HITS = 4_000  # lines of one file that are weighed
+_SPOTS_PER_FILE = 3
+_REACH = 8  # lines around a spot whose words count for it
+_MAX_HITS = 4_000  # lines of one file that get a weight
 _BLOCK_BYTES = 262_144
-_WRITTEN_CHARS = 500  # of a line
-_SHOWN_BYTES = 65_536  # of a line, before it is cut to what is shown
+# The length beyond which a line is taken for minified code or data.
+_WRITTEN_CHARS = 500
+# The bytes of a line that are decoded, before it is cut to what is shown.
+_SHOWN_BYTES = 65_536
 _FEW_FILES = 12
-_LOCAL_INDENT = 8  # an assignment that far in is a local variable's
-_COUNT_CAP = 64  # occurrences of one word in one file; more say nothing new
-_JOINED = 0.7  # what an occurrence at the end of a compound counts, "size" in "blocksize"
-_INNER = 0.15  # what any other one inside a longer word counts, "limit" in "delimiter"
-_SATURATION, _LENGTH = 1.2, 0.6  # BM25's k1 and b; b is lower than its usual 0.75 as long modules are no worse
+# The indentation from which on an assignment is taken for that of a local variable.
+_LOCAL_INDENT = 8
+# The most occurrences of one word in one file that are counted.
+_COUNT_CAP = 64
+# The weight of an occurrence at the end of a compound, such as "size" in "blocksize".
+_JOINED = 0.7
+# The weight of any other occurrence inside a longer word, such as "limit" in "delimiter".
+_INNER = 0.15
+# BM25's k1 and b. The usual b is 0.75; it is lower here, because long modules are not worse.
+_SATURATION, _LENGTH = 1.2, 0.6
 
-# What may stand behind a short word that is looked for: "log" is in logs, logged and logging, not in logic.
+# The endings that may follow a short word of the query: "log" is in logs, logged and logging, not in logic.
 _INFLECTED = re.compile(rb"(?:e?s|e?d|ings?|ers?|[bdgmnprt](?:ings?|ed|ers?))?(?![a-z])")
 _PLURAL = re.compile(rb"(?:e?s)?(?![a-z])")
 _DEFINES = re.compile(
@@ -56,14 +63,14 @@ _PROSE = re.compile(r"\.(?:md|mdx|markdown|rst|txt|adoc)$", re.IGNORECASE)
 
 
 def split_words(query: str) -> list[str]:
-    """The words of a query, in lower case, each once, without the punctuation around them."""
+    """Return the words of a query, in lower case, each once, without the punctuation around them."""
     words = (word.strip("\"'`()[]{}<>,;:?!.").lower() for word in query.split())
     return list(dict.fromkeys(word for word in words if word))[:_MAX_WORDS]
 
 
 @dataclass(slots=True)
 class _Word:
-    """A word that is looked for, and in how many files it stands."""
+    """A word of the query, and the number of files that contain it."""
 
     text: str
     needle: bytes
@@ -72,7 +79,7 @@ class _Word:
     path_rarity: float = 0.0
 
     def count(self, text: bytes, folded: bytes) -> float:
-        """How often the word stands in `text`; `folded` is the same in lower case."""
+        """Return how often the word occurs in `text`, by weight; `folded` is the same text in lower case."""
         needle, size = self.needle, len(self.needle)
         at = folded.find(needle)
         found = 0.0
@@ -83,7 +90,10 @@ class _Word:
 
     @staticmethod
     def quality(text: bytes, folded: bytes, at: int, size: int) -> float:
-        """1 where a word, or a part of an identifier, begins at `at`, less inside one; short words must stand alone."""
+        """Return an occurrence's weight: 1 if a word, or a part of an identifier, begins at `at`, and less inside one.
+
+        A short word counts only as a whole word, or in a form of it: any other occurrence of it has weight 0.
+        """
         begins = not folded[at - 1 : at].isalpha() or (text[at - 1 : at].islower() and text[at : at + 1].isupper())
         begins = begins or at == 0
         if size > 3:
@@ -104,7 +114,7 @@ class _File:
 
 
 @dataclass(slots=True, order=True)
-class _Place:
+class _Spot:
     score: float
     path: str = field(compare=False)
     line: int = field(compare=False)
@@ -113,22 +123,22 @@ class _Place:
 
 
 def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
-    """The best places, best first, with the words near each; and in how many files each word stands."""
+    """Return the best spots, best first, with the words near each, and the number of files with each word."""
     words = [_Word(text, text.encode("utf-8", "replace")) for text in split_words(query)]
     if not words:
         raise ToolError("the query holds no word; give words separated by spaces")
     files = _count(scan, words)
-    places = _best_places(scan, files, words, max_results)
-    places.sort(key=lambda place: (-place.score, place.path, place.line))
+    spots = _best_spots(scan, files, words, max_results)
+    spots.sort(key=lambda spot: (-spot.score, spot.path, spot.line))
     matches: list[dict[str, Any]] = []
     used = 0
-    for place in places[:max_results]:
+    for spot in spots[:max_results]:
         match = {
-            "path": place.path,
-            "line": place.line,
-            "text": cut_line(place.text, scan.bounds.max_line_chars),
-            "words": place.words,
-            "score": round(place.score, 2),
+            "path": spot.path,
+            "line": spot.line,
+            "text": cut_line(spot.text, scan.bounds.max_line_chars),
+            "words": spot.words,
+            "score": round(spot.score, 2),
         }
         used += len(str(match).encode("utf-8", "replace"))
         if used > scan.bounds.max_result_bytes:
@@ -140,7 +150,7 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
         "files_matched": len(files),
         **scan.report(),
     }
-    if files and (len(matches) < len(places) or len(files) > _CANDIDATES):
+    if files and (len(matches) < len(spots) or len(files) > _CANDIDATES):
         data["truncated"] = True
     said = f"the best {len(matches)} places in {len(files)} files that hold some of the words"
     if not matches:
@@ -148,21 +158,22 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
     return ToolResult(message=f"{said}; {scan.advice}" if scan.stopped else said, data=data)
 
 
-def _best_places(scan: Scan, files: Sequence[_File], words: Sequence[_Word], max_results: int) -> list[_Place]:
-    scan.look_again()
-    few = len(files) <= 3  # narrowed by a glob: say more of what is left
-    places: list[_Place] = []
+def _best_spots(scan: Scan, files: Sequence[_File], words: Sequence[_Word], max_results: int) -> list[_Spot]:
+    scan.begin_second_pass()
+    # A glob may leave few files; then more spots of each are shown.
+    few = len(files) <= 3
+    spots: list[_Spot] = []
     for rank, file in enumerate(files[:_CANDIDATES]):
-        most = max_results if few else 2 * _PLACES_PER_FILE if rank < 2 else _PLACES_PER_FILE
-        places += _places(scan, file, words, most)
+        most = max_results if few else 2 * _SPOTS_PER_FILE if rank < 2 else _SPOTS_PER_FILE
+        spots += _spots(scan, file, words, most)
         if scan.budget.over():
             scan.stopped = scan.stopped or scan.budget.stopped
             break
-    return places
+    return spots
 
 
 def _count(scan: Scan, words: Sequence[_Word]) -> list[_File]:
-    """The files that hold a word, best first; sets how rare each word is."""
+    """Return the files that contain a word, best first. Sets the rarity of each word."""
     files: list[_File] = []
     for path, text in scan.texts():
         counts = _counts(scan, text, words)
@@ -173,7 +184,8 @@ def _count(scan: Scan, words: Sequence[_Word]) -> list[_File]:
         word.files = sum(file.counts[index] > 0 for file in files)
         if scan.files >= _FEW_FILES:
             word.rarity = math.log(1 + (scan.files - word.files + 0.5) / (word.files + 0.5))
-        else:  # every file may hold every word: go by how often it stands in them
+        else:
+            # Every one of so few files may contain the word, so the rarity comes from the number of occurrences.
             word.rarity = math.log(1 + scan.bytes_read / 40 / (1 + sum(file.counts[index] for file in files)))
         in_paths = sum(file.in_path[index] > 0 for file in files)
         word.path_rarity = (word.rarity + math.log(1 + (scan.files - in_paths + 0.5) / (in_paths + 0.5))) / 2
@@ -189,7 +201,7 @@ def _count(scan: Scan, words: Sequence[_Word]) -> list[_File]:
 
 
 def _counts(scan: Scan, text: bytes, words: Sequence[_Word]) -> list[float]:
-    """How often each word stands in a text."""
+    """Return how often each word occurs in a text, by weight."""
     counts = [0.0] * len(words)
     for block in blocks(text, _BLOCK_BYTES):
         folded = block.text.lower()
@@ -202,7 +214,7 @@ def _counts(scan: Scan, text: bytes, words: Sequence[_Word]) -> list[float]:
 
 
 def _prior(file: _File) -> float:
-    """Tests and vendored sources rank lower, unless the query is about them."""
+    """Return the factor of a file's score, which is lower for tests and vendored sources."""
     return 0.5 if is_secondary(file.path) else 1.0
 
 
@@ -212,7 +224,7 @@ _PATH_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
 def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
-    """For each word what the path says for it: most where it is the file's very name."""
+    """Return the bonus of each word for its occurrence in the path, which is highest for the file's own name."""
     *directories, name = path.split("/")
     stem = name.split(".", 1)[0].lower() or name.lower()
     if stem in _INDEX_NAMES and directories:
@@ -239,12 +251,12 @@ def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
 
 
 def _is_form(word: str, beginning: str) -> bool:
-    """Whether `word` is `beginning`, but for the ending that its grammatical forms differ in."""
+    """Return whether `word` is `beginning` with the ending of a grammatical form, or without one."""
     return word.startswith(beginning) and _ENDING.fullmatch(word, len(beginning)) is not None
 
 
 def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
-    """Words that follow each other in the query and make up the file's name: "web browser" and webbrowser.py."""
+    """Return words that follow each other in the query and form the file's name: "web browser" and webbrowser.py."""
     joined: set[str] = set()
     for first, second in itertools.pairwise(words):
         rest = stem.strip("_").removeprefix(first.text)
@@ -253,37 +265,37 @@ def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
     return joined
 
 
-def _places(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_Place]:
-    """The best places of one file, apart from each other, `most` of them at most."""
+def _spots(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_Spot]:
+    """Return the best spots of one file, apart from each other, at most `most` of them."""
     text = scan.tree.read(file.path, scan.bounds.max_file_bytes, scan.budget)
     if not text:
         return []
     prose = _PROSE.search(file.path) is not None
     hits = _hits(scan, text, words, prose=prose)
     prior = _prior(file)
-    scored: list[_Place] = []
+    scored: list[_Spot] = []
     for position, hit in enumerate(hits):
         near = _near(hits, position)
         score = sum(words[word].rarity * weight for word, weight in near.items())
         score += 0.3 * sum(words[word].rarity * weight for word, weight in hit.weights.items())
         own = [words[word].text for word in near]
-        scored.append(_Place(prior * (score + 0.4 * file.score), file.path, hit.line + 1, hit.text, own))
+        scored.append(_Spot(prior * (score + 0.4 * file.score), file.path, hit.line + 1, hit.text, own))
         if scan.budget.over():
             break
     if not hits and file.score > 0:
         first = next((hit for hit in _lines(text) if hit[1].strip()), (0, b""))
-        scored.append(_Place(0.4 * file.score, file.path, first[0] + 1, _shown(first[1]), []))
-    chosen: list[_Place] = []
-    for place in sorted(scored, key=lambda place: (-place.score, place.line)):
-        if all(abs(place.line - other.line) > _REACH for other in chosen):
-            chosen.append(place)
+        scored.append(_Spot(0.4 * file.score, file.path, first[0] + 1, _shown(first[1]), []))
+    chosen: list[_Spot] = []
+    for spot in sorted(scored, key=lambda spot: (-spot.score, spot.line)):
+        if all(abs(spot.line - other.line) > _REACH for other in chosen):
+            chosen.append(spot)
             if len(chosen) == most:
                 break
     return chosen
 
 
 class _Hit(NamedTuple):
-    """A line that holds a word: its index from 0, its text, and the weight of each of its words there."""
+    """A line that contains a word: its index from 0, its text, and the weight of each of its words."""
 
     line: int
     text: str
@@ -291,7 +303,7 @@ class _Hit(NamedTuple):
 
 
 def _hits(scan: Scan, text: bytes, words: Sequence[_Word], *, prose: bool) -> list[_Hit]:
-    """The lines that hold a word."""
+    """Return the lines that contain a word."""
     hits: list[_Hit] = []
     for index, line in _lines(text, words):
         folded = line.lower()
@@ -308,9 +320,9 @@ def _hits(scan: Scan, text: bytes, words: Sequence[_Word], *, prose: bool) -> li
 
 
 def _lines(text: bytes, words: Sequence[_Word] = ()) -> Iterator[tuple[int, bytes]]:
-    """The lines of a text with their indices; without the blocks that hold none of `words`, if there are any.
+    """Yield the lines of a text with their indexes. With `words`, skip the blocks that contain no word of them.
 
-    Of a line that is longer than a block only the first part counts: no person wrote it.
+    Only the first part of a line that is longer than a block counts, because no person wrote such a line.
     """
     for block in blocks(text, _BLOCK_BYTES):
         folded = block.text.lower() if words else b""
@@ -323,9 +335,10 @@ def _shown(line: bytes) -> str:
 
 
 def _weighed(raw: bytes, own: dict[int, float], words: Sequence[_Word], *, prose: bool) -> dict[int, float]:
-    """A word counts more in the name that its line defines, and less in an import."""
+    """Return the weights of a line's words: more in the name that the line defines, and less in an import."""
     line = _shown(raw)
-    if len(line) > _WRITTEN_CHARS:  # minified or data: no line that a person wrote
+    if len(line) > _WRITTEN_CHARS:
+        # The line is minified code or data, and not written by a person.
         return {number: 0.3 * quality for number, quality in own.items()}
     if prose:
         factor = 1.6 if _HEADING.match(line) else 1.0
@@ -342,7 +355,7 @@ def _weighed(raw: bytes, own: dict[int, float], words: Sequence[_Word], *, prose
 
 
 def _near(hits: list[_Hit], position: int) -> dict[int, float]:
-    """For each word its best weight within reach of the hit at `position`, less with distance."""
+    """Return each word's best weight within reach of the hit at `position`, which decreases with the distance."""
     centre = hits[position].line
     near: dict[int, float] = {}
     start = position

@@ -1,4 +1,4 @@
-"""Searching for a text or a regular expression, line by line."""
+"""The search for a text or a regular expression, line by line."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from .._files.scan import Block, Scan, blocks, cut_line, is_secondary
 __all__ = ["Hit", "checked_query", "regex_finder", "search_lines", "text_finder"]
 
 _BLOCK_BYTES = 262_144
-_MAX_QUERY_BYTES = 4_096  # less than half a block, so that a match in a long line is whole in one of its parts
+# The longest query: less than half a block, so that a match in a long line is whole in one of its parts.
+_MAX_QUERY_BYTES = 4_096
 
 
 class Hit(NamedTuple):
-    """A line that matches: its index from 0, and what is shown of it."""
+    """A line that matches: its index from 0, and its text as it is shown, which may be cut."""
 
     line: int
     text: str
 
 
 class Finder(NamedTuple):
-    """How a search finds lines: in blocks of at most `block_bytes`, of each those that match.
+    """A function that finds the matching lines in a block of at most `block_bytes`.
 
     A match is the line's index in the block, its text, and the character at which the match begins.
     """
@@ -34,7 +35,7 @@ class Finder(NamedTuple):
 
 
 def text_finder(query: str, *, ignore_case: bool) -> Finder:
-    """Finds the characters of `query` as they are."""
+    """Return a finder of the characters of `query` as they are."""
     if len(query.encode("utf-8", "replace")) > _MAX_QUERY_BYTES:
         raise ToolError(f"the query is longer than {_MAX_QUERY_BYTES} bytes; look for a part of it")
     if not ignore_case:
@@ -60,18 +61,19 @@ def _literal(needle: bytes, fold: Callable[[bytes], bytes]) -> Finder:
 
 
 def regex_finder(query: str, *, ignore_case: bool) -> Finder:
-    """Finds the lines in which the regular expression `query` matches."""
+    """Return a finder of the lines in which the regular expression `query` matches."""
     pattern = Pattern(query, ignore_case=ignore_case)
     needle = (pattern.literal.lower() if ignore_case else pattern.literal).encode()
     matches_line = pattern.matcher(begins=True, ends=True)
 
     def find(block: Block) -> Iterable[tuple[int, str, int]]:
-        # Beyond ASCII there are letters that are k or s to the engine, and to nobody else.
+        # Ignoring case, the engine takes some letters beyond ASCII for k or s, which `lower` does not.
         certain = needle and (block.text.isascii() or not ignore_case)
         if certain and needle not in (block.text.lower() if ignore_case else block.text):
             return ()
         text = block.text.decode("utf-8", "replace")
-        if not text.isascii() and len(text.encode()) > len(block.text):  # each byte that is not UTF-8 has become three
+        if not text.isascii() and len(text.encode()) > len(block.text):
+            # Each byte that is not UTF-8 has become a character of three bytes.
             text = text.replace("\N{REPLACEMENT CHARACTER}", "?")
         if not pattern.matcher(begins=block.begins, ends=block.ends)(text):
             return ()
@@ -84,7 +86,7 @@ def regex_finder(query: str, *, ignore_case: bool) -> Finder:
 
 
 def search_lines(scan: Scan, query: str, finder: Finder, max_results: int) -> ToolResult:
-    """The lines that match, in order of path and line, tests and vendored sources last; cut to the bounds, visibly."""
+    """Return the matching lines by path and line, tests and vendored sources last. The result says what was cut."""
     found: list[tuple[str, list[Hit]]] = []
     kept_lines = total = 0
     for path, text in scan.texts():
@@ -93,7 +95,8 @@ def search_lines(scan: Scan, query: str, finder: Finder, max_results: int) -> To
             total += count
             found.append((path, hits))
             kept_lines += len(hits)
-            if kept_lines > 50 * max_results:  # what comes last would never be shown: forget it, keep the counts
+            if kept_lines > 50 * max_results:
+                # The last lines would never be shown, so only their counts are kept.
                 found.sort(key=lambda item: is_secondary(item[0]))
                 kept_lines = _forget(found, 10 * max_results)
     found.sort(key=lambda item: is_secondary(item[0]))
@@ -106,12 +109,13 @@ def search_lines(scan: Scan, query: str, finder: Finder, max_results: int) -> To
 
 
 def _hits(scan: Scan, text: bytes, finder: Finder, most: int) -> tuple[list[Hit], int]:
-    """The first `most` lines of a file that match, and how many there are."""
+    """Return the first `most` matching lines of a file, and the number of all."""
     hits: list[Hit] = []
     count, newest = 0, -1
     for block in blocks(text, finder.block_bytes):
         for index, line, at in finder.find(block):
-            if block.line + index == newest:  # seen already in another part of the same long line
+            if block.line + index == newest:
+                # The line was found already in another part of the same long line.
                 continue
             newest = block.line + index
             count += 1
@@ -124,7 +128,7 @@ def _hits(scan: Scan, text: bytes, finder: Finder, most: int) -> tuple[list[Hit]
 
 
 def _forget(found: list[tuple[str, list[Hit]]], keep: int) -> int:
-    """Drop the hits beyond the first `keep`; how many are left."""
+    """Drop the hits beyond the first `keep`, and return how many are left."""
     left = 0
     for index, (path, hits) in enumerate(found):
         found[index] = (path, hits[: max(0, keep - left)])
@@ -140,7 +144,8 @@ def _within_bounds(
     used = 0
     for path, hits in found:
         for hit in hits:
-            used += len(path) + len(hit.text.encode()) + 40  # the keys and quotes of a match's JSON
+            # The keys and quotes of a match take about 40 bytes of JSON.
+            used += len(path) + len(hit.text.encode()) + 40
             if len(matches) == max_results or used > scan.bounds.max_result_bytes:
                 return matches, files
             matches.append({"path": path, "line": hit.line + 1, "text": hit.text})
@@ -159,7 +164,7 @@ def _sentence(query: str, shown: int, total: int, files: int, scan: Scan) -> str
 
 
 def checked_query(query: str) -> str:
-    """The query, or a `ToolError` for one that can match nothing."""
+    """Return the query. Raises `ToolError` for a query that cannot match anything."""
     if not query.strip():
         raise ToolError("the query is empty; give the text to look for")
     if "\n" in query:

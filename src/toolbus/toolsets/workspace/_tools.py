@@ -1,4 +1,4 @@
-"""The three tools: what a model sees of them, and how their arguments become a walk, a search or a read."""
+"""The three tools: their descriptions for the model, and the walk, search or read that each call performs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from ._search import checked_query, regex_finder, search_lines, text_finder
 
 __all__ = ["workspace_tools"]
 
-_LINE_PIECE = 65_536  # how much of one line is held at most
-_NAMES_CHARS = 16_384  # the most that a result has beside its text: names, counts, forty directories
+# The most bytes of one line that are kept.
+_LINE_PIECE = 65_536
+# The most characters of a result beside its text: names, counts, forty directories.
+_NAMES_CHARS = 16_384
 _Glob = Annotated[
     str, Field(description="Only these files: '*.py' at any depth, 'src/**/*.ts', '*.{md,rst}'. Empty: all.")
 ]
@@ -42,19 +44,20 @@ def workspace_tools(
     max_scan_files: int = 50_000,
     max_scan_seconds: float = 10.0,
 ) -> list[Tool[..., Any]]:
-    """`list_files`, `search_text` and `read_lines` over the directory `root`, read-only.
+    """Return the read-only tools `list_files`, `search_text` and `read_lines` over the directory `root`.
 
-    Paths are relative to `root`, with `/`; lines count from 1. What is outside the root, binary, ignored by a
-    .gitignore, or in a directory such as .git or node_modules is neither listed nor read; `include_ignored` lifts the
-    last two. One call returns at most `max_results` matches (twenty times as many paths), `max_read_lines` lines and
-    about `max_result_bytes` of text, each line cut to `max_line_chars`; a search passes over files above
-    `max_file_bytes`. Every call ends after `max_scan_seconds` (a search for words after a quarter more) or four times
-    `max_scan_files` names of files and directories, a search also after `max_scan_files` files or `max_scan_bytes`, and
-    reading lines after `max_scan_bytes`. Whatever is cut is said in the result. Handlers are synchronous, may run in
-    several threads at once, keep no state, and hold the interpreter's lock for some 30 ms at most, whatever a model or
-    a file has chosen: the size of regular expressions and globs is bounded for this, and a line that is too long for a
-    regular expression is matched in parts that overlap by half. Raises `ConfigurationError` for a root that is no
-    directory, or a bound that is not above zero.
+    Paths are relative to `root`, with `/`; lines count from 1. Files outside of the root, binary files, files ignored
+    by a .gitignore, and files in directories such as .git or node_modules are neither listed nor read;
+    `include_ignored` lifts the last two rules. One call returns at most `max_results` matches (twenty times as many
+    paths), `max_read_lines` lines and about `max_result_bytes` of text, with each line cut to `max_line_chars`; a
+    search skips files larger than `max_file_bytes`. Every call ends after `max_scan_seconds` (a search for words after
+    a quarter more) or four times `max_scan_files` names of files and directories; a search also after `max_scan_files`
+    files or `max_scan_bytes`, and reading lines after `max_scan_bytes`. The result says what was cut.
+
+    Handlers are synchronous, may run in several threads at once, keep no state, and hold the interpreter's lock for at
+    most about 30 ms, whatever a model or a file contains: the size of regular expressions and globs is bounded for
+    this, and a line that is too long for a regular expression is matched in parts that overlap by half. Raises
+    `ConfigurationError` for a root that is not a directory, or a bound that is not above 0.
     """
     bounds = Bounds(
         max_results=max_results,
@@ -71,12 +74,13 @@ def workspace_tools(
             raise ConfigurationError(f"workspace_tools: {name} is {getattr(bounds, name)!r}; it must be above 0")
     workspace = _Workspace(Tree(root, include_ignored=include_ignored), bounds)
     handlers: list[Callable[..., ToolResult]] = [workspace.list_files, workspace.search_text, workspace.read_lines]
-    whole = _NAMES_CHARS + 2 * bounds.max_result_bytes  # they are cut already; as JSON, quotes are twice as long
+    # Results are cut to the bounds already; in JSON, escaped quotes take twice as much.
+    whole = _NAMES_CHARS + 2 * bounds.max_result_bytes
     return [Tool(handler=each, max_result_chars=whole, idempotent=True) for each in handlers]
 
 
 class _Workspace:
-    """The handlers; the docstrings and annotations are what the model reads."""
+    """The handlers. Their docstrings and annotations are the descriptions that the model reads."""
 
     def __init__(self, tree: Tree, bounds: Bounds) -> None:
         self._tree = tree
@@ -124,7 +128,7 @@ class _Workspace:
             Field(
                 description="'text': the characters as they are. 'regex': a regular expression, matched line by line, "
                 "without look-around and back-references. 'words': words separated by spaces, each also the beginning "
-                "of a longer word ('limit' finds max_limits); gives the places where most of them stand together, "
+                "of a longer word ('limit' finds max_limits); gives the lines where most of them stand together, "
                 "best first."
             ),
         ] = "text",
@@ -178,10 +182,10 @@ class _Workspace:
             if number == last or used > bounds.max_result_bytes:
                 break
         number += lines.count_rest()
-        return self._told(path, taken, start, end, number if whole_text and not lines.stopped else -1)
+        return self._result(path, taken, start, end, number if whole_text and not lines.stopped else -1)
 
     def _text(self, path: str, file: io.BufferedReader[io.FileIO], budget: Budget) -> tuple[io.BufferedIOBase, bool]:
-        """The file, as UTF-8, and whether that is all of it."""
+        """Return the file as UTF-8, and whether that is all of it."""
         head = file.peek(8_192)[:8_192]
         if head.startswith((b"\xff\xfe", b"\xfe\xff")):
             data = file.read(self._bounds.max_file_bytes)
@@ -191,8 +195,8 @@ class _Workspace:
         return file, True
 
     @staticmethod
-    def _told(path: str, taken: list[str], start: int, end: int | None, total: int) -> ToolResult:
-        """`total` is how many lines the file has, -1 where it is too large to count."""
+    def _result(path: str, taken: list[str], start: int, end: int | None, total: int) -> ToolResult:
+        """Return the result; `total` is the number of lines of the file, or -1 if it is too large to count them."""
         if not taken and total >= 0:
             raise ToolError(f"{path!r} has {total} lines; line {start} is past its end")
         if not taken:
@@ -206,14 +210,14 @@ class _Workspace:
         wanted = end if end is not None else total
         if total < 0 or final < min(wanted, total):
             data["truncated"] = True
-            said += f"; cut, go on with start={final + 1}"
+            said += f"; cut, continue with start={final + 1}"
         return ToolResult(message=said, data=data)
 
 
 class _Lines:
-    """The lines of a file, each with whether that is all of it: of a long one, only the beginning is kept.
+    """The lines of a file, each with True if it is whole. Only the beginning of a long line is kept.
 
-    Ends early where `max_bytes` were read or the budget is spent; `stopped` says whether that was so.
+    Ends early after `max_bytes`, or when the budget is spent; `stopped` is True then.
     """
 
     def __init__(self, file: io.BufferedIOBase, max_bytes: int, budget: Budget) -> None:
@@ -230,7 +234,7 @@ class _Lines:
             yield line, whole and not self.stopped
 
     def count_rest(self) -> int:
-        """How many lines come after those that were read."""
+        """Read to the end, and return the number of lines after those that were read before."""
         count, piece = 0, b"\n"
         while following := self._piece(whole=False):
             piece = following
@@ -238,7 +242,7 @@ class _Lines:
         return count + (not piece.endswith(b"\n"))
 
     def _piece(self, *, whole: bool = True) -> bytes:
-        """A line or the beginning of one; or else as much as is there at once."""
+        """Return a line or the beginning of one, or without `whole` the bytes that are available at once."""
         if self._bytes_left <= 0 or self._budget.over():
             self.stopped = True
             return b""
