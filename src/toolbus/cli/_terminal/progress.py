@@ -97,7 +97,7 @@ class Narrator:
 
     def _begin(self) -> None:
         self._calls: dict[str, _Call] = {}  # by call id
-        # The arguments of this round's calls, by call id: the text of the reply first, and an object once it is parsed.
+        # The arguments of this round's calls, by call id: text from the reply, or an object from an approval question.
         self._asked: dict[str, str | Mapping[str, Any]] = {}
         self._plan: tuple[PlanStep, ...] = ()  # the plan that was shown last
         self._doing = ANALYZING

@@ -264,7 +264,8 @@ def write(stream: TextIO | None, text: str) -> None:
     try:
         stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
-    except ValueError as exc:  # it is closed
+    except ValueError as exc:
+        # The stream is closed.
         raise BrokenPipeError(str(exc)) from exc
 
 
