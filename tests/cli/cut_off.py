@@ -12,7 +12,7 @@ import anyio
 import scenes
 
 from toolbus import Runtime
-from toolbus.cli._open_store import KeptStore
+from toolbus.cli._open_store import CommandStore
 from toolbus.events import ApprovalRequested
 from toolbus.providers.scripted import ScriptedProvider, calls
 
@@ -21,11 +21,11 @@ NOBODY = 2**22 + 4711  # more than Linux has processes
 _T = TypeVar("_T")
 
 
-def with_store(path: Path, function: Callable[[KeptStore], Awaitable[_T]]) -> _T:
+def with_store(path: Path, function: Callable[[CommandStore], Awaitable[_T]]) -> _T:
     """What an async function of the store returns."""
 
     async def done() -> _T:
-        store = KeptStore(path)
+        store = CommandStore(path)
         try:
             return await function(store)
         finally:
@@ -44,7 +44,7 @@ def cut_off(
         reached = anyio.Event()
         scenes.holding.append(reached)
         provider = ScriptedProvider([calls(call)])
-        store = KeptStore(path, command)
+        store = CommandStore(path, command)
         async with Runtime(provider, tools=scenes.resumable, store=store, drain_seconds=0) as runtime:
             runtime.bus.connect(ApprovalRequested, lambda _question: reached.set())
             session = runtime.start(prompt)

@@ -159,7 +159,7 @@ class TestAnswers:
         assert len(scenes.did) == 1
         first, _, second = person.shown.partition("yes but later\n")
         assert "more characters (? shows all)" in first
-        assert "  v  do not run it, and no call of Delete File in" in second
+        assert "  v  do not run it, nor any later call of Delete File in" in second
         assert "more characters" not in second
         assert second.count("x") > 600
 
@@ -211,7 +211,7 @@ class TestSeveral:
         assert person(wait, "y", arguments=(*ASK, "--limit", "on_failure=fail_fast")) == 3
         assert scenes.did == []
         assert len(person.questions) == 1
-        assert "\n  No answer is needed any more.\n✗ Failing" in person.shown
+        assert "\n  An answer is no longer needed.\n✗ Failing" in person.shown
         assert person.shown.endswith("toolbus: stopped by a limit: on_failure=fail_fast\n")
 
 
@@ -318,7 +318,7 @@ class TestSignals:
         assert not [each for each in person.questions if "Mail" in each]
         assert person.shown.endswith("toolbus: cancelled\n")
         assert " \n✗ Delete File" in person.shown, "what follows stands on a line of its own, below the question"
-        assert "No answer is needed" not in person.shown
+        assert "An answer is no longer needed" not in person.shown
 
     def test_a_chat_goes_on_after_one(self, person: Person):
         scenes.play(NOTES, NOTES, text("Done."))
@@ -372,10 +372,10 @@ class TestWithoutAPerson:
         scenes.play(calls(*[("delete_file", {"path": name}) for name in "ab"]), text("Then not."))
         ended = toolbus(*ASK)
         assert (ended.status, ended.out, scenes.did) == (0, "Then not.\n", [])
-        assert ended.err.count(f"toolbus: {self.WHY} (stdin is no terminal); --approve all runs such calls") == 1
+        assert ended.err.count(f"toolbus: {self.WHY} (stdin is not a terminal); --approve all runs such calls") == 1
         assert ended.err.count("⊘ Delete File") == 2
         told = results(scenes.seen[-1])
-        assert all("nobody can be asked here (stdin is no terminal)" in each for each in told)
+        assert all("nobody can be asked here (stdin is not a terminal)" in each for each in told)
 
     @pytest.mark.parametrize("option", ["--json", "--events"])
     def test_so_does_output_for_a_program_even_on_a_terminal(
@@ -396,7 +396,7 @@ class TestWithoutAPerson:
         scenes.play(NOTES, text("Then not."))
         monkeypatch.setattr("sys.stdin", terminal)
         assert main(ASK) == 0
-        assert f"{self.WHY} (stderr is no terminal)" in capsys.readouterr().err
+        assert f"{self.WHY} (stderr is not a terminal)" in capsys.readouterr().err
 
     def test_the_events_tell_who_decided(self, toolbus: Command):
         for approve in ("ask", "all", "none"):

@@ -123,9 +123,9 @@ class TestExitStatus:
             (("ask", "q", "--provider", "nobody"), "there is no provider 'nobody'"),
             (("ask", "q", "--provider", "openai:m"), "OPENAI_API_KEY"),
             (("ask", "q", "--tools", "nothing:x"), "there is no module 'nothing'"),
-            (("ask", "q", "--timeout", "0"), "argument --timeout: '0' is no number of seconds above zero"),
-            (("ask", "q", "--timeout", "soon"), "'soon' is no number of seconds"),
-            (("ask", "q", "--max-rounds", "0"), "'0' is no whole number above zero"),
+            (("ask", "q", "--timeout", "0"), "argument --timeout: '0' is not a number of seconds above zero"),
+            (("ask", "q", "--timeout", "soon"), "'soon' is not a number of seconds"),
+            (("ask", "q", "--max-rounds", "0"), "'0' is not a whole number above zero"),
             (("ask", "q", "--limit", "x=1"), "NAME is one of"),
             (("ask", "q", "--json", "--events"), "not allowed with argument"),
             (("ask", "q", "--jso"), "unrecognized arguments: --jso (see toolbus --help)"),
@@ -286,7 +286,7 @@ class TestTelling:
         ended = toolbus("ask", "q", "--provider", "scenes:broken", "--debug")
         assert ended.status == 2
         assert "Traceback" in ended.err
-        assert ended.err.splitlines()[-1].startswith("toolbus: --provider scenes:broken could not be made")
+        assert ended.err.splitlines()[-1].startswith("toolbus: --provider scenes:broken could not be created")
 
     def test_a_terminal_shows_a_live_line_and_leaves_nothing_of_it(
         self, toolbus: Command, terminal: Terminal, monkeypatch: pytest.MonkeyPatch

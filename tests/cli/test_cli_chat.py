@@ -142,7 +142,7 @@ class TestByHand:
         status, shown = by_hand("one", "two")
         assert status == 0
         assert shown == (
-            "toolbus chat with scenes:scripted; /help tells more, Ctrl-D leaves.\n> one\nFirst.\n> two\nSecond.\n> \n"
+            "toolbus chat with scenes:scripted; /help lists the commands, Ctrl-D leaves.\n> one\nFirst.\n> two\nSecond.\n> \n"
         )
 
     def test_ctrl_c_at_the_prompt_gives_a_new_one(self, by_hand: Callable[..., tuple[int, str]]):

@@ -17,7 +17,7 @@ from desk import Command, Terminal
 from toolbus.cli import main
 from toolbus.cli._arguments import parse
 from toolbus.cli._open_store import ago
-from toolbus.cli._store_place import default_path, place_of
+from toolbus.cli._store_location import default_path, location_of
 from toolbus.cli._terminal.screen import open_screen
 from toolbus.errors import StoreError
 from toolbus.messages import UserMessage
@@ -58,7 +58,7 @@ class TestThePlace:
     def test_an_option_wins_over_the_variable_and_that_over_the_default(self):
         variable = {"TOOLBUS_STORE": "b.db", "XDG_STATE_HOME": "/x"}
         found = [
-            place_of(parse(["ask", *options]), environment)
+            location_of(parse(["ask", *options]), environment)
             for options, environment in (
                 (["--store", "a.db"], variable),
                 ([], variable),
@@ -160,7 +160,7 @@ class TestGoingOn:
         ended = toolbus(*CHAT, stdin="one\n")
         assert (ended.status, ended.out) == (0, "First.\n")
         told, _, typed = ended.err.strip().partition(": ")
-        assert told == "to go on"
+        assert told == "to continue"
         scenes.play(text("x"))
         toolbus(*ASK, "another conversation")
         scenes.play(text("Second."))
@@ -191,12 +191,12 @@ class TestGoingOn:
         monkeypatch.setattr("sys.stdin", terminal)
         monkeypatch.setattr("sys.stderr", terminal)
         main([*CHAT, "--continue"])
-        assert 'It goes on with "What is red?" (2 messages, the newest a moment ago).\n' in terminal.getvalue()
+        assert 'Continuing "What is red?" (2 messages, the newest a moment ago).\n' in terminal.getvalue()
 
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            (("--continue", "nope"), "there is no conversation 'nope'; toolbus store list shows those there are"),
+            (("--continue", "nope"), "there is no conversation 'nope'; toolbus store list shows the existing ones"),
             (("--continue",), "there is no conversation yet in "),
             (("--continue", "--no-store"), "--continue needs a store, and nothing is kept here"),
         ],
@@ -232,15 +232,15 @@ class TestUnfinished:
         cut_off(kept, ("send", {"to": "Ann"}), "Write to \x1b[31mAnn\x1b[0m")
         scenes.play(text("x"))
         assert toolbus(*ASK, "q").err == (
-            'toolbus: a request of a moment ago is unfinished ("Write to Ann"): '
-            "toolbus resume goes on with it, toolbus resume --abandon drops it\n"
+            'toolbus: a request from a moment ago is unfinished ("Write to Ann"): '
+            "toolbus resume continues it, toolbus resume --abandon drops it\n"
         )
         scenes.play(text("x"))
         assert toolbus(*ASK, "q", "-q").err == ""
         cut_off(kept, ("send", {"to": "Bob"}), "Write to Bob")
         scenes.play(text("x"))
         assert toolbus(*ASK, "q", "--store", str(kept)).err == (
-            f"toolbus: 2 requests are unfinished: toolbus resume --store {kept} goes on with them, "
+            f"toolbus: 2 requests are unfinished: toolbus resume --store {kept} continues them, "
             f"toolbus resume --store {kept} --abandon drops them\n"
         )
 

@@ -118,7 +118,7 @@ class TestTools:
         with pytest.raises(KeyboardInterrupt):
             names("interrupts:x")
 
-    @pytest.mark.parametrize(("path", "what"), [("nowhere", "does not exist"), ("limits.py", "is no directory")])
+    @pytest.mark.parametrize(("path", "what"), [("nowhere", "does not exist"), ("limits.py", "is not a directory")])
     def test_a_bad_directory_is_refused(self, path: str, what: str):
         with pytest.raises(ConfigurationError, match=f"--dir {path} {what}"):
             load_tools(path, [])
@@ -130,7 +130,7 @@ class TestProviders:
         provider, name, remark = load_provider(None)
         assert isinstance(provider, ExtractiveProvider)
         assert name == "extractive"
-        assert "no language model" in remark
+        assert "not a language model" in remark
         assert "--provider openai:MODEL" in remark
 
     def test_the_environment_is_asked_before_that(self, monkeypatch: pytest.MonkeyPatch):
@@ -155,9 +155,9 @@ class TestProviders:
             (".:x", "there is no provider '.:x'"),
             ("", "there is no provider ''"),
             ("openai", "names no model"),
-            ("scenes:add", "--provider scenes:add could not be made: TypeError"),
-            ("scenes:broken", "--provider scenes:broken could not be made: RuntimeError"),
-            ("scenes:no_tools", "--provider scenes:no_tools is a int, which is no Provider"),
+            ("scenes:add", "--provider scenes:add could not be created: TypeError"),
+            ("scenes:broken", "--provider scenes:broken could not be created: RuntimeError"),
+            ("scenes:no_tools", "--provider scenes:no_tools is of type int, which is not a Provider"),
             ("openai:some-model", "OPENAI_API_KEY"),
         ],
     )
@@ -178,7 +178,7 @@ class TestProviders:
 
     def test_one_that_exits_when_it_is_made_is_refused(self, folder: Path):
         (folder / "leaves.py").write_text("def model(): raise SystemExit(0)\n", encoding="utf-8")
-        with pytest.raises(ConfigurationError, match="could not be made: SystemExit: 0"):
+        with pytest.raises(ConfigurationError, match="could not be created: SystemExit: 0"):
             load_provider("leaves:model")
 
     @pytest.mark.parametrize(

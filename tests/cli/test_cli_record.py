@@ -89,7 +89,7 @@ def test_a_file_that_is_not_there_is_wrong_usage(toolbus: Command):
 
 def test_a_path_that_no_file_can_have_is_wrong_usage(toolbus: Command):
     ended = toolbus("replay", "a" * 300)
-    assert (ended.status, ended.err) == (2, f"toolbus: {'a' * 300} cannot be looked for: File name too long\n")
+    assert (ended.status, ended.err) == (2, f"toolbus: {'a' * 300} cannot be read: File name too long\n")
 
 
 def test_a_file_that_cannot_be_made_is_refused_before_anything_is_asked(toolbus: Command, folder: Path):

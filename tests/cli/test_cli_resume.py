@@ -20,7 +20,7 @@ from desk import Command, Terminal
 
 from toolbus.cli import main
 from toolbus.cli._commands import resume as _resume
-from toolbus.cli._terminal.progress_of_many import Several
+from toolbus.cli._terminal.progress_of_many import NarratorOfMany
 from toolbus.cli._terminal.screen import Line, Screen
 from toolbus.errors import StoreError
 from toolbus.events import ApprovalRequested, RequestCancelled, RequestFailed, RequestResumed, ToolCallRequested
@@ -68,7 +68,7 @@ def test_one_whose_store_fails_is_told_and_left_for_another_time(
         ended = toolbus(*RESUME)
     assert (ended.status, ended.out) == (1, "")
     assert "toolbus: failed: there is no room\n" in ended.err
-    assert "toolbus: 1 request is left unfinished: toolbus resume goes on with it\n" in ended.err
+    assert "toolbus: 1 request is left unfinished: toolbus resume continues it\n" in ended.err
     assert toolbus(*RESUME).out.endswith("There is.\n")
 
 
@@ -100,11 +100,11 @@ class TestWhatItNeeds:
         ended = toolbus("resume")
         assert (ended.status, ended.out) == (1, "")
         assert ended.err == (
-            f"toolbus: request {request_id} cannot go on: it needs code of yours: "
+            f"toolbus: request {request_id} cannot be resumed: it needs your own code: "
             "toolbus resume --provider scenes:scripted --tools scenes:resumable\n"
         )
         ended = toolbus("resume", "-p", "extractive", "--store", str(kept))
-        assert "it needs tools of yours: toolbus resume --store " in ended.err
+        assert "it needs your own tools: toolbus resume --store " in ended.err
         assert ended.err.endswith(" --provider extractive --tools scenes:resumable\n")
 
     def test_directory_and_provider_are_its_own_where_toolbus_has_it_by_name(
@@ -123,11 +123,11 @@ class TestWhatItNeeds:
         cut_off(kept, WRITE, "Write", command={**COMMAND, "dir": "/nowhere"})
         ended = toolbus(*RESUME)
         assert ended.status == 1
-        assert "cannot go on: --dir /nowhere does not exist" in ended.err
+        assert "cannot be resumed: --dir /nowhere does not exist" in ended.err
 
     def test_what_a_program_has_begun_wants_its_model_named(self, toolbus: Command, kept: Path):
         cut_off(kept, WRITE, "Write", command=None)
-        assert "it was begun by a program: name its model, and its tools" in toolbus("resume").err
+        assert "it was begun by another program: name its model and its tools" in toolbus("resume").err
         scenes.play(text("Done."))
         assert toolbus(*RESUME).status == 0
 
@@ -141,9 +141,9 @@ class TestWhatItNeeds:
         ended = toolbus(*RESUME)
         assert ended.status == 1
         assert "Done." in ended.out
-        [told] = [line for line in ended.err.splitlines() if "cannot go on" in line]
-        assert told.startswith(f"toolbus: request {damaged} cannot go on: ")
-        assert told.endswith("; toolbus store verify looks further, toolbus resume --abandon drops it")
+        [told] = [line for line in ended.err.splitlines() if "cannot be resumed" in line]
+        assert told.startswith(f"toolbus: request {damaged} cannot be resumed: ")
+        assert told.endswith("; toolbus store verify checks the whole store, toolbus resume --abandon drops it")
         assert "Done." not in toolbus(*RESUME).out
 
 
@@ -173,7 +173,7 @@ class TestPeople:
         scenes.play(calls(("interrupted", {})), text("never"))
         ended = toolbus(*RESUME)
         assert ended.status == 130
-        assert ended.err.endswith("toolbus: 1 request is left unfinished: toolbus resume goes on with it\n")
+        assert ended.err.endswith("toolbus: 1 request is left unfinished: toolbus resume continues it\n")
         scenes.play(text("Done."))
         ended = toolbus(*RESUME)
         assert (ended.status, ended.out) == (0, f"request {request_id}: Write to Ann\n\nDone.\n")
@@ -196,7 +196,9 @@ class TestLeases:
         scenes.play(text("Done."))
         ended = toolbus(*RESUME)
         assert ended.status == 0
-        assert ended.err.startswith("toolbus: waiting for the hold of a process that is gone to end, 10 s at most\n")
+        assert ended.err.startswith(
+            "toolbus: waiting for the lease of a process that is gone to expire, 10 s at most\n"
+        )
 
     def test_what_runs_in_another_process_is_left_to_it(self, toolbus: Command, kept: Path):
         hold(kept, cut_off(kept, WRITE, "Write"), 60)
@@ -214,7 +216,9 @@ class TestLeases:
         monkeypatch.setattr("toolbus.cli._commands.resume.anyio.sleep", interrupted)
         ended = toolbus("resume")
         assert ended.status == 130
-        assert ended.err.endswith("toolbus: nothing was begun; what is unfinished still is\n")
+        assert ended.err.endswith(
+            "toolbus: interrupted before anything was resumed; unfinished requests stay as they were\n"
+        )
 
 
 class _Shown(Screen):
@@ -233,7 +237,7 @@ class _Shown(Screen):
 
 def test_a_line_that_moves_says_what_the_oldest_does_and_how_many_there_are():
     screen, now = _Shown(), [100.0]
-    several = Several(screen, {"a": "one?", "b": "two?"}, clock=lambda: now[0])
+    several = NarratorOfMany(screen, {"a": "one?", "b": "two?"}, clock=lambda: now[0])
     several.tick()
     call: Any = {"call_id": "c", "name": "send_mail", "arguments": {"to": "Ann"}, "deadline": 1.0}
     for event in (
@@ -300,7 +304,7 @@ def test_a_process_that_is_killed_leaves_its_request_to_be_found(toolbus: Comman
         assert process.stderr.readline().startswith("→ Hang".encode())
         process.kill()
     scenes.play(text("x"))
-    assert '("Hang on"): toolbus resume goes on with it' in toolbus("ask", "q", "-p", "scenes:scripted").err
+    assert '("Hang on"): toolbus resume continues it' in toolbus("ask", "q", "-p", "scenes:scripted").err
     [found] = with_store(kept, lambda store: store.requests(is_unfinished=True))
     with_store(kept, lambda store: store.release(found.record.request_id, found.record.epoch))  # 10 s sooner
     ended = toolbus("resume")

@@ -110,7 +110,7 @@ def test_a_stream_that_is_closed_is_one_that_nobody_reads():
     out.close()
     err.close()
     screen.say("a")
-    screen.tell("b")
+    screen.report("b")
     assert not open_screen(out, err, {}).live
     assert isinstance(screen.failure, BrokenPipeError)
 
@@ -186,7 +186,7 @@ class TestWhileAQuestionStands:
             screen.ask("  Run it? ")
             screen.note(DONE)
             screen.aside("printed ")
-            screen.tell("told")
+            screen.report("told")
             screen.say("Answer")
             screen.end_paragraph()
             screen.note(DONE)
@@ -210,16 +210,16 @@ class TestWhileAQuestionStands:
     def test_an_exception_releases_what_was_held(self, terminal: Terminal):
         screen = Screen(terminal, terminal)
         with pytest.raises(KeyboardInterrupt), screen.held():
-            screen.tell("told")
+            screen.report("told")
             raise KeyboardInterrupt
-        screen.tell("after")
+        screen.report("after")
         assert terminal.getvalue() == "told\nafter\n"
 
     def test_what_is_held_is_bounded_and_what_is_lost_is_counted_but_for_the_answer(self, terminal: Terminal):
         screen = Screen(None, terminal)
         with screen.held():
             for number in range(1_010):
-                screen.tell(str(number))
+                screen.report(str(number))
             screen.say("never lost")
         lines = terminal.getvalue().splitlines()
         assert lines[999:] == ["999", "toolbus: 10 lines were not shown while a question was open"]

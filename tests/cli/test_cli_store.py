@@ -121,7 +121,7 @@ class TestLooking:
 class TestUpkeep:
     def test_prune_says_what_it_did_and_a_dry_run_what_it_would(self, toolbus: Command, talk: str):
         assert re.fullmatch(
-            rf"0 requests from before {WHEN} deleted, 0 bytes; what was said stays \(--conversations deletes that too\)\n",
+            rf"0 requests from before {WHEN} deleted, 0 bytes; conversations stay \(--conversations deletes them too\)\n",
             toolbus("store", "prune", "--before", "30d").out,
         )
         both = ("store", "prune", "--before", "0s", "--conversations")
@@ -162,7 +162,7 @@ class TestUpkeep:
         ended = toolbus("store", "verify")
         assert (ended.status, ended.out) == (
             0,
-            "2 requests with 18 facts, 1 conversation with 6 messages: all is as it was written\n",
+            "2 requests with 18 facts, 1 conversation with 6 messages: everything is as it was written\n",
         )
         damage(kept)
         ended = toolbus("store", "verify")
@@ -215,11 +215,11 @@ class TestErrors:
             (("prune",), 2, "the following arguments are required: --before"),
             (("list", "--store", "missing.db"), 2, "--store: there is no store missing.db"),
             (("list", "--store", "none"), 2, "nothing is kept"),
-            (("import", "x", "--store", "none"), 2, "there is no place to import into"),
+            (("import", "x", "--store", "none"), 2, "there is no store to import into"),
             (("list", "--store", "limits.py"), 1, "is not a SQLite database"),
             (("show", "nope"), 2, "there is no conversation or request 'nope'"),
             (("import", "limits.py", "--store", "new.db"), 1, "limits.py is not an archive"),
-            (("list", "--store", "a" * 300), 2, f"{'a' * 300} cannot be looked for: File name too long"),
+            (("list", "--store", "a" * 300), 2, f"{'a' * 300} cannot be read: File name too long"),
             (("import", "limits.py", "--store", "a" * 300), 1, f"{'a' * 300} cannot be opened: File name too long"),
         ],
     )
@@ -232,14 +232,14 @@ class TestErrors:
         ended = toolbus("store", "show", "nope")
         assert (ended.status, ended.err) == (
             2,
-            "toolbus: there is no conversation or request 'nope'; toolbus store list shows those\n",
+            "toolbus: there is no conversation or request 'nope'; toolbus store list shows the ids\n",
         )
         ended = toolbus("store", "show", "\udcff")  # a byte that is no text
         assert (ended.status, ended.err.count("there is no conversation or request")) == (2, 1)
 
     def test_where_nothing_was_kept_yet_that_is_said(self, toolbus: Command, kept: Path):
         for arguments, told in (
-            (("stats",), "Nothing is kept yet: toolbus ask and toolbus chat do.\n"),
+            (("stats",), "Nothing is kept yet: toolbus ask and toolbus chat keep their conversations here.\n"),
             (("list", "--json"), "[]\n"),
             (("verify", "--json"), "{}\n"),
         ):
@@ -275,7 +275,7 @@ class TestLines:
         ]
         assert list(timeline(facts, 60)) == [
             "     0.000s  asked: a b",
-            "     1.500s  went on, in another process (resumption 2)",
+            "     1.500s  resumed by another process (resumption 2)",
             "     2.000s  steering added: be quick",
             "     2.500s  the model is asked again: it is busy",
             "     2.600s  ? Send  to=1",

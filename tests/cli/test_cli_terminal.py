@@ -307,7 +307,7 @@ def test_a_question_that_expires_gives_the_terminal_back(desk: Path):
         modes = termios.tcgetattr(terminal.ours)[3]
     assert modes & termios.ECHO
     assert modes & termios.ICANON
-    assert "No answer is needed any more." in terminal.shown
+    assert "An answer is no longer needed." in terminal.shown
     assert "Nobody decided on the call in time" in terminal.shown
     assert "Done." in terminal.shown
 

@@ -1,7 +1,16 @@
-"""The `toolbus` command: ask about files, chat, go on with what was cut off, look into what is kept.
+"""The `toolbus` command: ask about files, chat, resume interrupted requests, and inspect the store.
 
-Importing this imports next to nothing: `--version` and `--help` must answer at once. What runs a request is imported by
-the command that runs one. Nothing in the library imports this package.
+This package knows the command line, the terminal and the signals of the process, and builds a `Runtime` from them. No
+other package of the library imports it. Its invariants:
+
+1. Importing this module imports almost nothing, so that `--version` and `--help` answer at once. Each command imports
+   what it needs when it runs; an import at the top of this module would slow down every command.
+2. Only the answer and data go to stdout. Progress, remarks, errors and the output of tools go to stderr; otherwise a
+   pipe or a file that reads the answer would receive them too.
+3. Text of models, tools and files is cleaned before it is shown, because an escape sequence in it could control the
+   user's terminal.
+4. The event loop runs in a thread of its own, and the main thread takes signals and reads prompts. A tool that blocks
+   the loop would otherwise block Ctrl-C as well.
 """
 
 from __future__ import annotations
@@ -14,14 +23,15 @@ from typing import NoReturn
 
 __all__ = ["main"]
 
-_THREAD_SECONDS = 0.2  # for threads that are about to end; a handler that hangs gets no more
+_THREAD_SECONDS = 0.2
+"""The time that all remaining threads together have to end. A handler that hangs does not get more."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` (without the program's name) ask for, and return its exit status.
 
-    Without `arguments` it is this process's own command line: then the process may end here, so that no thread of a
-    tool that was given up keeps it alive. Raises nothing.
+    Without `arguments`, the command line of this process is used. In that case the process may end here, so that no
+    thread of an abandoned tool call keeps it alive. Raises nothing.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     status = _run(given)
@@ -37,7 +47,8 @@ def _run(arguments: list[str]) -> int:
         from ._main import run  # noqa: PLC0415 -- see the module's docstring
 
         return run(arguments)
-    except KeyboardInterrupt:  # before a request runs: while modules are imported, or at a prompt
+    except KeyboardInterrupt:
+        # Ctrl-C was pressed before a request ran: while modules were imported, or at a prompt.
         return 130
 
 
@@ -52,7 +63,7 @@ def _printed(line: str) -> int:
 
 
 def _version() -> str:
-    """The version of what is installed. Asking importlib.metadata takes four times as long as starting Python."""
+    """Return the installed version. Asking importlib.metadata takes four times as long as starting Python."""
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")  # noqa: PTH208 -- pathlib costs more than the rest of this
@@ -70,7 +81,7 @@ def _version() -> str:
 
 
 def _threads_are_left() -> bool:
-    """Whether threads that Python would wait for at exit are still running."""
+    """Return whether threads that Python would wait for at exit are still running."""
     others = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
     for each in others:
         each.join(_THREAD_SECONDS / len(others))
@@ -81,6 +92,7 @@ def _leave(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # gone, closed, or never there
+        except (OSError, ValueError, AttributeError):
+            # The stream is gone or closed, or the process was started without it.
             continue
     os._exit(status)

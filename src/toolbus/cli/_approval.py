@@ -1,4 +1,4 @@
-"""Who decides on calls that need approval: the person at the terminal, or `--approve` in advance."""
+"""Decisions on tool calls that need approval: by the person at the terminal, or in advance by `--approve`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from ._terminal.prompt import Questions
 from ._terminal.screen import Line, Screen, is_terminal
 from ._terminal.text import cells, indented, visible_json
 
-__all__ = ["Person", "arrange"]
+__all__ = ["Person", "connect_approval"]
 
 Check: TypeAlias = Callable[[ApprovalRequested, dict[str, Any]], None]
-"""Raises for arguments that the tool of a question does not take."""
+"""A function that raises for arguments which the tool of a question does not accept."""
 
-_WHO = "The user"
+_DECIDED_BY = "The user"
 
 
-def arrange(runtime: Runtime, options: argparse.Namespace, screen: Screen, stdout: TextIO) -> Person | None:
-    """Whom to ask. None where calls are decided without asking; that is done on the loop's thread then."""
+def connect_approval(runtime: Runtime, options: argparse.Namespace, screen: Screen, stdout: TextIO) -> Person | None:
+    """Return the person to ask, or None where calls are decided without asking.
+
+    In the latter case a listener on the bus decides them, on the loop's thread.
+    """
     decide = _approved
     if options.approve == "ask":
         nobody = _why_nobody_can_be_asked(options)
@@ -37,7 +40,7 @@ def arrange(runtime: Runtime, options: argparse.Namespace, screen: Screen, stdou
     elif options.approve == "none":
         decide = _denied
     elif not options.quiet:
-        screen.tell("toolbus: --approve all: calls that need approval run without asking")
+        screen.report("toolbus: --approve all: calls that need approval run without asking")
     bus = runtime.bus
     bus.connect(ApprovalRequested, lambda question: bus.publish(decide(question)))
     return None
@@ -48,8 +51,8 @@ def _why_nobody_can_be_asked(options: argparse.Namespace) -> str:
         if getattr(options, name, False):
             return f"--{name}"
     if not is_terminal(sys.stdin):
-        return "stdin is no terminal"
-    return "" if is_terminal(sys.stderr) else "stderr is no terminal"
+        return "stdin is not a terminal"
+    return "" if is_terminal(sys.stderr) else "stderr is not a terminal"
 
 
 def _approved(question: ApprovalRequested) -> ApprovalDecided:
@@ -62,17 +65,17 @@ def _denied(question: ApprovalRequested) -> ApprovalDecided:
 
 
 class _Denying:
-    """Denies where nobody can be asked, and says once how to allow it."""
+    """Denies calls where nobody can be asked, and reports once how to allow them."""
 
     def __init__(self, screen: Screen, why: str) -> None:
         self._screen = screen
         self._why = why
-        self._told = False
+        self._is_reported = False
 
     def __call__(self, question: ApprovalRequested) -> ApprovalDecided:
-        if not self._told:
-            self._told = True
-            self._screen.tell(
+        if not self._is_reported:
+            self._is_reported = True
+            self._screen.report(
                 f"toolbus: {display_name(question.name)} needs approval, and nobody can be asked ({self._why}); "
                 "--approve all runs such calls without asking"
             )
@@ -83,7 +86,8 @@ class _Denying:
 def _check_with(runtime: Runtime) -> Check:
     def check(question: ApprovalRequested, arguments: dict[str, Any]) -> None:
         spec = runtime.tools.specs.get(question.name)
-        if spec is not None and definition_of(spec) == question.definition:  # else a sub-request's; it checks itself
+        # A different definition belongs to a sub-request's own tool; the sub-request checks its arguments itself.
+        if spec is not None and definition_of(spec) == question.definition:
             spec.validate(arguments)
 
     return check
@@ -99,16 +103,16 @@ class Person:
         self._remembered: dict[str, Answer] = {}
 
     def known(self, question: ApprovalRequested) -> ApprovalDecided | None:
-        """The decision, where "always" or "never" was the answer to a call of this tool before.
+        """Return the decision if an earlier call of this tool was answered with "always" or "never", else None.
 
-        The session remembers it too, and does not ask again; but calls that waited already, and those of
-        sub-requests, come here.
+        The session remembers such an answer too, and does not ask again. Calls that were already waiting and calls of
+        sub-requests still arrive here.
         """
         answer = self._remembered.get(question.definition)
         return None if answer is None else _decided(question, answer, None)
 
     def decide(self, question: ApprovalRequested) -> ApprovalDecided:
-        """Ask until there is an answer; the end of input is one, and denies. Raises what interrupts the reading."""
+        """Ask until there is an answer. The end of input denies the call. Raises whatever interrupts the reading."""
         try:
             answer, arguments = self._answer(question)
         except EOFError:
@@ -142,7 +146,7 @@ class Person:
         self._screen.ask("".join(f"    {row}\n" for row in rows))
 
     def _edited(self, question: ApprovalRequested, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Valid arguments, typed by the person; the given ones for an empty line."""
+        """Return valid arguments that the person has typed, or the given ones for an empty line."""
         written = visible_json(arguments)
         prompt = f"  Arguments, as JSON {self._screen.arrow} "
         if not self._questions.can_prefill:
@@ -154,7 +158,8 @@ class Person:
             try:
                 edited = parse_arguments(line)
                 self._check(question, edited)
-            except Exception as exc:  # not JSON, not what the tool takes, or its own validator's fault
+            except Exception as exc:
+                # The line is not JSON, the tool does not accept it, or the tool's own validator has failed.
                 self._screen.ask(indented(one_line(str(exc)) or type(exc).__name__, self._screen.width) + "\n")
                 written = line
             else:
@@ -172,7 +177,7 @@ def _decided(question: ApprovalRequested, answer: Answer, arguments: dict[str, A
     return question.decided(
         approved=approved,
         arguments=arguments if approved else None,
-        by=_WHO,
+        by=_DECIDED_BY,
         reason=answer.reason,
         remember=answer.remember,
     )

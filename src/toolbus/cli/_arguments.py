@@ -1,4 +1,4 @@
-"""The command line: what there is to type, and the help. Imports argparse alone, so that help comes at once."""
+"""The command line: its commands, options and help texts. Imports only argparse, so that help appears at once."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ examples:
 
 environment:
   TOOLBUS_PROVIDER  the provider when --provider is not given
-  OPENAI_API_KEY    with it, and nothing else named, OpenAI is asked;
+  OPENAI_API_KEY    if set and no provider is named, OpenAI is asked;
                     TOOLBUS_MODEL names the model
-  ANTHROPIC_API_KEY the same for Anthropic, where OPENAI_API_KEY is not set
+  ANTHROPIC_API_KEY the same for Anthropic, if OPENAI_API_KEY is not set
   OPENAI_BASE_URL   another server that speaks OpenAI's chat completions
-  OLLAMA_HOST       where Ollama runs, for --provider ollama:MODEL
+  OLLAMA_HOST       address of Ollama, for --provider ollama:MODEL
   TOOLBUS_STORE     the file that keeps conversations and unfinished requests;
                     none: nothing is kept
   TOOLBUS_DEBUG     1 shows tracebacks, as --debug does
-  NO_COLOR          any value: no colours and no line that moves
+  NO_COLOR          any value: no colours and no live line
 
 exit status:
   0 answered   1 failed   2 wrong usage or configuration   3 stopped by a limit
   130 cancelled by Ctrl-C   143 by SIGTERM   141 nobody reads the output
 
-toolbus COMMAND --help tells more."""
+See toolbus COMMAND --help for the options of a command."""
 
 _ASK = """\
 Ask one question about the files of a directory, and print the answer to
-stdout. What is being done meanwhile is told on stderr. Without a model the
-embedded "extractive" provider answers by quoting the files."""
+stdout. Progress is shown on stderr. Without a model, the embedded
+"extractive" provider answers by quoting the files."""
 
 _ASK_EXAMPLES = """\
 examples:
@@ -61,20 +61,20 @@ exit status:
   141 nobody reads the output"""
 
 _CHAT = """\
-Keep a conversation going. On a terminal, lines can be edited and called back;
-Ctrl-C cancels the running answer, Ctrl-D or /quit leaves. From a pipe each
-line is one question. What was said is kept: --continue goes on with it."""
+Have a conversation. On a terminal, lines can be edited and recalled; Ctrl-C
+cancels the running answer, Ctrl-D or /quit leaves. From a pipe, each line is
+one question. The conversation is kept: --continue continues it."""
 
 _CHAT_STATUS = """\
 exit status:
-  on a terminal 0; from a pipe that of the first question that was not
-  answered (see toolbus ask --help)"""
+  on a terminal 0; from a pipe, the status of the first question that was
+  not answered (see toolbus ask --help)"""
 
 _RESUME = """\
-Go on with requests that were cut off: by a closed terminal, a crash or a kill.
-Each goes on where it stood, with its provider, directory and limits. Tools of
-your own have to be named again, as they run code. Ctrl-C leaves what is not
-finished for another time."""
+Resume requests that were interrupted by a closed terminal, a crash or a kill.
+Each continues from its last recorded step, with its provider, directory and
+limits. Your own tools have to be named again, since they run code. Ctrl-C
+leaves unfinished requests for another time."""
 
 _RESUME_EXAMPLES = """\
 examples:
@@ -83,11 +83,11 @@ examples:
   toolbus resume --abandon
 
 exit status:
-  0 all went on and were answered, or there were none   1 one was not
-  2 wrong usage   130 left by Ctrl-C"""
+  0 all were answered, or there was nothing to resume   1 one was not answered
+  2 wrong usage   130 interrupted by Ctrl-C"""
 
 _STORE = """\
-Look into the store: what was asked and answered, and what is unfinished."""
+Inspect the store: conversations, requests, and what is unfinished."""
 
 _STORE_EXAMPLES = """\
 examples:
@@ -99,12 +99,12 @@ examples:
 exit status:
   0 done   1 a problem was found, or it failed   2 wrong usage
 
-toolbus store COMMAND --help tells more."""
+See toolbus store COMMAND --help for the options of a command."""
 
 _REPLAY = """\
-Carry recorded requests out again, without their model and tools and in no
-time, and compare every fact. For each file, say that it is the same, or where
-the first difference is. ask --record FILE makes such files."""
+Replay recorded requests, without their model and tools and without waiting,
+and compare every fact. For each file, report that it is the same, or where
+the first difference is. ask --record FILE creates such files."""
 
 _REPLAY_EXAMPLES = """\
 examples:
@@ -116,9 +116,9 @@ exit status:
   0 all are the same   1 one differs, or is damaged   2 wrong usage"""
 
 _SIMULATE = """\
-Run toolbus itself through worlds in which everything goes wrong, in virtual
-time, and check its guarantees at every event. Each seed is a world; one that
-breaks a guarantee is told with its timeline, and breaks it again each time."""
+Simulate toolbus itself in virtual time while everything around it fails, and
+check its guarantees at every event. Each seed is one reproducible scenario;
+one that breaks a guarantee is reported with its timeline."""
 
 _SIMULATE_EXAMPLES = """\
 examples:
@@ -130,19 +130,19 @@ exit status:
   0 all guarantees held   1 one was broken   2 wrong usage"""
 
 _PROVIDER = (
-    "openai:MODEL, openai-responses:MODEL, anthropic:MODEL, ollama:MODEL, extractive, or MODULE:NAME of a Provider of "
-    "yours; "
-    "default: what the environment names, else extractive"
+    "openai:MODEL, openai-responses:MODEL, anthropic:MODEL, ollama:MODEL, extractive, or MODULE:NAME of your own "
+    "Provider; "
+    "default: the one that the environment names, else extractive"
 )
 _TOOLS = "also offer the tools of MODULE:NAME: a function, a Tool, a list of them or a ToolRegistry; may be repeated"
 _MCP = "also offer the tools of the MCP servers in this mcpServers file; may be repeated"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and where help is."""
+    """A parser that reports wrong usage in one line, which says where to find help."""
 
     def print_help(self, file: Any = None) -> None:
-        """Raises `OSError`, which argparse passes over."""
+        """Print the help. Raises `OSError`, which argparse itself would ignore."""
         print(self.format_help(), end="", file=file, flush=True)
 
     def error(self, message: str) -> NoReturn:
@@ -150,7 +150,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The options; `command` is None when none was given. Raises `SystemExit` after help and for wrong usage."""
+    """Return the options; without a command, `command` has the value None.
+
+    Raises `SystemExit` after help and for wrong usage.
+    """
     return _parser().parse_args(arguments)
 
 
@@ -160,20 +163,20 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
 
     _add_ask(commands.add_parser("ask", help="ask one question about files", **_texts(_ASK, _ASK_EXAMPLES)))
-    chat = commands.add_parser("chat", help="keep a conversation going", **_texts(_CHAT, _CHAT_STATUS))
+    chat = commands.add_parser("chat", help="have a conversation", **_texts(_CHAT, _CHAT_STATUS))
     _add_conversing(chat)
-    _add_telling(chat)
-    _add_resume(commands.add_parser("resume", help="go on with what was cut off", **_texts(_RESUME, _RESUME_EXAMPLES)))
-    _add_store(commands.add_parser("store", help="look into what is kept", **_texts(_STORE, _STORE_EXAMPLES)))
+    _add_output(chat)
+    _add_resume(commands.add_parser("resume", help="resume interrupted requests", **_texts(_RESUME, _RESUME_EXAMPLES)))
+    _add_store(commands.add_parser("store", help="inspect the store", **_texts(_STORE, _STORE_EXAMPLES)))
 
     events = commands.add_parser(
-        "events", help="list the types of events", **_texts("List the types of events that there are on the bus.", "")
+        "events", help="list the types of events", **_texts("List the types of events that the bus publishes.", "")
     )
     events.add_argument("--json-schema", action="store_true", help="print the JSON schema of all events as one union")
     _add_debug(events)
 
     tools = commands.add_parser(
-        "tools", help="list the tools that a model is offered", **_texts("List the tools that a model is offered.", "")
+        "tools", help="list the tools offered to a model", **_texts("List the tools that are offered to a model.", "")
     )
     _add_files(tools)
     tools.add_argument("--json", action="store_true", help="print a JSON list with names, descriptions and schemas")
@@ -194,13 +197,13 @@ def _add_ask(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output").add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object with the result instead of the text")
     output.add_argument("--events", action="store_true", help="print each event as one line of JSON, and nothing else")
-    _add_telling(parser)
+    _add_output(parser)
 
 
 def _add_conversing(parser: argparse.ArgumentParser) -> None:
-    """What `ask` and `chat` have in common: who is asked about what, and what bounds and keeps it."""
+    """Add the options that `ask` and `chat` share: sources, store, approval, limits and recording."""
     _add_sources(parser)
-    _add_keeping(parser)
+    _add_store_options(parser)
     _add_approval(parser)
     _add_limits(parser)
     _add_recording(parser)
@@ -208,12 +211,12 @@ def _add_conversing(parser: argparse.ArgumentParser) -> None:
 
 def _add_simulation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=_count, default=1_000, metavar="N", help="how many seeds; default 1000")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them; default 0")
-    parser.add_argument("--seed", type=int, metavar="SEED", help="this one alone, again")
-    parser.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="begin no more after so long")
-    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="on so many processes; default 1")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed; default 0")
+    parser.add_argument("--seed", type=int, metavar="SEED", help="run only this seed")
+    parser.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="start no more seeds after this time")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="how many processes to use; default 1")
     parser.add_argument(
-        "--keep-going", action="store_true", help="list all seeds that break something instead of the first one alone"
+        "--keep-going", action="store_true", help="list all seeds that break a guarantee instead of only the first"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     _add_debug(parser)
@@ -236,7 +239,9 @@ def _texts(description: str, epilog: str) -> _Texts:
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", "--dir", default=".", metavar="PATH", help="the files to ask about; default: here")
+    parser.add_argument(
+        "-d", "--dir", default=".", metavar="PATH", help="the files to ask about; default: the current directory"
+    )
     parser.add_argument("-t", "--tools", action="append", default=[], metavar="MODULE:NAME", help=_TOOLS)
     parser.add_argument("--mcp", action="append", default=[], metavar="FILE", help=_MCP)
 
@@ -247,20 +252,20 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-i", "--instructions", metavar="TEXT", help="the system prompt, instead of the built-in one")
 
 
-def _add_keeping(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is kept")
+def _add_store_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("store")
     group.add_argument(
         "--continue",
         nargs="?",
         const="",
         dest="continue_",
         metavar="ID",
-        help="go on with this conversation; without an id, with the newest one",
+        help="continue this conversation; without an id, the newest one",
     )
-    _add_place(group, no_store=True)
+    _add_store_path(group, no_store=True)
 
 
-def _add_place(parser: argparse._ActionsContainer, *, no_store: bool = False) -> None:  # pyright: ignore[reportPrivateUsage]
+def _add_store_path(parser: argparse._ActionsContainer, *, no_store: bool = False) -> None:  # pyright: ignore[reportPrivateUsage]
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
     if no_store:
@@ -271,45 +276,53 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--dir", metavar="PATH", help="the files to ask about; default: each request's own")
     parser.add_argument("-t", "--tools", action="append", default=[], metavar="MODULE:NAME", help=_TOOLS)
     parser.add_argument("-p", "--provider", metavar="NAME", help="the provider; default: each request's own")
-    _add_place(parser)
-    parser.add_argument("--abandon", action="store_true", help="end what is unfinished instead; no call of it runs")
+    _add_store_path(parser)
+    parser.add_argument(
+        "--abandon", action="store_true", help="end unfinished requests instead, without running a call"
+    )
     _add_approval(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print one JSON object for each request")
-    _add_telling(parser)
+    _add_output(parser)
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="store_command", metavar="COMMAND", title="commands", parser_class=_Parser)
 
-    def command(name: str, told: str, more: str = "", *, json: bool = True) -> argparse.ArgumentParser:
-        each = commands.add_parser(name, help=told[0].lower() + told[1:].rstrip("."), **_texts(f"{told}{more}", ""))
-        _add_place(each)
+    def command(name: str, summary: str, more: str = "", *, json: bool = True) -> argparse.ArgumentParser:
+        each = commands.add_parser(
+            name, help=summary[0].lower() + summary[1:].rstrip("."), **_texts(f"{summary}{more}", "")
+        )
+        _add_store_path(each)
         if json:
             each.add_argument("--json", action="store_true", help="print one JSON object")
         _add_debug(each)
         return each
 
-    command("stats", "Say how much is kept.")
+    command("stats", "Show how much is kept.")
     each = command("list", "List conversations, the newest first.")
-    each.add_argument("--search", default="", metavar="TEXT", help="those alone with a message that has this text")
-    each.add_argument("--limit", type=_count, default=50, metavar="N", help="at most so many; default 50")
+    each.add_argument("--search", default="", metavar="TEXT", help="only those with a message that contains this text")
+    each.add_argument("--limit", type=_count, default=50, metavar="N", help="list at most this many; default 50")
     each = command("show", "Show a conversation, or a request's timeline.")
-    each.add_argument("id", metavar="ID", help="of a conversation or a request; its beginning does")
-    each.add_argument("--whole", action="store_true", help="long results too, which are cut otherwise")
+    each.add_argument("id", metavar="ID", help="id of a conversation or a request, or the beginning of one")
+    each.add_argument("--whole", action="store_true", help="show long results in full, which are cut otherwise")
     each = command(
         "prune",
-        "Delete what is old.",
-        " Journals of requests that have ended are deleted, and with\n--conversations what was said in them as well. "
-        "What is unfinished stays.",
+        "Delete old entries.",
+        " Journals of requests that have ended are deleted, and with\n--conversations their conversations as well. "
+        "Unfinished requests stay.",
     )
     each.add_argument("--before", required=True, metavar="WHEN", help="an age such as 30d, 12h or 2w, or a date")
-    each.add_argument("--conversations", action="store_true", help="conversations too that have not changed since")
-    each.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    command("verify", "Look whether all is as it was written.", " A line for each problem.")
-    each = command("export", "Write all that is kept to a file.", " It can be read by import.", json=False)
-    each.add_argument("--to", required=True, metavar="FILE", help="the file to make")
-    each = command("import", "Read what export has written.", " Nothing of it may be there already.", json=False)
+    each.add_argument(
+        "--conversations", action="store_true", help="also delete conversations that have not changed since"
+    )
+    each.add_argument("--dry-run", action="store_true", help="only show what would be deleted")
+    command("verify", "Check that everything is as it was written.", " Print a line for each problem.")
+    each = command("export", "Write the whole store to a file.", " The command import reads it.", json=False)
+    each.add_argument("--to", required=True, metavar="FILE", help="the file to create")
+    each = command(
+        "import", "Read a file that export has written.", " The store must not contain any of it yet.", json=False
+    )
     each.add_argument("file", metavar="FILE", help="the file that export has written")
 
 
@@ -319,24 +332,30 @@ def _add_approval(parser: argparse.ArgumentParser) -> None:
         choices=("ask", "all", "none"),
         default="ask",
         metavar="WHICH",
-        help="calls of tools that need approval: ask you for each (default; without a terminal they are denied), "
-        "run all, or none",
+        help="calls of tools that need approval: ask about each (default; without a terminal they are denied), "
+        "run all, or run none",
     )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
-    for what, told in (
+    for what, bounds in (
         ("", "the whole request; default 120"),
         ("model_", "one reply; default 60"),
         ("tool_", "one call; default 30"),
     ):
         name = f"{what}timeout"
         group.add_argument(
-            f"--{name.replace('_', '-')}", dest=f"{name}_seconds", type=_seconds, metavar="SECONDS", help=f"of {told}"
+            f"--{name.replace('_', '-')}",
+            dest=f"{name}_seconds",
+            type=_seconds,
+            metavar="SECONDS",
+            help=f"for {bounds}",
         )
-    group.add_argument("--max-rounds", type=_count, metavar="N", help="replies of the model; default 10")
-    group.add_argument("--max-tool-calls", type=_count, metavar="N", help="calls of tools; default 100")
+    group.add_argument(
+        "--max-rounds", type=_count, metavar="N", help="replies of the model with tool calls; default 10"
+    )
+    group.add_argument("--max-tool-calls", type=_count, metavar="N", help="tool calls; default 100")
     group.add_argument(
         "--limit", action="append", default=[], metavar="NAME=VALUE", help="any other limit, such as max_repeats=5"
     )
@@ -345,8 +364,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def _add_recording(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("recording")
     group.add_argument("--record", metavar="FILE", help="write the request's facts to a file, for toolbus replay")
-    group.add_argument("--record-signals", action="store_true", help="and its signals, but for the pieces of replies")
-    group.add_argument("--record-masked", action="store_true", help="with what looks like a secret hidden")
+    group.add_argument("--record-signals", action="store_true", help="also record its signals, except text deltas")
+    group.add_argument("--record-masked", action="store_true", help="mask what looks like a secret")
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
@@ -362,10 +381,10 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     _add_debug(parser)
 
 
-def _add_telling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is told on stderr")
-    group.add_argument("-v", "--verbose", action="store_true", help="a timeline of the request at its end")
-    group.add_argument("-q", "--quiet", action="store_true", help="errors alone")
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output on stderr")
+    group.add_argument("-v", "--verbose", action="store_true", help="show a timeline of the request at its end")
+    group.add_argument("-q", "--quiet", action="store_true", help="show only errors")
     levels = ("debug", "info", "warning", "error")
     group.add_argument(
         "--log-level", type=str.lower, choices=levels, metavar="LEVEL", help=f"also log: {', '.join(levels)}"
@@ -380,13 +399,13 @@ def _add_debug(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[r
 def _seconds(text: str) -> float:
     value = float(text) if _is_number(text) else math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
     return value
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
     return int(text)
 
 

@@ -1,7 +1,7 @@
-"""Runs requests for the command: an event loop in a thread of its own, and what signals do to a request.
+"""The host that runs requests for the command: an event loop in a thread of its own, and the handling of signals.
 
-The main thread waits, reads prompts and takes signals, so that Ctrl-C works whatever a tool does to the loop, and the
-loop of a chat (with its connections) lives on while the user types.
+The main thread waits, reads prompts and takes signals. Ctrl-C therefore works whatever a tool does to the loop, and
+the loop of a chat keeps its connections while the user types.
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ from ..runtime import Runtime
 from ..session import RequestSession
 from ..storage import RequestRecord
 from ._approval import Person
+from ._pending_approvals import PendingApprovals
 from ._terminal.screen import Screen
-from ._waiting import Waiting
 
 __all__ = ["Host", "Terminated"]
 
 _T = TypeVar("_T")
 _FRAME_SECONDS = 0.1
 _WAKE: int | None = getattr(signal, "SIGURG", None) if hasattr(signal, "pthread_kill") else None
-"""Interrupts a reading on the main thread. Ignored unless handled, so a late one does no harm (Go's scheduler uses it
-for the same reason). None where there is no such thing: then a question stands until something is typed."""
+"""The signal that interrupts a read on the main thread. It is ignored unless handled, so a late one does no harm (Go's
+scheduler uses it for the same reason). Systems without it have None here: a question stays open until something is
+typed."""
 
 
 class Terminated(BaseException):
-    """SIGTERM, while something is read from a person."""
+    """SIGTERM arrived while input was read from a person."""
 
 
 class _Settled(BaseException):
-    """The question that stands needs no answer any more."""
+    """The open question no longer needs an answer."""
 
 
 class Host:
-    """One runtime, ready to be asked from the main thread: `with Host(...) as host: host.ask("...")`.
+    """One runtime that can be asked from the main thread: `with Host(...) as host: host.ask("...")`.
 
-    `show` is told of every event of the request that runs, in order, on the loop's thread; `tick` is called there ten
-    times a second meanwhile. `person` is put the questions of the request and its sub-requests, one by one, on the main
-    thread. `around` is entered on the loop's thread once the runtime runs, and left before it ends; `before` is entered
-    there before the runtime, and left after it. `signal` is the last signal that cancelled a request, or None.
+    `show` is called with every event of the running request, in order, on the loop's thread; `tick` is called there ten
+    times a second while a request runs. `person` is asked the questions of the request and its sub-requests, one by
+    one, on the main thread. `around` is entered on the loop's thread once the runtime runs, and left before it ends;
+    `before` is entered there before the runtime, and left after it. `signal` is the last signal that cancelled a
+    request, or None.
     """
 
     def __init__(
@@ -72,12 +74,13 @@ class Host:
         self._person = person
         self._around = around
         self._before = before
-        self._waiting = Waiting()
-        self._asked: ApprovalRequested | None = None  # the question that stands
+        self._waiting = PendingApprovals()
+        self._asked: ApprovalRequested | None = None  # the open question
         self._wake_thread: int | None = None
         self._sessions: Sequence[RequestSession] = ()
         self._request_ids: set[str] = set()
-        self._leaves = False  # whether a signal leaves the requests for another process, and does not cancel them
+        # If set, a signal leaves the requests for another process instead of cancelling them.
+        self._leaves = False
         self._asking = False
         self._prompting = False
         self._portal: anyio.from_thread.BlockingPortal | None = None
@@ -87,13 +90,14 @@ class Host:
         with ExitStack() as stack:
             stack.enter_context(self._signals())
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal(name="toolbus"))
-            stack.callback(self._runtime.bus.connect(Event, self._hear))
+            stack.callback(self._runtime.bus.connect(Event, self._receive))
             if self._before is not None:
                 stack.enter_context(self._portal.wrap_async_context_manager(self._before))
             stack.enter_context(self._portal.wrap_async_context_manager(self._runtime))
             if self._around is not None:
                 stack.enter_context(self._on_loop(self._portal, self._around))
-            self._screen.on_failure = self._cancel  # it writes on the loop's thread
+            # The screen writes on the loop's thread, where sessions may be cancelled.
+            self._screen.on_failure = self._cancel
             self._stack = stack.pop_all()
         return self
 
@@ -104,26 +108,27 @@ class Host:
         self._stack.__exit__(kind, value, trace)
 
     def ask(self, question: str, conversation_id: str | None = None) -> RequestResult[Any]:
-        """Run one request to its end, showing it. The first Ctrl-C or SIGTERM cancels it, the second kills.
+        """Run one request to its end and show it. The first Ctrl-C or SIGTERM cancels it, the second kills the process.
 
         Raises what `Runtime.start` raises.
         """
         self._leaves = False
-        return self._carried_out(self._ask, question, conversation_id)
+        return self._run_to_end(self._ask, question, conversation_id)
 
     def resume(self, options: OptionsFor, ended: Callable[[RequestResult[Any]], None]) -> Resumption:
-        """Go on with the requests that the store has unfinished, to the end of them all: see `Runtime.resume`.
+        """Resume the store's unfinished requests and run all of them to their ends: see `Runtime.resume`.
 
-        `ended` is told of each result on the loop's thread. The first Ctrl-C or SIGTERM leaves them unfinished.
+        `ended` is called with each result on the loop's thread. The first Ctrl-C or SIGTERM leaves the requests
+        unfinished.
         """
         self._leaves = True
-        return self._carried_out(self._resume, options, ended)
+        return self._run_to_end(self._resume, options, ended)
 
-    def _carried_out(self, task: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
-        """Have the loop carry requests out, and put their questions meanwhile."""
+    def _run_to_end(self, task: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
+        """Run requests on the loop's thread, and ask their questions on this one meanwhile."""
         assert self._portal is not None
         self.signal = None
-        self._waiting = waiting = Waiting()
+        self._waiting = waiting = PendingApprovals()
         self._asking = True
         try:
             future = self._portal.start_task_soon(task, *arguments)
@@ -139,13 +144,14 @@ class Host:
 
     @contextlib.contextmanager
     def prompting(self) -> Generator[None]:
-        """Inside, Ctrl-C raises `KeyboardInterrupt` and SIGTERM `Terminated`: for reading from a person."""
+        """Inside, make Ctrl-C raise `KeyboardInterrupt` and SIGTERM `Terminated`: for reading from a person."""
         self._prompting = True
         try:
             yield
         except SystemError as exc:
-            # A signal that ends `input` sets its exception, and then CPython asks once more for signals. Where one to
-            # wake up is there by then, its handler is called with that exception set, which is taken for a fault.
+            # A signal that ends `input` sets its exception, and then CPython checks for signals once more. If the
+            # wake-up signal has arrived by then, its handler is called with that exception set, and CPython reports
+            # this as a SystemError.
             if isinstance(exc.__cause__, (KeyboardInterrupt, Terminated, _Settled)):
                 raise exc.__cause__ from None
             raise
@@ -153,9 +159,10 @@ class Host:
             self._prompting = False
 
     def _decided(self, call: ApprovalRequested) -> ApprovalDecided | None:
-        """What the person says; None when the call has been settled meanwhile, or the request is being cancelled."""
+        """Return the person's decision, or None if the call was settled meanwhile or the request is being cancelled."""
         person = self._person
-        assert person is not None  # else nobody would have heard the question
+        # Questions are received only where there is a person.
+        assert person is not None
         known = person.known(call)
         if known is not None:
             return known
@@ -165,10 +172,11 @@ class Host:
                 with self.prompting():
                     if self.signal is None and self._waiting.is_open(call):
                         return person.decide(call)
-            except (KeyboardInterrupt, Terminated):  # the handler has cancelled the request
+            except (KeyboardInterrupt, Terminated):
+                # The signal handler has already cancelled the request.
                 self._screen.ask("\n")
             except _Settled:
-                self._screen.ask("\n  No answer is needed any more.\n")
+                self._screen.ask("\n  An answer is no longer needed.\n")
             finally:
                 self._asked = None
         return None
@@ -185,7 +193,8 @@ class Host:
         self._request_ids = set()
 
         def noted(request: RequestRecord) -> Any:
-            self._request_ids.add(request.request_id)  # it is under way before `resume` returns
+            # The request publishes events before `resume` returns.
+            self._request_ids.add(request.request_id)
             return options(request)
 
         resumption = await self._runtime.resume(options=noted)
@@ -195,7 +204,7 @@ class Host:
     async def _finish(
         self, sessions: Iterable[RequestSession], ended: Callable[[RequestResult[Any]], None] | None = None
     ) -> None:
-        """Wait for the end of the requests, while the screen and the questions live."""
+        """Wait for the end of the requests, and keep the screen and the questions up to date meanwhile."""
         self._sessions = tuple(sessions)
         self._cancel()
         async with anyio.create_task_group() as group:
@@ -205,7 +214,7 @@ class Host:
                 for session in self._sessions:
                     waits.start_soon(self._wait_for, session, ended)
             self._waiting.end()
-            while self._asked is not None:  # noqa: ASYNC110 -- it is the main thread that answers
+            while self._asked is not None:  # noqa: ASYNC110 -- the main thread clears it
                 await anyio.sleep(_FRAME_SECONDS)
             group.cancel_scope.cancel()
 
@@ -218,7 +227,7 @@ class Host:
     @staticmethod
     @contextlib.contextmanager
     def _on_loop(portal: anyio.from_thread.BlockingPortal, what: AbstractContextManager[object]) -> Generator[None]:
-        """`what`, entered and left on the loop's thread: it listens to the bus."""
+        """Enter and leave `what` on the loop's thread, because it listens to the bus."""
         portal.call(what.__enter__)
         try:
             yield
@@ -232,25 +241,27 @@ class Host:
             await anyio.sleep(_FRAME_SECONDS)
             if self._tick is not None:
                 self._tick()
-            self._nudge()
+            self._wake_main_thread()
 
-    def _nudge(self) -> None:
-        """Let the main thread look up from the question that stands, to see whether it needs an answer any more.
+    def _wake_main_thread(self) -> None:
+        """Interrupt the main thread's read, so that it checks whether the open question still needs an answer.
 
-        And to take a Ctrl-C that came just before readline began to wait, which would lie there until a key is pressed.
+        The interruption also delivers a Ctrl-C that came just before readline began to wait; otherwise it would stay
+        pending until a key is pressed.
         """
         thread = self._wake_thread
         if self._asked is not None and self.signal is None and _WAKE is not None and thread is not None:
             signal.pthread_kill(thread, _WAKE)
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         if event.request_id in self._request_ids:
             self._show(event)
-        if self._person is not None:  # nobody else's requests run here: another's events are its sub-requests'
-            self._waiting.hear(event)
+        # Only this host's requests run here, so events with other request ids belong to their sub-requests.
+        if self._person is not None:
+            self._waiting.receive(event)
 
     def _cancel(self) -> None:
-        """Cancel what runs, or leave it, if that was asked for, even before it began."""
+        """Cancel the running requests, or leave them, if a signal or a failure asked for it, even before they began."""
         if self.signal is not None:
             why = f"cancelled by {signal.Signals(self.signal).name}"
         elif self._screen.failure is not None:
@@ -260,16 +271,17 @@ class Host:
         for session in self._sessions:
             session.leave(why) if self._leaves else session.cancel(why)
 
-    def _soon(self, function: Callable[[], None]) -> None:
+    def _on_loop_soon(self, function: Callable[[], None]) -> None:
         assert self._portal is not None
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        # A RuntimeError says that the loop has ended.
+        with contextlib.suppress(RuntimeError):
             self._portal.start_task_soon(function)
 
     # ------------------------------------------------------------------------------------- on the main thread
 
     @contextlib.contextmanager
     def _signals(self) -> Generator[None]:
-        """Take SIGINT and SIGTERM; off the main thread, leave them to whoever has them."""
+        """Handle SIGINT and SIGTERM inside. Outside the main thread, leave the existing handlers in effect."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -290,15 +302,17 @@ class Host:
         first = self._asking and self.signal is None
         if first:
             self.signal = number
-            self._soon(self._cancel)
+            self._on_loop_soon(self._cancel)
         if self._prompting and (first or not self._asking):
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
-        if not first:  # the second time, or while everything closes
+        if not first:
+            # This is the second signal, or the host is closing: the process ends at once.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     def _on_wake(self, _number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None:  # the other handler has raised, or will: see `prompting`
+        if self.signal is not None:
+            # The handler of SIGINT and SIGTERM has raised, or will: see `prompting`.
             return
         asked = self._asked
         is_needed = asked is None or self._waiting.is_open(asked)

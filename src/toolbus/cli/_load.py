@@ -1,6 +1,6 @@
-"""From what stands on the command line to objects: providers, tools, limits.
+"""The objects that the command line names: providers, tools and limits.
 
-Knows where they come from; runs nothing but the modules that it is told to import. Every fault is a
+This module knows where they come from, and runs only the modules that the user asked it to import. Every fault is a
 `ConfigurationError` whose text is one line that says what to do.
 """
 
@@ -29,10 +29,11 @@ from ..toolsets.workspace import workspace_tools
 
 __all__ = ["is_vendor", "load_limits", "load_object", "load_provider", "load_tools"]
 
-_VENDORS = frozenset({*NAMED, "extractive"})  # never names of the user's modules
+_VENDORS = frozenset({*NAMED, "extractive"})
+"""Names that always mean a provider of toolbus, and never a module of the user."""
 _FALLBACK = "extractive"
 _NO_MODEL = (
-    "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is no language model. "
+    "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is not a language model. "
     "For a model: --provider openai:MODEL, anthropic:MODEL or ollama:MODEL, or set OPENAI_API_KEY or ANTHROPIC_API_KEY"
 )
 
@@ -41,9 +42,9 @@ _NO_MODEL = (
 
 
 def load_provider(name: str | None) -> tuple[Provider, str, str]:
-    """The provider to ask, what to call it, and a remark for the user where nobody chose it.
+    """Return the provider to ask, its name, and a remark for the user where nobody chose a provider.
 
-    `name` wins, then the environment, then the embedded one. Raises `ConfigurationError`.
+    `name` takes precedence, then the environment, then the embedded provider. Raises `ConfigurationError`.
     """
     if name is None:
         chosen = choose_from_environment()
@@ -54,7 +55,7 @@ def load_provider(name: str | None) -> tuple[Provider, str, str]:
 
 
 def is_vendor(name: str) -> bool:
-    """Whether a provider's name is one of ours, so that nobody's module is imported for it."""
+    """Return whether toolbus has the named provider itself, so that no module of the user is imported for it."""
     return name.strip().partition(":")[0] in _VENDORS
 
 
@@ -65,15 +66,16 @@ def _provider(name: str) -> Provider:
     if ":" not in name or not _is_module(module):
         models = ", ".join(f"{each}:MODEL" for each in NAMED)
         raise ConfigurationError(
-            f"there is no provider {name!r}: give {models}, extractive (no language model: it quotes files), or "
-            "MODULE:NAME of a Provider of yours"
+            f"there is no provider {name!r}: give {models}, extractive (not a language model: it quotes files), or "
+            "MODULE:NAME of your own Provider"
         )
     found = load_object(name, "--provider")
     if inspect.isclass(found) or (callable(found) and not isinstance(found, Provider)):
         found = _called(name, cast("Callable[[], object]", found))
     if not isinstance(found, Provider):
         raise ConfigurationError(
-            f"--provider {name} is a {type(found).__name__}, which is no Provider: it needs `vendor` and `respond`"
+            f"--provider {name} is of type {type(found).__name__}, which is not a Provider: it needs `vendor` and "
+            "`respond`"
         )
     return found
 
@@ -86,16 +88,18 @@ def _resolved(name: str) -> Provider:
         return resolve(name)
     except ToolbusError:
         raise
-    except Exception as exc:  # the vendor's client, which reads the environment by itself
+    except Exception as exc:
+        # The vendor's client raised it; the client reads the environment itself.
         variables = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
-        raise ConfigurationError(f"--provider {name} could not be made: {_said(exc)}; it reads {variables}") from exc
+        raise ConfigurationError(f"--provider {name} could not be created: {_said(exc)}; it reads {variables}") from exc
 
 
 def _called(name: str, make: Callable[[], object]) -> object:
     try:
         return make()
-    except (Exception, SystemExit) as exc:  # the user's code
-        raise ConfigurationError(f"--provider {name} could not be made: {_said(exc)}") from exc
+    except (Exception, SystemExit) as exc:
+        # The user's code raised it.
+        raise ConfigurationError(f"--provider {name} could not be created: {_said(exc)}") from exc
 
 
 def _is_module(name: str) -> bool:
@@ -106,7 +110,8 @@ def _is_module(name: str) -> bool:
         return False
     except KeyboardInterrupt:
         raise
-    except BaseException:  # of the package that it is in; importing it tells of it
+    except BaseException:
+        # The package that contains the module raised it; importing the module will report it.
         return True
 
 
@@ -114,15 +119,16 @@ def _is_module(name: str) -> bool:
 
 
 def load_tools(directory: str, sources: Sequence[str]) -> ToolRegistry:
-    """The workspace tools and code context over `directory`, and what `sources` (MODULE:NAME) name.
+    """Return the workspace tools and code context for `directory`, and the tools that `sources` (MODULE:NAME) name.
 
     Raises `ConfigurationError`.
     """
-    if not os.path.isdir(directory):  # noqa: PTH112 -- what the user typed, as it is
-        what = "is no directory" if os.path.exists(directory) else "does not exist"  # noqa: PTH110
+    if not os.path.isdir(directory):  # noqa: PTH112 -- the path exactly as the user typed it
+        what = "is not a directory" if os.path.exists(directory) else "does not exist"  # noqa: PTH110
         raise ConfigurationError(f"--dir {directory} {what}: name the directory with the files to ask about")
     registry = ToolRegistry(workspace_tools(directory))
-    with contextlib.suppress(ConfigurationError):  # there is no home folder to keep an index in
+    # Without a home folder there is no location for the index, and the tool is left out.
+    with contextlib.suppress(ConfigurationError):
         registry.add(code_context_tool(CodeIndex(directory)))
     for source in sources:
         found = load_object(source, "--tools")
@@ -140,7 +146,8 @@ def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., An
     if isinstance(found, ToolRegistry) or (isinstance(found, Iterable) and not isinstance(found, (str, bytes))):
         try:
             each_of = list(cast("Iterable[Any]", found))
-        except Exception as exc:  # the user's code
+        except Exception as exc:
+            # The user's code raised it.
             raise ConfigurationError(f"--tools {source}: {_said(exc)}") from exc
         if all(isinstance(each, Tool) or (callable(each) and not inspect.isclass(each)) for each in each_of):
             return each_of
@@ -156,7 +163,10 @@ def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., An
 
 
 def load_object(reference: str, option: str) -> Any:
-    """What MODULE:NAME names; the current directory is importable. Runs the module. Raises `ConfigurationError`."""
+    """Return the object that MODULE:NAME names, after importing the module, which runs it.
+
+    The current directory is importable. Raises `ConfigurationError`.
+    """
     module_name, colon, path = reference.partition(":")
     if not (colon and module_name and path):
         raise ConfigurationError(f"{option} {reference}: write MODULE:NAME, such as mytools:search")
@@ -170,7 +180,8 @@ def load_object(reference: str, option: str) -> Any:
             hint = f"; is it {near[0]!r}?" if near else ""
             where = f"module {module_name!r}" if step == 0 else repr(path.rsplit(".", 1)[0])
             raise ConfigurationError(f"{option} {reference}: {where} has no {name!r}{hint}") from exc
-        except Exception as exc:  # the user's code
+        except Exception as exc:
+            # The user's code raised it.
             raise ConfigurationError(f"{option} {reference}: {_said(exc)}") from exc
     return found
 
@@ -181,12 +192,15 @@ def _import(name: str, reference: str, option: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if exc.name and (name == exc.name or name.startswith(f"{exc.name}.")):
-            hint = f"there is no module {exc.name!r}; run it from the directory that has it, or set PYTHONPATH"
+            hint = (
+                f"there is no module {exc.name!r}; run toolbus from the directory that contains it, or set PYTHONPATH"
+            )
             raise ConfigurationError(f"{option} {reference}: {hint}") from exc
         raise ConfigurationError(f"{option} {reference}: importing {name!r} failed: {_said(exc)}") from exc
     except KeyboardInterrupt:
         raise
-    except BaseException as exc:  # a module can do anything, exiting included
+    except BaseException as exc:
+        # A module can do anything when it is imported, including exiting.
         raise ConfigurationError(f"{option} {reference}: importing {name!r} failed: {_said(exc)}") from exc
 
 
@@ -197,11 +211,11 @@ def _make_importable() -> None:
 
 
 def _said(exc: BaseException) -> str:
-    """An exception of the user's code on one line, with the place."""
+    """Describe an exception of the user's code on one line, with its file and line."""
     frames = traceback.extract_tb(exc.__traceback__)
     ours = os.path.dirname(__file__)  # noqa: PTH120
-    place = next((f" ({each.filename}:{each.lineno})" for each in reversed(frames) if _is_theirs(each, ours)), "")
-    return f"{type(exc).__name__}: {exc}{place}"
+    location = next((f" ({each.filename}:{each.lineno})" for each in reversed(frames) if _is_theirs(each, ours)), "")
+    return f"{type(exc).__name__}: {exc}{location}"
 
 
 def _is_theirs(frame: traceback.FrameSummary, ours: str) -> bool:
@@ -212,7 +226,10 @@ def _is_theirs(frame: traceback.FrameSummary, ours: str) -> bool:
 
 
 def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
-    """The limits: `given` by options of their own, and `pairs` such as "max_repeats=5". Raises `ConfigurationError`."""
+    """Return the limits from options of their own (`given`) and from `pairs` such as "max_repeats=5".
+
+    Raises `ConfigurationError`.
+    """
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Limits)}
     values: dict[str, Any] = dict(given)
     for pair in pairs:
@@ -229,7 +246,8 @@ def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
 
 
 def _limit(default: Any, written: str) -> Any:
-    """The value that is written for a limit with this default. Raises `ValueError`."""
-    if isinstance(default, frozenset):  # stop_on=denied,unknown_tool
+    """Parse the value of a limit that has this default. Raises `ValueError`."""
+    if isinstance(default, frozenset):
+        # A set is written with commas: stop_on=denied,unknown_tool.
         return frozenset(each.strip() for each in written.split(",") if each.strip())
     return written if isinstance(default, str) else int(written) if isinstance(default, int) else float(written)

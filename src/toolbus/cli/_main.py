@@ -1,4 +1,4 @@
-"""From the command line to a command and an exit status. Here every error becomes one line on stderr."""
+"""The way from the command line to a command and its exit status. Every error becomes one line on stderr here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ USAGE = 2
 
 
 def run(arguments: list[str]) -> int:
-    """Do what `arguments` ask for; the exit status. Raises `KeyboardInterrupt` alone."""
+    """Run the command that `arguments` ask for, and return the exit status. Raises only `KeyboardInterrupt`."""
     try:
         options = parse(arguments)
     except SystemExit as exc:
         return exc.code if isinstance(exc.code, int) else USAGE
-    except OSError as exc:  # help that cannot be written
+    except OSError as exc:
+        # The help text could not be written.
         return not_written(exc)
     if options.version:
         from . import main  # noqa: PLC0415 -- the package imports this module
@@ -43,16 +44,17 @@ def _guarded(options: argparse.Namespace, screen: Screen) -> int:
     try:
         return _command(options, screen, debug=debug)
     except ConfigurationError as exc:
-        return _told(exc, screen, USAGE, debug=debug)
+        return _report(exc, screen, USAGE, debug=debug)
     except ToolbusError as exc:
-        return _told(exc, screen, FAILED, debug=debug)
-    except Exception as exc:  # a bug: say so, without scaring
+        return _report(exc, screen, FAILED, debug=debug)
+    except Exception as exc:
+        # This is a bug of toolbus. One line reports it; the traceback is shown only on request.
         if not debug:
-            screen.tell(
+            screen.report(
                 f"toolbus: internal error: {type(exc).__name__}: {one_line(str(exc))}; "
                 "--debug shows where, and a report is welcome"
             )
-        return _told(exc, screen, FAILED, debug=debug, say=debug)
+        return _report(exc, screen, FAILED, debug=debug, say=debug)
 
 
 def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
@@ -69,9 +71,9 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
 
         return resume(options, screen, debug=debug)
     if options.command == "store":
-        from ._commands.store import look_into_store  # noqa: PLC0415
+        from ._commands.store import run_store_command  # noqa: PLC0415
 
-        return look_into_store(options, screen)
+        return run_store_command(options, screen)
     if options.command == "replay":
         from ._recordings import replay_files  # noqa: PLC0415
 
@@ -85,36 +87,37 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
     return list_events(options, screen) if options.command == "events" else list_tools(options, screen)
 
 
-def _told(exc: Exception, screen: Screen, status: int, *, debug: bool, say: bool = True) -> int:
+def _report(exc: Exception, screen: Screen, status: int, *, debug: bool, say: bool = True) -> int:
     if debug:
         import traceback  # noqa: PLC0415
 
-        screen.tell("".join(traceback.format_exception(exc)))
+        screen.report("".join(traceback.format_exception(exc)))
     if say:
-        screen.tell(f"toolbus: {one_line(str(exc))}")
+        screen.report(f"toolbus: {one_line(str(exc))}")
     return status
 
 
 def _ended(status: int, screen: Screen) -> int:
-    """The status, unless stdout failed; then a pipe that was closed is passed over in silence."""
+    """Return `status`, unless stdout failed. A closed pipe is not reported."""
     failure = screen.failure
     return status if failure is None else not_written(failure)
 
 
 def not_written(failure: OSError) -> int:
-    """The status where stdout failed. Says why, but for a pipe that nobody reads any more."""
+    """Return the exit status after stdout failed, and report the reason unless it is a pipe that nobody reads."""
     _forget_stdout()
     if isinstance(failure, BrokenPipeError):
         return 141
-    Screen(None, sys.stderr).tell(f"toolbus: the output could not be written: {failure.strerror or failure}")
+    Screen(None, sys.stderr).report(f"toolbus: the output could not be written: {failure.strerror or failure}")
     return FAILED
 
 
 def _forget_stdout() -> None:
-    """Python flushes stdout once more when it exits, and would complain."""
+    """Redirect stdout to the null device: Python flushes stdout once more when it exits, and would report an error."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
-    except (OSError, ValueError, AttributeError):  # it is no file, or gone
+    except (OSError, ValueError, AttributeError):
+        # stdout is not a file, or does not exist.
         pass

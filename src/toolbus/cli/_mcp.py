@@ -1,4 +1,4 @@
-"""MCP servers for the command: the tools of those that a file names, beside the others. Needs the extra `mcp`."""
+"""MCP servers for the command: the tools of the servers that a file names. Needs the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ._terminal.screen import Screen
 if TYPE_CHECKING:
     from ..toolsets.mcp import McpTools
 
-__all__ = ["mcp_tools", "tools_with", "warnings_told"]
+__all__ = ["mcp_tools", "tools_with", "warnings_shown"]
 
 
 def mcp_tools(files: Sequence[str], registry: ToolRegistry) -> McpTools | None:
-    """What has to be entered for the tools of the files' servers to be in `registry`; None where there is no file.
+    """Return a context manager that adds the tools of the files' servers to `registry`, or None without a file.
 
     Raises `ConfigurationError`.
     """
@@ -32,11 +32,11 @@ def mcp_tools(files: Sequence[str], registry: ToolRegistry) -> McpTools | None:
 
 
 def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> tuple[list[Tool[..., Any]], bool]:
-    """The tools there are with those of the files' servers, and whether all servers could be reached.
+    """Return all tools, those of the files' servers included, and whether all servers could be reached.
 
     Raises `ConfigurationError`.
     """
-    with warnings_told(screen):
+    with warnings_shown(screen):
         mcp = mcp_tools(files, registry)
         if mcp is None:
             return list(registry), True
@@ -49,10 +49,10 @@ def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> 
 
 
 @contextlib.contextmanager
-def warnings_told(screen: Screen) -> Generator[None]:
-    """Inside, lines on stderr say which servers are away, which tools are left out, and which have changed."""
+def warnings_shown(screen: Screen) -> Generator[None]:
+    """Inside, report on stderr which servers are unreachable, which tools are left out, and which have changed."""
     logger = logging.getLogger("toolbus.mcp")
-    handler = _Teller(screen)
+    handler = _WarningHandler(screen)
     before = (logger.level, logger.propagate)
     logger.setLevel(logging.WARNING)
     logger.propagate = False
@@ -65,10 +65,10 @@ def warnings_told(screen: Screen) -> Generator[None]:
         logger.propagate = before[1]
 
 
-class _Teller(logging.Handler):
+class _WarningHandler(logging.Handler):
     def __init__(self, screen: Screen) -> None:
         super().__init__()
         self._screen = screen
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._screen.tell(f"toolbus: {one_line(clean(record.getMessage()))}")
+        self._screen.report(f"toolbus: {one_line(clean(record.getMessage()))}")

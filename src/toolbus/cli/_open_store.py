@@ -1,6 +1,7 @@
-"""The command's store: opened, or told in one line why not; what is looked up in it before a request begins.
+"""The command's store: opening it, and the look-ups in it before a request begins.
 
-Imports the database's driver: to be imported only where something is kept.
+A store that cannot be opened is reported in one line. This module imports the database driver, so it must be imported
+only where something is kept.
 """
 
 from __future__ import annotations
@@ -24,24 +25,35 @@ from ..storage import ConversationRecord, Entry, Pruned, RequestRecord
 from ..stores._sql import find as _finding
 from ..stores._sql.find import FoundRequest
 from ..stores.sqlite import SqliteStore
-from ._store_place import Place, place_of
+from ._store_location import StoreLocation, location_of
 from ._terminal.screen import Screen
 from ._terminal.text import cut
 
-__all__ = ["COMMAND", "Kept", "KeptStore", "ago", "closing", "conversation_of", "existing", "kept_for", "run", "whose"]
+__all__ = [
+    "COMMAND",
+    "CommandStore",
+    "OpenStore",
+    "ago",
+    "closing",
+    "conversation_of",
+    "existing",
+    "holder_of",
+    "open_store_for",
+    "run",
+]
 
 COMMAND = "command"
-"""In what is agreed for a request: how it was asked for on the command line."""
+"""The key, in a request's `agreed` record, of the command line options that the request was begun with."""
 
-_MOST = 1_000  # requests or ids that are looked at
+_MOST = 1_000  # requests that are looked at
 _PROMPT_COLUMNS = 60
 _T = TypeVar("_T")
 
 
-class KeptStore(SqliteStore):
-    """A `SqliteStore` that also keeps how a request was asked for, so that `toolbus resume` knows what it needs.
+class CommandStore(SqliteStore):
+    """A `SqliteStore` that also keeps the command line options of a request, so that `toolbus resume` can reuse them.
 
-    `command` is that of the requests which are begun here.
+    `command` holds the options of the requests that begin in this process.
     """
 
     def __init__(self, path: Path, command: Mapping[str, Any] | None = None) -> None:
@@ -49,7 +61,7 @@ class KeptStore(SqliteStore):
         self._command = dict(command or {})
 
     async def append(self, entry: Entry) -> int:
-        """See `JournalStore.append`."""
+        """Append an entry, as `JournalStore.append` does; the first entry of a request also gets the `command`."""
         if entry.seq == 0 and self._command:
             entry = replace(entry, agreed={**(entry.agreed or {}), COMMAND: self._command})
         return await super().append(entry)
@@ -57,26 +69,33 @@ class KeptStore(SqliteStore):
     async def requests(
         self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = _MOST
     ) -> Sequence[FoundRequest]:
-        """Requests with their prompts: see `toolbus.stores._finding.requests`."""
+        """Return requests with their prompts: see `toolbus.stores._sql.find.requests`."""
         look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
         return await self._read(look)
 
     async def prunable(self, *, before: float, conversations: bool) -> Pruned:
-        """What `prune` would delete."""
+        """Return the counts of what `prune` would delete."""
         return await self._read(lambda database: _finding.prunable(database, before, conversations=conversations))
 
     async def conversation(self, given: str) -> ConversationRecord | None:
-        """The conversation with this id, or with the one id that begins so. Raises `ConfigurationError` for several."""
+        """Return the conversation with this id, or with the only id that begins like this, or None.
+
+        Raises `ConfigurationError` if several ids begin like this.
+        """
         found = await self._named("conversation", given)
         return None if found is None else await self._read(lambda database: _finding.conversation(database, found))
 
     async def request_named(self, given: str) -> RequestRecord | None:
-        """The request with this id, or with the one id that begins so. Raises `ConfigurationError` for several."""
+        """Return the request with this id, or with the only id that begins like this, or None.
+
+        Raises `ConfigurationError` if several ids begin like this.
+        """
         found = await self._named("request", given)
         return None if found is None else await self.request(found)
 
     async def _named(self, kind: Literal["conversation", "request"], given: str) -> str | None:
-        given = given.encode("utf-8", "replace").decode()  # what no id has, the database would not even look for
+        # The database refuses lone surrogates. No id contains them, so replacing them changes no result.
+        given = given.encode("utf-8", "replace").decode()
         found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given, 2))
         if len(found) > 1:
             raise ConfigurationError(f"several {kind}s begin with {given!r}: give more of the id")
@@ -84,21 +103,21 @@ class KeptStore(SqliteStore):
 
 
 @dataclass(slots=True, frozen=True)
-class Kept:
-    """What a request is kept in. `conversation` is the one that goes on, if any."""
+class OpenStore:
+    """An open store with its location, and the `conversation` that is being continued, if any."""
 
-    store: KeptStore
-    place: Place
+    store: CommandStore
+    location: StoreLocation
     conversation: ConversationRecord | None = None
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether somebody named the store, and did not just get the default one."""
-        return bool(self.place.asked_by)
+        """True if the user named the store, instead of getting the default one."""
+        return bool(self.location.asked_by)
 
 
 def run(function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
-    """What an async function returns, on a loop of its own."""
+    """Run an async function on an event loop of its own, and return its result."""
 
     async def done() -> _T:
         return await function(*arguments)
@@ -109,62 +128,63 @@ def run(function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
 # ------------------------------------------------------------------------------------------------- opening
 
 
-def kept_for(options: argparse.Namespace, screen: Screen, command: Mapping[str, Any]) -> Kept | None:
-    """The store of `ask` and `chat`, ready, with the conversation that they go on with; None where nothing is kept.
+def open_store_for(options: argparse.Namespace, screen: Screen, command: Mapping[str, Any]) -> OpenStore | None:
+    """Open the store of `ask` and `chat`, with the conversation to continue; return None where nothing is kept.
 
-    Tells of requests that wait to be gone on with. Raises `ConfigurationError` for a place that was asked for and
-    cannot be had, and for a conversation that is not there; without the default place it goes on, and says so.
+    Reports unfinished requests that can be resumed. Raises `ConfigurationError` if a store that the user named cannot
+    be used, and if the conversation does not exist. If the default store cannot be used, this is reported, and None is
+    returned.
     """
-    place = place_of(options, os.environ)
+    location = location_of(options, os.environ)
     wanted: str | None = options.continue_
-    if place is None:
+    if location is None:
         assert wanted is not None
         raise ConfigurationError("--continue needs a store, and nothing is kept here (--no-store, or TOOLBUS_STORE)")
     try:
-        store = KeptStore(_made(place), command)
+        store = CommandStore(_made(location), command)
         looks = partial(_look, store, wanted, tells=not options.quiet)
         conversation, waiting = run(looks)
     except (StoreError, OSError) as exc:
-        if place.asked_by or wanted is not None:
-            raise ConfigurationError(f"{place.asked_by or '--continue'}: {_said(exc)}") from exc
+        if location.asked_by or wanted is not None:
+            raise ConfigurationError(f"{location.asked_by or '--continue'}: {_said(exc)}") from exc
         if not options.quiet:
-            screen.tell(clean(f"toolbus: nothing is kept: {_said(exc)}; --store PATH names another place"))
+            screen.report(clean(f"toolbus: nothing is kept: {_said(exc)}; --store PATH names another file"))
         return None
     if waiting:
-        screen.remark(clean(_remark(waiting, place)))
-    return Kept(store, place, conversation)
+        screen.remark(clean(_remark(waiting, location)))
+    return OpenStore(store, location, conversation)
 
 
-def existing(options: argparse.Namespace) -> tuple[KeptStore, Place] | None:
-    """The store that there is, for commands that look into it. None where the default one was never made.
+def existing(options: argparse.Namespace) -> tuple[CommandStore, StoreLocation] | None:
+    """Return the existing store, for commands that inspect it, or None if the default one was never created.
 
-    Raises `ConfigurationError` where none is kept, and for a path with nothing there.
+    Raises `ConfigurationError` where nothing is kept, and for a path that does not exist.
     """
-    place = place_of(options, os.environ)
-    if place is None:
-        raise ConfigurationError("TOOLBUS_STORE is none, so nothing is kept; --store PATH names a store")
-    if place.path is None or not _is_there(place.path):
-        if place.asked_by:
-            raise ConfigurationError(f"{place.asked_by}: there is no store {place.path}")
+    location = location_of(options, os.environ)
+    if location is None:
+        raise ConfigurationError("nothing is kept here (TOOLBUS_STORE=none); --store PATH names a store")
+    if location.path is None or not _is_there(location.path):
+        if location.asked_by:
+            raise ConfigurationError(f"{location.asked_by}: there is no store {location.path}")
         return None
-    return KeptStore(place.path), place
+    return CommandStore(location.path), location
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is something. Raises `ConfigurationError` where that cannot be looked up."""
+    """Return whether the path exists. Raises `ConfigurationError` if the system cannot say."""
     try:
         return path.exists()
     except OSError as exc:
-        raise ConfigurationError(f"{path} cannot be looked for: {exc.strerror or exc}") from exc
+        raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
 
-def _made(place: Place) -> Path:
-    """The file's path, whose folder is there. Raises `OSError`."""
-    if place.path is None:
+def _made(location: StoreLocation) -> Path:
+    """Return the file's path, after creating the folder of the default one. Raises `OSError`."""
+    if location.path is None:
         raise OSError("there is no home folder")
-    if not place.asked_by:
-        place.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return place.path
+    if not location.asked_by:
+        location.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return location.path
 
 
 def _said(exc: Exception) -> str:
@@ -173,11 +193,11 @@ def _said(exc: Exception) -> str:
     return one_line(str(exc))
 
 
-# ------------------------------------------------------------------------------------------------- looking
+# ------------------------------------------------------------------------------------------------- look-ups
 
 
 async def _look(
-    store: KeptStore, wanted: str | None, *, tells: bool
+    store: CommandStore, wanted: str | None, *, tells: bool
 ) -> tuple[ConversationRecord | None, Sequence[FoundRequest]]:
     try:
         await store.open()
@@ -186,14 +206,14 @@ async def _look(
     except BaseException:
         await store.aclose()
         raise
-    # It stays open: the request's runtime, on another loop, goes on with it and closes it.
-    return conversation, [each for each in waiting if whose(each.record) in ("nobody", "gone")]
+    # The store stays open: the request's runtime, on another event loop, uses it next and closes it.
+    return conversation, [each for each in waiting if holder_of(each.record) in ("nobody", "gone")]
 
 
-async def conversation_of(store: KeptStore, wanted: str) -> ConversationRecord:
-    """The conversation with this id, or with an id that begins so; the newest one for an empty text.
+async def conversation_of(store: CommandStore, wanted: str) -> ConversationRecord:
+    """Return the conversation with this id, or with an id that begins like this; the newest one for an empty text.
 
-    Raises `ConfigurationError` where there is none.
+    Raises `ConfigurationError` if it does not exist.
     """
     if not wanted:
         newest = await store.conversations(limit=1)
@@ -204,24 +224,27 @@ async def conversation_of(store: KeptStore, wanted: str) -> ConversationRecord:
     if found is not None:
         return found
     raise ConfigurationError(
-        f"--continue: there is no conversation {wanted!r}; toolbus store list shows those there are"
+        f"--continue: there is no conversation {wanted!r}; toolbus store list shows the existing ones"
     )
 
 
-Whose = Literal["nobody", "gone", "running", "elsewhere"]
+Holder = Literal["nobody", "gone", "running", "elsewhere"]
 
 
-def whose(record: RequestRecord) -> Whose:
-    """Who holds an unfinished request: nobody (any more), a process of this machine that is gone or runs, another one.
+def holder_of(record: RequestRecord) -> Holder:
+    """Return the kind of holder of an unfinished request.
 
-    Of a process that is gone the lease still runs for a few seconds. Process numbers are those that this process sees:
-    from within a container, one of the machine may seem to be gone. So this is for telling, and never for taking.
+    That is nobody (any more), a process of this machine that is gone or still runs, or a process elsewhere. The lease
+    of a process that is gone is still valid for a few seconds. Process ids are those that this process sees: inside a
+    container, a process of the host may seem to be gone. The result is therefore only for display, and never a reason
+    to take the request.
     """
     if not record.owner or record.lease_until <= time.time():
         return "nobody"
     host, _, rest = record.owner.partition(":")
     number = rest.partition(":")[0]
-    if host != socket.gethostname() or not number.isdigit() or os.name == "nt":  # there os.kill would end it
+    # On Windows, os.kill would end the process instead of checking it.
+    if host != socket.gethostname() or not number.isdigit() or os.name == "nt":
         return "elsewhere"
     return "running" if _is_running(int(number)) else "gone"
 
@@ -231,22 +254,23 @@ def _is_running(number: int) -> bool:
         os.kill(number, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is another user's
+    except OSError:
+        # The process exists and belongs to another user.
         return True
     return True
 
 
-def _remark(waiting: Sequence[FoundRequest], place: Place) -> str:
-    resume = f"toolbus resume{place.options}"
+def _remark(waiting: Sequence[FoundRequest], location: StoreLocation) -> str:
+    resume = f"toolbus resume{location.options}"
     if len(waiting) == 1:
         prompt = cut(one_line(waiting[0].prompt), _PROMPT_COLUMNS)
-        told = f'a request of {ago(waiting[0].record.begun_at)} is unfinished ("{prompt}")'
-        return f"toolbus: {told}: {resume} goes on with it, {resume} --abandon drops it"
-    return f"toolbus: {len(waiting)} requests are unfinished: {resume} goes on with them, {resume} --abandon drops them"
+        unfinished = f'a request from {ago(waiting[0].record.begun_at)} is unfinished ("{prompt}")'
+        return f"toolbus: {unfinished}: {resume} continues it, {resume} --abandon drops it"
+    return f"toolbus: {len(waiting)} requests are unfinished: {resume} continues them, {resume} --abandon drops them"
 
 
 def ago(moment: float) -> str:
-    """A moment that is past, as people say it."""
+    """Describe a past moment (in seconds since the epoch) in words, such as "5 minutes ago"."""
     seconds = max(0.0, time.time() - moment)
     for name, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
@@ -254,6 +278,6 @@ def ago(moment: float) -> str:
     return "a moment ago" if seconds < 60 else "a minute ago"
 
 
-def closing(store: KeptStore) -> contextlib.AbstractAsyncContextManager[KeptStore]:
-    """The store, which is closed at the end."""
+def closing(store: CommandStore) -> contextlib.AbstractAsyncContextManager[CommandStore]:
+    """Return a context manager that gives the store, and closes it at the end."""
     return contextlib.aclosing(store)

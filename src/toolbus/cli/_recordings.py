@@ -1,4 +1,4 @@
-"""`--record`, and `toolbus replay`: requests into a file, and out of it again."""
+"""The option `--record` and the command `toolbus replay`: write requests to a file, and replay them from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAILED = 1
 
 @contextlib.contextmanager
 def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> Generator[None]:
-    """Record what the runtime is asked inside. Raises `ConfigurationError` where the file cannot be made."""
+    """Record the requests that the runtime runs inside. Raises `ConfigurationError` if the file cannot be created."""
     path: str = options.record
     with contextlib.ExitStack() as stack:
         try:
@@ -36,22 +36,26 @@ def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> G
         yield
         try:
             stack.close()
-        except RecordingError as exc:  # what was asked has its answer all the same
-            screen.tell(clean(f"toolbus: {exc}"))
+        except RecordingError as exc:
+            # The requests have their answers all the same, so this does not fail the command.
+            screen.report(clean(f"toolbus: {exc}"))
             return
     if not options.quiet:
-        told = f"{_count(recorder.requests, 'request')}, {_count(recorder.facts, 'fact')}"
-        screen.tell(clean(f"toolbus: recorded in {path}: {told}; toolbus replay {path} compares it"))
+        counts = f"{_count(recorder.requests, 'request')}, {_count(recorder.facts, 'fact')}"
+        screen.report(clean(f"toolbus: recorded in {path}: {counts}; toolbus replay {path} compares it"))
 
 
 def replay_files(options: argparse.Namespace, screen: Screen) -> int:
-    """Replay each file and say what came of it; the exit status. Raises `ConfigurationError` for a missing file."""
+    """Replay each file, print its outcome, and return the exit status.
+
+    Raises `ConfigurationError` for a missing file.
+    """
     paths = [Path(each) for each in options.files]
     for path in paths:
         try:
             is_there = path.is_file()
         except OSError as exc:
-            raise ConfigurationError(f"{path} cannot be looked for: {exc.strerror or exc}") from exc
+            raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}") from exc
         if not is_there:
             raise ConfigurationError(f"there is no file {path}")
     status = 0
@@ -61,21 +65,21 @@ def replay_files(options: argparse.Namespace, screen: Screen) -> int:
         if options.json:
             screen.data(escape_json(orjson.dumps(found, default=str).decode()))
         elif found["same"]:
-            told = f"{_count(found['requests'], 'request')}, {_count(found['facts'], 'fact')}"
-            screen.data(clean(f"{path}: the same ({told})"))
+            counts = f"{_count(found['requests'], 'request')}, {_count(found['facts'], 'fact')}"
+            screen.data(clean(f"{path}: the same ({counts})"))
         else:
             screen.data(clean(found["problem"]))
     return status
 
 
 def _replayed(path: Path, ignore: list[str]) -> dict[str, Any]:
-    """What came of one file, as `--json` prints it."""
+    """Return the outcome of one file, as `--json` prints it."""
     found: dict[str, Any] = {"file": str(path), "same": False}
     try:
         replayed = anyio.run(_replay, path, ignore)
     except ReplayDifference as exc:
-        told = {"line": exc.line, "request_id": exc.request_id, "field": exc.field}
-        return {**found, **told, "expected": exc.expected, "got": exc.got, "problem": str(exc)}
+        where = {"line": exc.line, "request_id": exc.request_id, "field": exc.field}
+        return {**found, **where, "expected": exc.expected, "got": exc.got, "problem": str(exc)}
     except RecordingError as exc:
         return {**found, "line": exc.line, "problem": str(exc)}
     except OSError as exc:

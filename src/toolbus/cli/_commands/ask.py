@@ -12,7 +12,7 @@ import orjson
 from ...errors import ConfigurationError
 from ...events import Event, encode
 from ...request_result import RequestResult
-from .._requests import opened, status_of, tell_ending
+from .._requests import opened, report_ending, status_of
 from .._terminal.progress import Narrator
 from .._terminal.screen import Screen, is_terminal
 from .._terminal.text import escape_json
@@ -21,11 +21,15 @@ __all__ = ["as_json", "ask", "read_question"]
 
 
 def ask(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
-    """Ask, show, and return the exit status. Raises `ConfigurationError` before anything was asked."""
-    _tell_question_from_id(options)
+    """Ask the question, show the answer, and return the exit status.
+
+    Raises `ConfigurationError` before the model is asked.
+    """
+    _separate_question_from_id(options)
     question = read_question(options.question, sys.stdin)
     as_data: bool = options.json or options.events
-    on_top = options.events and is_terminal(sys.stdout)  # there, the events tell what is being done
+    # On a terminal, the printed events already show the progress.
+    on_top = options.events and is_terminal(sys.stdout)
     narrator = Narrator(screen, show_text=not as_data, show_calls=not (options.quiet or on_top))
     show = _both(narrator, _writer(screen)) if options.events else narrator
     tick = narrator.tick if screen.live else None
@@ -33,18 +37,18 @@ def ask(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
         result = open_.host.ask(question, open_.conversation_id)
     if options.json:
         screen.data(as_json(result))
-    tell_ending(result, screen, verbose=options.verbose, debug=debug, kept=open_.kept)
+    report_ending(result, screen, verbose=options.verbose, debug=debug, kept=open_.kept)
     return status_of(result, open_.host.signal)
 
 
-def _tell_question_from_id(options: argparse.Namespace) -> None:
-    """In `toolbus ask --continue "And where?"` the text is the question: an id has no spaces."""
+def _separate_question_from_id(options: argparse.Namespace) -> None:
+    """Treat the text in `toolbus ask --continue "And where?"` as the question, because an id has no spaces."""
     if options.question is None and options.continue_ and " " in options.continue_.strip():
         options.question, options.continue_ = options.continue_, ""
 
 
 def read_question(given: str | None, stdin: TextIO | None) -> str:
-    """The question, from the command line or from `stdin`. Raises `ConfigurationError` when there is none."""
+    """Return the question, from the command line or from `stdin`. Raises `ConfigurationError` without a question."""
     if given is None or given == "-":
         if stdin is None or (given is None and is_terminal(stdin)):
             raise ConfigurationError('there is no question: toolbus ask "QUESTION" (see toolbus ask --help)')
@@ -79,7 +83,7 @@ def _both(first: Callable[[Event], None], second: Callable[[Event], None]) -> Ca
 
 
 def as_json(result: RequestResult[Any]) -> str:
-    """The result as one line of JSON. Its fields stand in docs/reference/cli.md."""
+    """Return the result as one line of JSON. docs/reference/cli.md describes its fields."""
     fields = {
         "outcome": result.outcome,
         "reason": result.reason,

@@ -1,4 +1,4 @@
-"""`toolbus chat`: one conversation, line by line."""
+"""The command `toolbus chat`: one conversation, line by line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...core.plain_text import clean
 from ...errors import ConfigurationError
 from ...events import new_id
 from .._host import Host, Terminated
-from .._requests import Opened, opened, status_of, tell_ending
+from .._requests import Opened, opened, report_ending, status_of
 from .._terminal.progress import Narrator
 from .._terminal.prompt import read_line
 from .._terminal.screen import Screen, is_terminal
@@ -21,31 +21,31 @@ __all__ = ["chat"]
 _PROMPT = "> "
 _COMMAND = re.compile(r"/[a-z]+")
 _HELP = """\
-Type a question and press Enter. The model knows what was said before.
-  /help     this text
-  /quit     leave (Ctrl-D too)
+Type a question and press Enter. The model remembers the conversation.
+  /help     show this text
+  /quit     leave (or press Ctrl-D)
   Ctrl-C    cancel the running answer"""
 
 
 def chat(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
-    """Read lines and answer them until the end of input; the exit status. Raises `ConfigurationError`."""
+    """Read lines and answer them until the end of input, and return the exit status. Raises `ConfigurationError`."""
     by_hand = is_terminal(sys.stdin)
     stdout = sys.stdout
     narrator = Narrator(screen, show_calls=not options.quiet)
     with opened(options, screen, narrator, narrator.tick if screen.live else None) as open_:
         if by_hand and not options.quiet:
-            screen.tell(f"toolbus chat with {open_.provider}; /help tells more, Ctrl-D leaves.")
-            _tell_what_goes_on(open_, screen)
+            screen.report(f"toolbus chat with {open_.provider}; /help lists the commands, Ctrl-D leaves.")
+            _show_continued(open_, screen)
         conversation_id = open_.conversation_id or f"chat{new_id()}"
-        talk = _Talk(open_, options, screen, stdout, conversation_id)
+        conversation = _Conversation(open_, options, screen, stdout, conversation_id)
         try:
-            return talk.until_its_end(by_hand=by_hand, debug=debug)
+            return conversation.run(by_hand=by_hand, debug=debug)
         finally:
-            talk.tell_how_to_go_on()
+            conversation.show_how_to_continue()
 
 
-class _Talk:
-    """One conversation, of which the turns that were `asked` are counted."""
+class _Conversation:
+    """One conversation with the user, from the first prompt to the end of input."""
 
     def __init__(
         self, open_: Opened, options: argparse.Namespace, screen: Screen, stdout: TextIO, conversation_id: str
@@ -57,8 +57,8 @@ class _Talk:
         self._conversation_id = conversation_id
         self._is_kept = False
 
-    def until_its_end(self, *, by_hand: bool, debug: bool) -> int:
-        """Ask line by line; the exit status."""
+    def run(self, *, by_hand: bool, debug: bool) -> int:
+        """Ask line by line until the end of input, and return the exit status."""
         screen, host, verbose = self._screen, self._open.host, self._options.verbose
         status = 0
         while True:
@@ -72,40 +72,40 @@ class _Talk:
                 continue
             result = host.ask(line, self._conversation_id)
             self._is_kept = self._is_kept or result.journaled
-            tell_ending(result, screen, verbose=verbose, debug=debug, kept=self._open.kept)
+            report_ending(result, screen, verbose=verbose, debug=debug, kept=self._open.kept)
             ended = status_of(result, host.signal)
             if ended == 143 or screen.failure is not None or (ended == 130 and not by_hand):
                 return ended
             status = status or (0 if by_hand else ended)
 
-    def tell_how_to_go_on(self) -> None:
-        """The line that has the conversation's id, where it is kept."""
+    def show_how_to_continue(self) -> None:
+        """Show the command that continues this conversation, if the conversation is kept."""
         kept = self._open.kept
         if kept is None or not self._is_kept or self._options.quiet or self._screen.failure is not None:
             return
-        typed = f"toolbus chat --continue {self._conversation_id}{kept.place.options}"
-        self._screen.remark(clean(f"to go on: {typed}"))
+        typed = f"toolbus chat --continue {self._conversation_id}{kept.location.options}"
+        self._screen.remark(clean(f"to continue: {typed}"))
 
 
-def _tell_what_goes_on(open_: Opened, screen: Screen) -> None:
+def _show_continued(open_: Opened, screen: Screen) -> None:
     conversation = None if open_.kept is None else open_.kept.conversation
     if conversation is not None:
-        from .._open_store import ago  # noqa: PLC0415 -- imports a database, which is there by now
+        from .._open_store import ago  # noqa: PLC0415 -- imports the database driver, which is imported by now
 
-        told = f"{conversation.messages} messages, the newest {ago(conversation.changed_at)}"
-        screen.tell(clean(f'It goes on with "{conversation.title}" ({told}).'))
+        messages = f"{conversation.messages} messages, the newest {ago(conversation.changed_at)}"
+        screen.report(clean(f'Continuing "{conversation.title}" ({messages}).'))
 
 
 def _is_command(line: str, screen: Screen) -> bool:
-    """Whether the line was for us, and not for the model."""
+    """Carry out a line such as /help, and return True; return False for a line that is for the model."""
     if not _COMMAND.fullmatch(line):
         return False
-    screen.tell(_HELP if line == "/help" else f"There is no command {line}; /help lists them.")
+    screen.report(_HELP if line == "/help" else f"There is no command {line}; /help lists them.")
     return True
 
 
 def _read_line(host: Host, screen: Screen, stdout: TextIO, *, by_hand: bool) -> str | None:
-    """The next line, stripped; None at the end of input. Ctrl-C at the prompt gives an empty one.
+    """Read the next line, stripped; None at the end of input. Ctrl-C at the prompt gives an empty line.
 
     Raises `Terminated`, and from a pipe `KeyboardInterrupt`.
     """
@@ -119,20 +119,23 @@ def _read_line(host: Host, screen: Screen, stdout: TextIO, *, by_hand: bool) -> 
     except KeyboardInterrupt:
         if not by_hand:
             raise
-        screen.tell("")
+        screen.report("")
         return ""
     if not line:
         if by_hand:
-            screen.tell("")  # the shell's prompt begins on a line of its own
+            # With this, the shell's prompt begins on a line of its own.
+            screen.report("")
         return None
     return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
 
 
 def _next_line() -> str:
     stdin: TextIO | None = sys.stdin
-    return "" if stdin is None else stdin.readline()  # a process may be started without one
+    # A process may be started without stdin.
+    return "" if stdin is None else stdin.readline()
 
 
 def _prompt(screen: Screen, stdout: TextIO) -> str:
-    screen.said = False  # an answer begins right below its question
+    # With this, an answer begins directly below its question.
+    screen.said = False
     return read_line(screen, stdout, _PROMPT)

@@ -1,4 +1,4 @@
-"""`toolbus events` and `toolbus tools`: what there is."""
+"""The commands `toolbus events` and `toolbus tools`, which list event types and tools."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def list_events(options: argparse.Namespace, screen: Screen) -> int:
     names = [kind.__dataclass_fields__["type"].default for kind in EVENT_TYPES]
     width = max(map(len, names))
     for name, kind in zip(names, EVENT_TYPES, strict=True):
-        told = (kind.__doc__ or "").strip().partition("\n")[0]
-        screen.data(f"{name:<{width}}  {'fact' if kind.is_fact else 'signal':<6}  {told}")
+        summary = (kind.__doc__ or "").strip().partition("\n")[0]
+        screen.data(f"{name:<{width}}  {'fact' if kind.is_fact else 'signal':<6}  {summary}")
     return 0
 
 
 def list_tools(options: argparse.Namespace, screen: Screen) -> int:
-    """Print the tools with their parameters. Raises `ConfigurationError`."""
-    tools, all_there = tools_with(options.mcp, load_tools(options.dir, options.tools), screen)
+    """Print the tools with their parameters; return 1 if an MCP server was unreachable. Raises `ConfigurationError`."""
+    tools, all_connected = tools_with(options.mcp, load_tools(options.dir, options.tools), screen)
     if options.json:
         listed = [
             {"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in tools
         ]
         screen.data(escape_json(orjson.dumps(listed, option=orjson.OPT_INDENT_2, default=str).decode()))
-        return 0 if all_there else 1
+        return 0 if all_connected else 1
     for each in tools:
         if screen.said:
             screen.say("\n")
@@ -49,18 +49,18 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
         required = each.parameters.get("required", ())
         for name, schema in each.parameters.get("properties", {}).items():
             screen.data(clean(f"    {_parameter(name, schema, required=name in required)}"))
-    return 0 if all_there else 1
+    return 0 if all_connected else 1
 
 
 def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
-    """One parameter on a line: `query (string, required): what to look for`."""
+    """Describe one parameter on a line: `query (string, required): what to look for`."""
     notes = [" | ".join(_kind(each) for each in schema.get("anyOf", (schema,)))]
     if required:
         notes.append("required")
     elif "default" in schema:
         notes.append(f"default {orjson.dumps(schema['default']).decode()}")
-    told = str(schema.get("description", ""))
-    return f"{name} ({', '.join(notes)})" + (f": {told}" if told else "")
+    description = str(schema.get("description", ""))
+    return f"{name} ({', '.join(notes)})" + (f": {description}" if description else "")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

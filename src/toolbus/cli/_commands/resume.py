@@ -1,4 +1,4 @@
-"""`toolbus resume`: goes on with requests that were cut off, each with what it was begun with."""
+"""The command `toolbus resume`: continues interrupted requests, each with the options that it was begun with."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ...request_result import RequestResult
 from ...runtime import Runtime
 from ...storage import RequestRecord
 from ...stores._sql.find import FoundRequest
-from .._approval import arrange
+from .._approval import connect_approval
 from .._host import Host
 from .._load import is_vendor, load_provider, load_tools
-from .._open_store import COMMAND, KeptStore, closing, existing, run, whose
-from .._requests import status_of, tell_ending, told_apart
-from .._store_place import LEASE_SECONDS, Place
+from .._open_store import COMMAND, CommandStore, closing, existing, holder_of, run
+from .._requests import output_on_stderr, report_ending, status_of
+from .._store_location import LEASE_SECONDS, StoreLocation
 from .._terminal.progress import Narrator
-from .._terminal.progress_of_many import Several
+from .._terminal.progress_of_many import NarratorOfMany
 from .._terminal.screen import Line, Screen
 from .._terminal.text import cut
 from .ask import as_json
@@ -34,26 +34,26 @@ from .ask import as_json
 __all__ = ["resume"]
 
 FAILED = 1
-_LOOK_SECONDS = 0.5  # between looks at a lease that is about to run out
+_LOOK_SECONDS = 0.5  # between checks of a lease that is about to expire
 _PROMPT_COLUMNS = 60
 
 
 def resume(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
-    """Go on with what is unfinished; the exit status. Raises `ConfigurationError`, `StoreError`."""
+    """Continue unfinished requests, and return the exit status. Raises `ConfigurationError` and `StoreError`."""
     found = existing(options)
     if found is None:
         return _nothing(options, screen, running=0)
-    store, place = found
+    store, location = found
     try:
         ready, running = run(_ready, store, screen)
     except KeyboardInterrupt:
-        screen.tell("toolbus: nothing was begun; what is unfinished still is")
+        screen.report("toolbus: interrupted before anything was resumed; unfinished requests stay as they were")
         return 130
     if not ready:
         return _nothing(options, screen, running)
     if options.abandon:
-        return _told_of(run(_abandoned, store, ready), options, screen)
-    return _Resuming(options, screen, store, place, ready, debug=debug).go_on()
+        return _print_abandoned(run(_abandoned, store, ready), options, screen)
+    return _Resuming(options, screen, store, location, ready, debug=debug).run()
 
 
 def _nothing(options: argparse.Namespace, screen: Screen, running: int) -> int:
@@ -67,33 +67,33 @@ def _count(number: int) -> str:
     return f"{number} request{'' if number == 1 else 's'}"
 
 
-# ------------------------------------------------------------------------------------------------- looking
+# ------------------------------------------------------------------------------------------------- look-ups
 
 
-async def _ready(store: KeptStore, screen: Screen) -> tuple[Sequence[FoundRequest], int]:
-    """The requests that can be taken now, and how many run elsewhere.
+async def _ready(store: CommandStore, screen: Screen) -> tuple[Sequence[FoundRequest], int]:
+    """Return the requests that can be resumed now, and the number of those that run elsewhere.
 
-    The lease of a process that is gone runs out by itself, in a few seconds, which are waited for: so nothing is taken
-    from a process that only seems to be gone.
+    The lease of a process that is gone expires by itself within a few seconds. This function waits for that, so that
+    nothing is taken from a process that only seems to be gone.
     """
     async with closing(store):
         since: dict[str, float] = {}
-        told = False
+        already_reported = False
         while True:
             found = await store.requests(is_unfinished=True)
-            held = [each for each in found if whose(each.record) in ("gone", "elsewhere")]
-            # A lease that was renewed meanwhile has somebody who lives.
+            held = [each for each in found if holder_of(each.record) in ("gone", "elsewhere")]
+            # A lease that was renewed meanwhile belongs to a process that still runs.
             held = [each for each in held if since.setdefault(each.record.request_id, _end(each)) == _end(each)]
             if not held:
-                free = [each for each in found if whose(each.record) == "nobody"]
+                free = [each for each in found if holder_of(each.record) == "nobody"]
                 return free, len(found) - len(free)
-            if not told and not screen.live:
-                screen.tell(
-                    f"toolbus: waiting for the hold of a process that is gone to end, {LEASE_SECONDS:g} s at most"
+            if not already_reported and not screen.live:
+                screen.report(
+                    f"toolbus: waiting for the lease of a process that is gone to expire, {LEASE_SECONDS:g} s at most"
                 )
-            told = True
+            already_reported = True
             left = max(_end(each) for each in held) - time.time()
-            detail = "until the hold of a process that is gone ends"
+            detail = "for the lease of a process that is gone to expire"
             screen.busy(Line(mark="work", name="Waiting", detail=detail, tail=f"{max(left, 0):.0f} s"))
             await anyio.sleep(_LOOK_SECONDS)
 
@@ -102,8 +102,8 @@ def _end(found: FoundRequest) -> float:
     return found.record.lease_until
 
 
-async def _abandoned(store: KeptStore, ready: Sequence[FoundRequest]) -> Sequence[FoundRequest]:
-    """End requests as abandoned; those that nobody else took meanwhile."""
+async def _abandoned(store: CommandStore, ready: Sequence[FoundRequest]) -> Sequence[FoundRequest]:
+    """End requests as abandoned, and return those that no other process took meanwhile."""
     done: list[FoundRequest] = []
     async with closing(store):
         for each in ready:
@@ -113,25 +113,25 @@ async def _abandoned(store: KeptStore, ready: Sequence[FoundRequest]) -> Sequenc
     return done
 
 
-def _told_of(abandoned: Sequence[FoundRequest], options: argparse.Namespace, screen: Screen) -> int:
+def _print_abandoned(abandoned: Sequence[FoundRequest], options: argparse.Namespace, screen: Screen) -> int:
     for each in abandoned:
         if not options.json:
             screen.data(clean(f"{each.record.request_id}  abandoned  {one_line(each.prompt)}"))
     return 0
 
 
-# ------------------------------------------------------------------------------------------------ going on
+# ------------------------------------------------------------------------------------------------ resuming
 
 
 class _Resuming:
-    """The requests that go on, and what is shown of them."""
+    """The requests that are being resumed, and the display of their progress."""
 
     def __init__(
         self,
         options: argparse.Namespace,
         screen: Screen,
-        store: KeptStore,
-        place: Place,
+        store: CommandStore,
+        location: StoreLocation,
         ready: Sequence[FoundRequest],
         *,
         debug: bool,
@@ -139,43 +139,44 @@ class _Resuming:
         self._options = options
         self._screen = screen
         self._store = store
-        self._place = place
+        self._location = location
         self._debug = debug
         self._prompts = {each.record.request_id: one_line(each.prompt) for each in ready}
-        self._reasons: dict[str, str] = {}  # of ours, why a request cannot go on
+        # For each request that the command itself refuses to resume: the reason.
+        self._reasons: dict[str, str] = {}
         self._results: list[RequestResult[Any]] = []
         self._shows_text = len(ready) == 1 and not options.json
 
-    def go_on(self) -> int:
-        """Carry them out to their ends; the exit status."""
+    def run(self) -> int:
+        """Run the requests to their ends, and return the exit status."""
         options, screen = self._options, self._screen
-        teller: Narrator | Several
+        narrator: Narrator | NarratorOfMany
         if len(self._prompts) == 1:
-            teller = Narrator(screen, show_text=self._shows_text, show_calls=not options.quiet)
+            narrator = Narrator(screen, show_text=self._shows_text, show_calls=not options.quiet)
         else:
-            teller = Several(screen, self._prompts, show_calls=not options.quiet)
+            narrator = NarratorOfMany(screen, self._prompts, show_calls=not options.quiet)
 
         def show(event: Event) -> None:
             if self._shows_text and isinstance(event, RequestResumed):
-                self._say_which(event.request_id)
-            teller(event)
+                self._print_request(event.request_id)
+            narrator(event)
 
-        with told_apart(options, screen) as stdout:
-            # The provider is each request's own.
+        with output_on_stderr(options, screen) as stdout:
+            # This provider is never asked: each request brings its own.
             runtime = Runtime(resolve("extractive"), store=self._store, lease_seconds=LEASE_SECONDS)
-            person = arrange(runtime, options, screen, stdout)
-            with Host(runtime, screen, show, teller.tick if screen.live else None, person) as host:
+            person = connect_approval(runtime, options, screen, stdout)
+            with Host(runtime, screen, show, narrator.tick if screen.live else None, person) as host:
                 resumption = host.resume(self._options_for, self._ended)
         for problem in resumption.problems:
-            self._tell_problem(problem.request, problem.error)
+            self._report_problem(problem.request, problem.error)
         return self._status(len(resumption.problems), host.signal)
 
     def _status(self, problems: int, signal: int | None) -> int:
         left = sum(each.resumable for each in self._results)
         if left:
             what, it = ("is", "it") if left == 1 else ("are", "them")
-            typed = f"toolbus resume{self._place.options}"
-            self._screen.tell(clean(f"toolbus: {_count(left)} {what} left unfinished: {typed} goes on with {it}"))
+            typed = f"toolbus resume{self._location.options}"
+            self._screen.report(clean(f"toolbus: {_count(left)} {what} left unfinished: {typed} continues {it}"))
         if signal is not None:
             return 128 + signal
         went_well = not problems and all(status_of(each, None) == 0 for each in self._results)
@@ -191,67 +192,70 @@ class _Resuming:
             raise
 
     def _found_for(self, request: RequestRecord) -> Mapping[str, Any]:
-        """What the request was begun with, as far as it may be had again without being named.
+        """Return the options of `Runtime.resume` for a request, restored from its command line as far as is safe.
 
-        Code is never run because a store says so: modules with tools and providers have to be named.
+        Code is never run because a store says so: the user has to name modules with tools and providers again.
         """
         options = self._options
         command: Mapping[str, Any] = request.agreed.get(COMMAND) or {}
         name: str | None = options.provider or command.get("provider")
         if name is None:
             raise ConfigurationError(
-                "it was begun by a program: name its model, and its tools: --provider NAME --tools ..."
+                "it was begun by another program: name its model and its tools: --provider NAME --tools ..."
             )
         missing = [each for each in command.get("tools", ()) if each not in options.tools]
         if options.provider is None and not is_vendor(name):
-            raise ConfigurationError(f"it needs code of yours: {self._typed(name, command)}")
+            raise ConfigurationError(f"it needs your own code: {self._typed(name, command)}")
         if missing:
-            raise ConfigurationError(f"it needs tools of yours: {self._typed(None, command)}")
+            raise ConfigurationError(f"it needs your own tools: {self._typed(None, command)}")
         if command.get("mcp"):
             raise ConfigurationError("it needs MCP servers, which resume does not connect; --abandon ends it")
         folder = options.dir or command.get("dir") or "."
         return {
             "provider": load_provider(name)[0],
             "tools": load_tools(folder, options.tools),
-            "limits": limits_in(request.agreed),  # the same, with their time anew: somebody has asked for it now
+            # The limits are the same, and their time starts anew, because somebody has asked for the request now.
+            "limits": limits_in(request.agreed),
         }
 
     def _typed(self, provider: str | None, command: Mapping[str, Any]) -> str:
-        words = [f"toolbus resume{self._place.options}"]
+        words = [f"toolbus resume{self._location.options}"]
         if named_provider := self._options.provider or provider:
             words.append(f"--provider {quote(named_provider)}")
         named = dict.fromkeys([*self._options.tools, *command.get("tools", ())])
         return " ".join([*words, *(f"--tools {quote(each)}" for each in named)])
 
     def _ended(self, result: RequestResult[Any]) -> None:
-        """One has ended: its answer, where it was not shown as it came."""
+        """Show the answer of a request that has ended, unless it was shown while it streamed."""
         screen = self._screen
         self._results.append(result)
         if result.resumable and result.outcome == "cancelled":
             return
-        if result.resumable:  # its store has failed, and what was done of it is not final
+        if result.resumable:
+            # The request's store has failed, so its result is not final.
             pass
         elif self._options.json:
             screen.data(as_json(result))
         elif not self._shows_text:
             if screen.said:
                 screen.say("\n")
-            self._say_which(result.request_id)
+            self._print_request(result.request_id)
             screen.say(clean(result.text))
             screen.end_paragraph()
         verbose: bool = self._options.verbose
-        tell_ending(result, screen, verbose=verbose, debug=self._debug, can_raise=False)
+        report_ending(result, screen, verbose=verbose, debug=self._debug, can_raise=False)
 
-    def _say_which(self, request_id: str) -> None:
+    def _print_request(self, request_id: str) -> None:
         prompt = cut(self._prompts.get(request_id, ""), _PROMPT_COLUMNS)
         self._screen.data(clean(f"request {request_id}: {prompt}"))
 
-    def _tell_problem(self, request: RequestRecord, exc: ToolbusError) -> None:
+    def _report_problem(self, request: RequestRecord, exc: ToolbusError) -> None:
         screen, why, what = self._screen, self._reasons.get(request.request_id), ""
         if why is not None:
             pass
         elif isinstance(exc, StoreDamaged):
-            what = "; toolbus store verify looks further, toolbus resume --abandon drops it"
+            what = "; toolbus store verify checks the whole store, toolbus resume --abandon drops it"
         elif isinstance(exc, ResumeMismatch):
             what = "; toolbus resume --abandon drops it"
-        screen.tell(clean(f"toolbus: request {request.request_id} cannot go on: {one_line(why or str(exc))}{what}"))
+        problem = one_line(why or str(exc))
+        screen.report(clean(f"toolbus: request {request.request_id} cannot be resumed: {problem}{what}"))

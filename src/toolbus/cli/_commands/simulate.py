@@ -1,4 +1,4 @@
-"""`toolbus simulate`: runs seeds of the simulation, and says what they did or which ones broke an invariant."""
+"""The command `toolbus simulate`: runs seeds of the simulation, and reports their counts or a broken invariant."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REDRAW_SECONDS = 0.1
 
 
 def run_simulation(options: argparse.Namespace, screen: Screen) -> int:
-    """Run the seeds that are asked for; the exit status."""
+    """Run the seeds that the options ask for, and return the exit status."""
     try:
         report = _run(options, screen)
     except SimulationFailed as exc:
         if options.json:
-            told = {"seed": exc.seed, "guarantee": exc.guarantee, "problem": exc.problem}
-            screen.say(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
-        screen.tell(f"toolbus: {exc}")
+            failure = {"seed": exc.seed, "guarantee": exc.guarantee, "problem": exc.problem}
+            screen.say(orjson.dumps(failure, option=orjson.OPT_INDENT_2).decode() + "\n")
+        screen.report(f"toolbus: {exc}")
         return FAILED
     finally:
         screen.busy(None)
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace, screen: Screen) -> SimulationReport:
 
 
 class _Progress:
-    """The live line of a terminal: seeds that are done, of `total`, how fast, and how many are broken so far."""
+    """The live line of a terminal: finished seeds (of `total`), their rate, and how many are broken so far."""
 
     def __init__(self, screen: Screen, total: int | None) -> None:
         self._screen = screen
@@ -65,7 +65,7 @@ class _Progress:
         self._done = self._broken = 0
 
     def count(self, one: SeedReport | SimulationFailed) -> None:
-        """One more seed is done."""
+        """Count one finished seed, and redraw the line at most every `_REDRAW_SECONDS`."""
         self._done += 1
         self._broken += isinstance(one, SimulationFailed)
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""`toolbus store`: what is kept, as tables; and its upkeep."""
+"""The command `toolbus store`: shows the contents of the store as tables, and maintains it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ...errors import ConfigurationError, StoreError
 from ...storage import ConversationRecord, RequestRecord
 from ...stores._sql.find import FoundRequest
 from ...stores.archive import Moved, export_to, import_from, verify
-from .._open_store import KeptStore, closing, existing, run, whose
-from .._store_place import Place, place_of
+from .._open_store import CommandStore, closing, existing, holder_of, run
+from .._store_location import StoreLocation, location_of
 from .._terminal.screen import Screen
 from .._terminal.text import cells, cut, escape_json
 from .._terminal.timeline import message_lines, timeline
 
-__all__ = ["look_into_store"]
+__all__ = ["run_store_command"]
 
 FAILED = 1
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
@@ -34,11 +34,11 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 _LONGEST_LINE = 10_000
 
-_Command = Callable[[KeptStore, argparse.Namespace, Screen], Awaitable[int]]
+_Command = Callable[[CommandStore, argparse.Namespace, Screen], Awaitable[int]]
 
 
-def look_into_store(options: argparse.Namespace, screen: Screen) -> int:
-    """Do what `toolbus store COMMAND` asks for; the exit status. Raises `ConfigurationError`, `StoreError`."""
+def run_store_command(options: argparse.Namespace, screen: Screen) -> int:
+    """Run `toolbus store COMMAND`, and return the exit status. Raises `ConfigurationError` and `StoreError`."""
     name: str | None = options.store_command
     if name is None:
         raise ConfigurationError(f"name a command: store {', '.join(_COMMANDS)} (see toolbus store --help)")
@@ -46,48 +46,49 @@ def look_into_store(options: argparse.Namespace, screen: Screen) -> int:
     found = _made(options) if name == "import" else existing(options)
     if found is None:
         return _nothing(options, screen)
-    store, _place = found
+    store, _location = found
     options.before_at = before
     return run(_done, store, _COMMANDS[name], options, screen)
 
 
-async def _done(store: KeptStore, command: _Command, options: argparse.Namespace, screen: Screen) -> int:
+async def _done(store: CommandStore, command: _Command, options: argparse.Namespace, screen: Screen) -> int:
     async with closing(store):
         try:
             await store.open()
-        except OSError as exc:  # of a path that no file can have, say
+        except OSError as exc:
+            # For example, no file can have this path.
             raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
         return await command(store, options, screen)
 
 
-def _made(options: argparse.Namespace) -> tuple[KeptStore, Place]:
-    """The store to import into, which may be a new one."""
-    place = place_of(options, os.environ)
-    if place is None or place.path is None:
-        raise ConfigurationError("there is no place to import into; --store PATH names one")
-    if not place.asked_by:
+def _made(options: argparse.Namespace) -> tuple[CommandStore, StoreLocation]:
+    """Return the store to import into, which may be a new one."""
+    location = location_of(options, os.environ)
+    if location is None or location.path is None:
+        raise ConfigurationError("there is no store to import into; --store PATH names one")
+    if not location.asked_by:
         try:
-            place.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            location.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as exc:
-            raise StoreError(f"{place.path.parent} cannot be made: {exc.strerror or exc}") from exc
-    return KeptStore(place.path), place
+            raise StoreError(f"{location.path.parent} cannot be created: {exc.strerror or exc}") from exc
+    return CommandStore(location.path), location
 
 
 def _nothing(options: argparse.Namespace, screen: Screen) -> int:
-    """The default store was never made."""
+    """Report that the default store was never created."""
     if options.store_command == "show":
         raise ConfigurationError(f"there is no conversation or request {options.id!r}: nothing is kept yet")
     if getattr(options, "json", False):
         screen.data("[]" if options.store_command == "list" else "{}")
     else:
-        screen.data("Nothing is kept yet: toolbus ask and toolbus chat do.")
+        screen.data("Nothing is kept yet: toolbus ask and toolbus chat keep their conversations here.")
     return 0
 
 
-# ----------------------------------------------------------------------------------------------- looking
+# --------------------------------------------------------------------------------------------- inspecting
 
 
-async def _stats(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+async def _stats(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
     found = await store.statistics()
     size = sum(_size_of(f"{store.path}{ending}") for ending in ("", "-wal", "-shm"))
     if options.json:
@@ -105,7 +106,7 @@ async def _stats(store: KeptStore, options: argparse.Namespace, screen: Screen) 
     return 0
 
 
-async def _list(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+async def _list(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
     found = await store.conversations(search=options.search, limit=options.limit)
     if options.json:
         _print_json([dataclasses.asdict(each) for each in found], screen)
@@ -120,18 +121,20 @@ def _row(each: ConversationRecord) -> Sequence[str]:
     return each.conversation_id, _when(each.changed_at), _count(each.messages, "message"), one_line(each.title)
 
 
-async def _show(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+async def _show(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
     conversation = await store.conversation(options.id)
     if conversation is not None:
         return await _show_conversation(store, conversation, options, screen)
     request = await store.request_named(options.id)
     if request is None:
-        raise ConfigurationError(f"there is no conversation or request {options.id!r}; toolbus store list shows those")
+        raise ConfigurationError(
+            f"there is no conversation or request {options.id!r}; toolbus store list shows the ids"
+        )
     return await _show_request(store, request, options, screen)
 
 
 async def _show_conversation(
-    store: KeptStore, record: ConversationRecord, options: argparse.Namespace, screen: Screen
+    store: CommandStore, record: ConversationRecord, options: argparse.Namespace, screen: Screen
 ) -> int:
     messages = await store.history(record.conversation_id)
     requests = await store.requests(conversation_id=record.conversation_id)
@@ -157,10 +160,10 @@ def _request_row(found: FoundRequest) -> Sequence[str]:
 def _state(record: RequestRecord) -> str:
     if record.ending is not None:
         return record.ending
-    return "runs" if whose(record) in ("running", "elsewhere") else "unfinished"
+    return "runs" if holder_of(record) in ("running", "elsewhere") else "unfinished"
 
 
-async def _show_request(store: KeptStore, record: RequestRecord, options: argparse.Namespace, screen: Screen) -> int:
+async def _show_request(store: CommandStore, record: RequestRecord, options: argparse.Namespace, screen: Screen) -> int:
     found = await store.salvage(record.request_id)
     facts = [each.fact for each in found.facts]
     if options.json:
@@ -180,37 +183,37 @@ def _fields(record: RequestRecord) -> Mapping[str, Any]:
     return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
-# ------------------------------------------------------------------------------------------------ upkeep
+# ------------------------------------------------------------------------------------------- maintenance
 
 
-async def _prune(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+async def _prune(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
     before, also = options.before_at, options.conversations
     if options.dry_run:
         found = await store.prunable(before=before, conversations=also)
     else:
         found = await store.prune(before=before, conversations=also)
     if options.json:
-        told = {"before": before, "is_dry_run": options.dry_run, **dataclasses.asdict(found)}
-        _print_json(told, screen)
+        _print_json({"before": before, "is_dry_run": options.dry_run, **dataclasses.asdict(found)}, screen)
         return 0
     what = _count(found.requests, "request")
     if also:
         what += f" and {_count(found.conversations, 'conversation')}"
     verb = "would be deleted" if options.dry_run else "deleted"
-    kept = "" if also else "; what was said stays (--conversations deletes that too)"
+    kept = "" if also else "; conversations stay (--conversations deletes them too)"
     screen.data(f"{what} from before {_when(before)} {verb}, {_size(found.size_bytes)}{kept}")
     return 0
 
 
 def _moment(given: str) -> float:
-    """The moment that `--before` means, an age or a date, in seconds since the epoch. Raises `ConfigurationError`."""
+    """Parse the age or date of `--before` into seconds since the epoch. Raises `ConfigurationError`."""
     age = _AGE.fullmatch(given.strip().lower())
     try:
         if age is None:
             moment = datetime.fromisoformat(given.strip()).timestamp()
         else:
             moment = time.time() - float(age[1]) * _SECONDS[age[2]]
-        _when(moment)  # raises for one before the first year, which cannot be told
+        # This raises for a moment before the year 1, which cannot be displayed.
+        _when(moment)
     except (ValueError, OverflowError, OSError):
         moment = math.nan
     if math.isnan(moment):
@@ -220,7 +223,7 @@ def _moment(given: str) -> float:
     return moment
 
 
-async def _verify(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+async def _verify(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
     found = await verify(store)
     problems = [one_line(str(each)) for each in found.problems]
     if options.json:
@@ -229,26 +232,26 @@ async def _verify(store: KeptStore, options: argparse.Namespace, screen: Screen)
     else:
         for problem in problems:
             screen.data(clean(problem))
-        ending = f"{_count(len(problems), 'problem')}" if problems else "all is as it was written"
-        screen.data(f"{_told(found)}: {ending}")
+        ending = f"{_count(len(problems), 'problem')}" if problems else "everything is as it was written"
+        screen.data(f"{_counts(found)}: {ending}")
     return FAILED if problems else 0
 
 
-async def _export(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+async def _export(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
     done = await export_to(store, options.to)
     for problem in done.problems:
-        screen.tell(clean(f"toolbus: left out: {one_line(str(problem))}"))
-    screen.data(clean(f"{_told(done)} written to {options.to}"))
+        screen.report(clean(f"toolbus: left out: {one_line(str(problem))}"))
+    screen.data(clean(f"{_counts(done)} written to {options.to}"))
     return FAILED if done.problems else 0
 
 
-async def _import(store: KeptStore, options: argparse.Namespace, screen: Screen) -> int:
+async def _import(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
     done = await import_from(store, options.file)
-    screen.data(clean(f"{_told(done)} read into {store.path}"))
+    screen.data(clean(f"{_counts(done)} read into {store.path}"))
     return 0
 
 
-def _told(done: Any) -> str:
+def _counts(done: Any) -> str:
     counts: Moved = done
     requests = f"{_count(counts.requests, 'request')} with {_count(counts.facts, 'fact')}"
     return f"{requests}, {_count(counts.conversations, 'conversation')} with {_count(counts.messages, 'message')}"
@@ -269,17 +272,17 @@ _COMMANDS: Mapping[str, _Command] = {
 
 
 def _table(rows: Sequence[Sequence[str]], screen: Screen, *, indent: str = "") -> None:
-    """Columns as wide as they have to be; the last one is cut where a terminal ends."""
+    """Print columns as wide as they have to be; the last one is cut at the terminal's width."""
     cleaned = [[one_line(clean(each)) for each in row] for row in rows]
     widths = [max(map(cells, column)) for column in zip(*cleaned, strict=True)][:-1]
     for row in cleaned:
         head = "  ".join(each + " " * (width - cells(each)) for each, width in zip(row, widths, strict=False))
-        room = screen.columns - cells(head) - len(indent) - 2
-        screen.data(f"{indent}{head}  {cut(row[-1], max(room, 10), screen.ellipsis)}")
+        left = screen.columns - cells(head) - len(indent) - 2
+        screen.data(f"{indent}{head}  {cut(row[-1], max(left, 10), screen.ellipsis)}")
 
 
 def _when(moment: float) -> str:
-    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 -- people read their own time
+    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 -- people expect local time
 
 
 def _count(number: int, what: str) -> str:

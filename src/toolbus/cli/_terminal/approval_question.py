@@ -1,7 +1,7 @@
-"""The question whether a call may run: how the call is shown whole, and what an answer means. Pure.
+"""The question whether a tool call may run: the complete display of the call, and the meaning of an answer. Pure.
 
-Who approves must see what will run, so nothing is left out in silence here, and what a terminal would not show as it is
-(control characters, invisible ones, those that turn the direction of writing) is escaped and not removed.
+The person who approves must see what will run. Therefore nothing is left out silently, and characters that a terminal
+would not show (control characters, invisible ones, those that change the writing direction) are escaped, not removed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ _WORDS: Mapping[str, tuple[What, bool]] = {
 }
 _HELP = (
     ("y", "run it, this once"),
-    ("n", "do not run it; what is typed behind the n is told to the model: n use the other file"),
+    ("n", "do not run it; text after the n is sent to the model as the reason: n use the other file"),
     ("a", "run it, and from now on every call of {name} in this conversation, without asking"),
     ("e", "edit the arguments, and then decide"),
-    ("v", "do not run it, and no call of {name} in this conversation any more; a reason may be typed behind it"),
+    ("v", "do not run it, nor any later call of {name} in this conversation; a reason may follow the v"),
 )
-_ROOM = 8  # columns that an answer needs behind the question
-_ROWS_EACH = 6  # of one argument, so that a long one does not push the others off the screen
-_ROWS = 24
+_ANSWER_COLUMNS = 8  # columns that an answer needs after the question
+_ROWS_EACH = 6
+"""The most rows for one argument, so that a long one does not push the others off the screen."""
+
+_ROWS = 24  # rows for all arguments
 
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """What a person typed. `remember`: for the conversation; `reason` goes with a denial."""
+    """A person's answer. `remember` extends it to the whole conversation; `reason` belongs to a denial."""
 
     what: What
     remember: bool = False
@@ -47,37 +49,38 @@ class Answer:
 
 
 def read_answer(line: str) -> Answer:
-    """The meaning of `line`. An empty one denies; what cannot be told for sure asks for help."""
+    """Return the meaning of `line`. An empty line denies; an unclear one asks for help."""
     word, _, rest = one_line(line).partition(" ")
     if not word:
         return Answer("deny")
     what, remember = _WORDS.get(word.rstrip(",.:;").lower(), ("help", False))
-    if rest and what != "deny":  # "yes, but not that one" must not run it
+    # An answer such as "yes, but not that one" must not run the call.
+    if rest and what != "deny":
         return Answer("help")
     return Answer(what, remember, rest)
 
 
 def prompt_for(width: int, arrow: str) -> str:
-    """The question itself, short where the long one would leave no room for the answer."""
+    """Return the question, in a short form where the long one would leave no space for the answer."""
     whole = f"  Run it? [y]es, [n]o, [a]lways, [e]dit, ne[v]er {arrow} "
-    return whole if cells(whole) + _ROOM <= width else f"  Run it? [y/n/a/e/v/?] {arrow} "
+    return whole if cells(whole) + _ANSWER_COLUMNS <= width else f"  Run it? [y/n/a/e/v/?] {arrow} "
 
 
 def help_for(name: str, width: int) -> str:
-    """What the letters mean, for the tool that people know as `name`."""
+    """Return the explanation of the letters, for the tool with the display name `name`."""
     return "\n".join(
-        textwrap.fill(told.format(name=name), max(width, 20), initial_indent=f"  {letter}  ", subsequent_indent=" " * 5)
-        for letter, told in _HELP
+        textwrap.fill(text.format(name=name), max(width, 20), initial_indent=f"  {letter}  ", subsequent_indent=" " * 5)
+        for letter, text in _HELP
     )
 
 
 def arguments_in_line(arguments: Mapping[str, Any]) -> str:
-    """All arguments in one line, whole: `path="notes.txt" force=true`."""
+    """Return all arguments, complete, in one line: `path="notes.txt" force=true`."""
     return " ".join(_pair(name, value) for name, value in arguments.items())
 
 
 def argument_rows(arguments: Mapping[str, Any], width: int, *, ellipsis: str = "…", whole: bool = False) -> list[str]:
-    """The arguments below each other in rows of at most `width` columns. `whole` leaves nothing out."""
+    """Return the arguments one below the other in rows of at most `width` columns. `whole` leaves nothing out."""
     rows: list[str] = []
     for number, (name, value) in enumerate(arguments.items()):
         if len(rows) >= _ROWS and not whole:
@@ -86,8 +89,8 @@ def argument_rows(arguments: Mapping[str, Any], width: int, *, ellipsis: str = "
         own = wrapped(_pair(name, value), width)
         if len(own) > _ROWS_EACH and not whole:
             left = sum(map(len, own[_ROWS_EACH - 1 :]))
-            told = cut(f"{ellipsis} {left:,} more characters (? shows all)", width, ellipsis)
-            own = [*own[: _ROWS_EACH - 1], told]
+            rest = cut(f"{ellipsis} {left:,} more characters (? shows all)", width, ellipsis)
+            own = [*own[: _ROWS_EACH - 1], rest]
         rows += own
     return rows
 

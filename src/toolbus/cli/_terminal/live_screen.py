@@ -1,7 +1,7 @@
-"""The screen for terminals: colours, and one line that moves while something is done. Needs rich (extra `cli`).
+"""The screen for terminals: colours, and one live line while a request runs. Needs rich (extra `cli`).
 
-There is one live line and no more, so that a terminal that is made narrower leaves no rubbish: when the line that was
-drawn has been wrapped since, all of its rows are wiped.
+There is never more than one live line, so that a terminal that is made narrower keeps no leftovers of it: if the drawn
+line has been wrapped since, all of its rows are erased.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _STYLES = {
 
 
 class LiveScreen(Screen):
-    """A `Screen` with `busy`. Raises `ImportError` without rich."""
+    """A `Screen` that implements `busy`. Raises `ImportError` without rich."""
 
     live = True
 
     def __init__(self, out: TextIO | None, err: TextIO | None) -> None:
-        import rich.color  # noqa: PLC0415 -- only here
+        import rich.color  # noqa: PLC0415 -- an optional dependency, needed only here
         import rich.console  # noqa: PLC0415
         import rich.style  # noqa: PLC0415
 
@@ -48,15 +48,15 @@ class LiveScreen(Screen):
         self._colours = rich.color.ColorSystem.STANDARD
         self._styles = {kind: rich.style.Style.parse(words) for kind, words in _STYLES.items()}
         self._frames = cycle(_FRAMES if self._fancy else _ASCII_FRAMES)
-        self._drawn = 0  # columns of the live line that stands there now
+        self._drawn = 0  # columns of the live line that is drawn now
 
     @property
     def capable(self) -> bool:
-        """Whether the terminal takes cursor movements."""
+        """True if the terminal supports cursor movements."""
         return self._console.is_terminal and not self._console.legacy_windows and not self._console.is_dumb_terminal
 
     def busy(self, line: Line | None) -> None:
-        """Draw the live line anew, or wipe it. It is not drawn in the middle of a line, nor of a question."""
+        """Redraw the live line, or erase it. It is not drawn in the middle of a line or during a question."""
         with self._lock:
             text = self._wiped()
             if line is not None and self._may_draw():

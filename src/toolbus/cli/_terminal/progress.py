@@ -1,7 +1,7 @@
-"""Folds one request's events into what a person sees: the answer's text, and a line for each call.
+"""The display of one request's events to a person: the text of the answer, and a line for each tool call.
 
-Knows events and the screen, and neither sessions nor providers. It is a receiver on the bus, so it misses nothing, and
-is called on the loop's thread alone.
+This module knows events and the screen, and neither sessions nor providers. The narrator is a receiver on the bus, so
+it misses no event, and it is called only on the loop's thread.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ from .text import Cleaner, arguments_line, duration, indented
 
 __all__ = ["Narrator"]
 
-_REASON_LINES = 3  # of a failed call, on a terminal; a log has it whole
-_LONGEST_REASON = 2_000
+_REASON_LINES = 3
+"""The most lines for the reason of a failed call on a terminal. A log has the whole reason."""
+
+_LONGEST_REASON = 2_000  # characters
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call that runs."""
+    """A running call. `since` is a time of the narrator's clock."""
 
     name: str
     detail: str
@@ -55,9 +57,10 @@ class _Call:
 
 
 class Narrator:
-    """Shows what happens on `screen`. `show_text=False` leaves out the answer, `show_calls=False` everything else.
+    """A listener that shows the events of a request on `screen`.
 
-    `clock` gives seconds; it times what is going on, while the events tell how long it took.
+    `show_text=False` leaves out the answer, `show_calls=False` everything else. `clock` returns seconds, and times work
+    in progress; the duration of finished work comes from the events.
     """
 
     def __init__(
@@ -93,16 +96,17 @@ class Narrator:
         self._begin()
 
     def _begin(self) -> None:
-        self._calls: dict[str, _Call] = {}
-        self._asked: dict[str, str | Mapping[str, Any]] = {}  # of this round's calls: arguments, first as text
-        self._plan: tuple[PlanStep, ...] = ()  # as it was shown
+        self._calls: dict[str, _Call] = {}  # by call id
+        # The arguments of this round's calls, by call id: text from the reply, or an object from an approval question.
+        self._asked: dict[str, str | Mapping[str, Any]] = {}
+        self._plan: tuple[PlanStep, ...] = ()  # the plan that was shown last
         self._doing = ANALYZING
         self._since = self._clock()
-        self._message = ""  # the one whose text is being shown
+        self._message = ""  # the id of the message whose text is being shown
         self._last_text = ""
         self._cleaner = Cleaner()
-        self._fresh = True  # whether the message has shown nothing yet
-        self._quiet = False  # while text streams, or after the end
+        self._fresh = True  # True until the message has shown some text
+        self._quiet = False  # True while text streams and after the end: there is no live line then
 
     def __call__(self, event: Event) -> None:
         """Show `event`."""
@@ -111,7 +115,7 @@ class Narrator:
             handler(event)
 
     def tick(self) -> None:
-        """Draw the live line anew. Called a few times a second."""
+        """Redraw the live line. The host calls this a few times a second."""
         if self._show_calls and not self._quiet:
             self._screen.busy(self._line())
 
@@ -143,7 +147,8 @@ class Narrator:
         message = event.message
         if not isinstance(message, AssistantMessage):
             return
-        if message.text and message.message_id != self._message:  # of a provider that does not stream
+        # Unstreamed text comes from a provider that does not stream.
+        if message.text and message.message_id != self._message:
             self._fresh = True
             self._say(self._cleaner.feed(message.text))
         self._end_text()
@@ -157,7 +162,8 @@ class Narrator:
             text = text.lstrip("\n")
             if not text:
                 return
-            if self._screen.said:  # an earlier round's, or another answer: an empty line between them
+            if self._screen.said:
+                # An empty line separates this text from that of an earlier round or answer.
                 self._screen.end_paragraph()
                 text = f"\n{text}"
             self._fresh = False
@@ -170,7 +176,8 @@ class Narrator:
         self._quiet = False
 
     def _on_answer(self, event: RequestCompleted) -> None:
-        if event.text.strip() != self._last_text.strip():  # given by a tool that ends the task
+        # A different text was given by a tool that ends the task.
+        if event.text.strip() != self._last_text.strip():
             self._fresh = True
             self._say(self._cleaner.feed(event.text))
         self._on_end(event)
@@ -188,7 +195,7 @@ class Narrator:
     def _on_plan(self, event: PlanChanged) -> None:
         if self._show_calls and event.steps != self._plan:
             self._plan = event.steps
-            self._screen.tell("\n".join(plan_lines(event.steps, self._screen.width, self._screen.ellipsis)))
+            self._screen.report("\n".join(plan_lines(event.steps, self._screen.width, self._screen.ellipsis)))
 
     def _on_question(self, event: ApprovalRequested) -> None:
         self._asked[event.call_id] = event.arguments
@@ -229,9 +236,10 @@ class Narrator:
         self._note(Line(mark="retry", name="Asking again", detail=one_line(event.error or event.reason)))
 
     def _on_completed(self, event: ToolCallCompleted) -> None:
-        answered = event.call_id not in self._calls  # by the request itself: a plan, or the end of the task
+        # A call without a `ToolCallRequested` was answered by the request itself: a plan, or the end of the task.
+        is_internal = event.call_id not in self._calls
         call = self._pop(event)
-        if not answered:
+        if not is_internal:
             self._note(Line(mark="ok", name=call.name, detail=call.detail, tail=_took(event, call, self._clock())))
 
     def _on_failed(self, event: ToolCallFailed) -> None:
@@ -251,7 +259,7 @@ class Narrator:
         self._quiet = False
 
     def _pop(self, event: ToolCallCompleted | ToolCallFailed) -> _Call:
-        """The call that has ended; of one that was refused before it ran, what is known of it."""
+        """Remove the call that has ended and return it; one that was refused before it ran is made from its event."""
         asked = self._asked.pop(event.call_id, "")
         found = self._calls.pop(event.call_id, None)
         if not self._calls:
@@ -266,11 +274,11 @@ class Narrator:
         if not self._show_calls:
             return
         if not self._screen.live:
-            self._screen.tell(f"  {text}")
+            self._screen.report(f"  {text}")
             return
-        self._screen.tell(indented(text, self._screen.width, _REASON_LINES))
+        self._screen.report(indented(text, self._screen.width, _REASON_LINES))
 
 
 def _took(event: ToolCallCompleted | ToolCallFailed, call: _Call, now: float) -> str:
-    """The handler's own time; of a call that nobody timed, the time it was under way."""
+    """Return the handler's own time, or the time since the request for a call that was not timed."""
     return duration(event.duration_seconds or now - call.since)

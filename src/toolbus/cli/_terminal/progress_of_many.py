@@ -1,4 +1,4 @@
-"""Shows several requests that go on at once: a line when one begins, one that moves meanwhile, one at its end."""
+"""The display of several requests at once: a line when one begins, a live line meanwhile, and a line at its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...status import ANALYZING, display_name
 from .screen import Line, Mark, Screen
 from .text import arguments_line, duration
 
-__all__ = ["Several"]
+__all__ = ["NarratorOfMany"]
 
 _MARKS: Mapping[str, Mark] = {"completed": "ok", "cancelled": "denied"}
 
@@ -35,10 +35,10 @@ class _Request:
     detail: str = ""
 
 
-class Several:
-    """A listener, as `Narrator` is, for the requests whose `prompts` are given by their ids.
+class NarratorOfMany:
+    """A listener like `Narrator`, for several requests. `prompts` has their prompts by request id.
 
-    Answers are not shown: who has the results does that.
+    Answers are not shown here: the caller, who has the results, shows them.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Several:
         self._running: dict[str, _Request] = {}
 
     def __call__(self, event: Event) -> None:
-        """Take note of `event`, and show what there is a line for."""
+        """Record `event`, and show a line where a request begins or ends."""
         if isinstance(event, RequestResumed):
             self._running[event.request_id] = _Request(self._clock())
             if not self._screen.live:
                 self._note("start", event.request_id, "")
         elif (request := self._running.get(event.request_id)) is not None:
-            self._hear(event, request)
+            self._update(event, request)
 
-    def _hear(self, event: Event, request: _Request) -> None:
+    def _update(self, event: Event, request: _Request) -> None:
         if isinstance(event, (RoundStarted, ToolCallCompleted, ToolCallFailed)):
             request.doing, request.detail = ANALYZING, ""
         elif isinstance(event, ToolCallRequested):
@@ -78,7 +78,7 @@ class Several:
             self._note(_MARKS.get(outcome, "failed"), event.request_id, tail)
 
     def tick(self) -> None:
-        """Draw the live line anew: the request that is under way the longest."""
+        """Redraw the live line, for the request that has been running longest."""
         if not self._show or not self._running:
             return
         request_id, oldest = next(iter(self._running.items()))

@@ -1,4 +1,4 @@
-"""Reads lines from the person at the terminal, with readline where there is one. For the main thread."""
+"""Reading lines from the person at the terminal, with readline where it is available. For the main thread only."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ __all__ = ["Questions", "read_line", "take_any_bytes"]
 
 
 def take_any_bytes(stdin: TextIO | None) -> None:
-    """From here on, have reading not raise for bytes that are not in stdin's encoding: most locales let it."""
-    with contextlib.suppress(OSError, ValueError):  # it is closed, or was read from
+    """Let reading from `stdin` accept bytes that are not in its encoding. In most locales, Python does so already."""
+    # The stream may be closed, or may have been read from already.
+    with contextlib.suppress(OSError, ValueError):
         if isinstance(stdin, io.TextIOWrapper):
             stdin.reconfigure(errors="surrogateescape")
 
 
 def read_line(screen: Screen, stdout: TextIO, prompt: str) -> str:
-    """A line with its line break; empty or `EOFError` at the end of input.
+    """Read a line with its line break. At the end of input, return an empty text or raise `EOFError`.
 
-    `stdout` is the real one: where it is no terminal, the prompt must not get into the answers' file.
+    `stdout` is the real one: where it is a file or a pipe, the prompt must not be written into it.
     """
     if not is_terminal(stdout):
         screen.ask(prompt)
         return sys.stdin.readline()
-    _readline()  # gives input() editing and history
+    # Importing readline gives input() editing and history.
+    _readline()
     with contextlib.redirect_stdout(stdout):
         return input(prompt) + "\n"
 
 
 class Questions:
-    """Reads answers while a request runs: what is printed meanwhile waits, and nothing gets into the history."""
+    """Reads answers to questions while a request runs. Other output waits meanwhile; no answer enters the history."""
 
     def __init__(self, screen: Screen, stdout: TextIO) -> None:
         self._screen = screen
@@ -44,11 +46,11 @@ class Questions:
 
     @property
     def can_prefill(self) -> bool:
-        """Whether an answer can be given beforehand, to be edited."""
+        """True if `read` can offer a prepared answer to edit."""
         return is_terminal(self._stdout) and _readline() is not None
 
     def read(self, prompt: str, prefill: str = "") -> str:
-        """A line, as `read_line`. What was typed before the question was shown is dropped: it was no answer to it."""
+        """Read a line, as `read_line` does. Input typed before the question was shown is no answer, and is dropped."""
         _drop_typed_ahead()
         with printed_apart(self._screen, self._stdout):
             if not is_terminal(self._stdout):
@@ -75,7 +77,7 @@ class Questions:
 
 def _readline() -> ModuleType | None:
     try:
-        import readline  # noqa: PLC0415 -- not on every system
+        import readline  # noqa: PLC0415 -- some systems lack it
     except ImportError:
         return None
     return readline
@@ -83,7 +85,8 @@ def _readline() -> ModuleType | None:
 
 def _drop_typed_ahead() -> None:
     with contextlib.suppress(ImportError):
-        import termios  # noqa: PLC0415 -- not on every system
+        import termios  # noqa: PLC0415 -- some systems lack it
 
-        with contextlib.suppress(termios.error, OSError, ValueError):  # it is no terminal after all
+        # Stdin may not be a terminal after all.
+        with contextlib.suppress(termios.error, OSError, ValueError):
             termios.tcflush(sys.stdin, termios.TCIFLUSH)

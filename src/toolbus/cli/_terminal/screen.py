@@ -1,6 +1,6 @@
-"""Where everything is shown: the answer on stdout, what is being done on stderr. Knows streams and text, no events.
+"""The screen: it writes the answer to stdout, and progress to stderr. It knows streams and text, but no events.
 
-`Screen` is the plain log. `toolbus.cli._live` has one for terminals, with a line that moves.
+`Screen` is the plain log. `toolbus.cli._terminal.live_screen` has one for terminals, with a live line.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MARKS: dict[str, tuple[str, str]] = {
     "ask": ("?", "?"),
 }
 _ARROW = "\u203a"
-_LOG_COLUMNS = 120  # where there is no terminal to ask
+_LOG_COLUMNS = 120  # width of a log that is not a terminal
 _FILE_COLUMNS = 10_000
-_MOST_HELD = 1_000  # pieces that are kept while a question stands
+_MOST_HELD = 1_000  # pieces of output that are held while a question is open
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Line:
-    """One line of what is being done: ✓ Search Text  query="limits"  12 ms. `detail` is cut to what is left."""
+    """One line of progress: ✓ Search Text  query="limits"  12 ms. `detail` is cut to the columns that are left."""
 
     mark: Mark = ""
     name: str = ""
@@ -46,7 +46,7 @@ class Line:
     tail: str = ""
 
     def fitted(self, width: int, ellipsis: str) -> Line:
-        """The line for `width` columns, of which the mark and a space behind it are taken already."""
+        """Return the line, cut to `width` columns, which do not include the mark and the space after it."""
         tail = self.tail if cells(self.tail) + 2 <= width // 2 else ""
         if tail:
             width -= cells(tail) + 2
@@ -59,7 +59,8 @@ class Line:
 class Screen:
     """Two streams that may be one terminal. Thread-safe; each method writes and flushes at once.
 
-    A stream that nobody reads any more is no error here: `failure` tells of stdout's, and `on_failure` is called once.
+    A failing stream raises nothing here: `failure` is the error of stdout, and `on_failure` is called once for it.
+    `said` is True once something was written to stdout.
     """
 
     live = False
@@ -71,10 +72,11 @@ class Screen:
         self._out = out
         self._err = err
         self._shared = is_terminal(out) and is_terminal(err)
-        self._at_start = True  # whether the answer's text stands at the beginning of a line
-        self._aside_at_start = True  # and that of tools
+        self._at_start = True  # True if the answer's text ends with a line break
+        self._aside_at_start = True  # the same for the output of tools
+        # Writes that wait for the end of a question; None while no question is open.
         self._held: list[Callable[[], None]] | None = None
-        self._lost = 0  # of what was to be held
+        self._lost = 0  # writes that did not fit into `_held`
         self._lock = threading.RLock()
         self._fancy = can_write(err, "✓✗⊘→↻·…⠋" + _ARROW)
 
@@ -104,7 +106,7 @@ class Screen:
         """Write one line of data to stdout."""
         self.say(f"{line}\n")
 
-    # ----------------------------------------------------------------------------------------- the work
+    # ----------------------------------------------------------------------------------------- progress
 
     def note(self, line: Line) -> None:
         """Write a line to stderr, cut to fit."""
@@ -112,18 +114,18 @@ class Screen:
             if not self._is_held(partial(self.note, line)):
                 self.ask_about(line)
 
-    def tell(self, text: str) -> None:
-        """Write text to stderr, whole."""
+    def report(self, text: str) -> None:
+        """Write complete text to stderr."""
         with self._lock:
-            if not self._is_held(partial(self.tell, text)):
+            if not self._is_held(partial(self.report, text)):
                 self.ask(text.rstrip("\n") + "\n")
 
     def remark(self, text: str) -> None:
-        """Write text to stderr, whole, and faint where that can be."""
-        self.tell(self._painted([("detail", text)]))
+        """Write complete text to stderr, dimmed where the terminal allows it."""
+        self.report(self._painted([("detail", text)]))
 
     def aside(self, text: str) -> None:
-        """Write a piece of what tools print to stderr: clean text, which may end in the middle of a line."""
+        """Write a piece of the output of tools to stderr: clean text, which may end in the middle of a line."""
         with self._lock:
             if not self._is_held(partial(self.aside, text)):
                 if self._aside_at_start:
@@ -135,9 +137,9 @@ class Screen:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Inside, a question stands: all that others write waits until the end, but for `ask` and `ask_about`.
+        """Inside, a question is open: all other output waits until the end, except that of `ask` and `ask_about`.
 
-        The answer's text is kept whole; of the rest up to 1,000 pieces, and what is more is counted.
+        The answer's text is kept completely. Of the other output up to 1,000 pieces are kept, and the rest is counted.
         """
         with self._lock:
             self._begin_note()
@@ -150,7 +152,7 @@ class Screen:
                 for write_now in held:
                     write_now()
                 if self._lost:
-                    self.tell(f"toolbus: {self._lost:,} lines were not shown while a question was open")
+                    self.report(f"toolbus: {self._lost:,} lines were not shown while a question was open")
                     self._lost = 0
 
     def ask(self, prompt: str) -> None:
@@ -167,16 +169,16 @@ class Screen:
 
     @property
     def arrow(self) -> str:
-        """What stands in front of something that is typed."""
+        """The sign before something that is typed."""
         return _ARROW if self._fancy else ">"
 
     @property
     def ellipsis(self) -> str:
-        """What stands for something left out."""
+        """The sign for something left out."""
         return "…" if self._fancy else "..."
 
     def _is_held(self, write_later: Callable[[], None], *, keep: bool = False) -> bool:
-        """Whether a question stands; then it is written afterwards."""
+        """Return True if a question is open, after queueing the write for the time after the answer."""
         if self._held is None:
             return False
         if keep or len(self._held) < _MOST_HELD:
@@ -188,18 +190,18 @@ class Screen:
     # ----------------------------------------------------------------------------------------- drawing
 
     def busy(self, line: Line | None) -> None:
-        """Show `line` until something else is written, or None: nothing. A plain log has no such line."""
+        """Show `line` until something else is written; None erases it. The plain log does nothing here."""
 
     @property
     def width(self) -> int:
-        """Columns that a line on stderr may take."""
+        """The number of columns that a line on stderr may take."""
         if not is_terminal(self._err):
             return _columns_asked_for() or _LOG_COLUMNS
         return _columns_of(self._err)
 
     @property
     def columns(self) -> int:
-        """Columns that a line of a table on stdout may take. In a file or a pipe nothing is cut."""
+        """The number of columns that a line of a table on stdout may take. In a file or a pipe nothing is cut."""
         return _columns_of(self._out) if is_terminal(self._out) else _FILE_COLUMNS
 
     def _begin_note(self) -> None:
@@ -218,12 +220,13 @@ class Screen:
         return "".join(text for _, text in pieces)
 
     def _pieces(self, line: Line) -> list[tuple[str, str]]:
-        """The line cut to fit: what each piece is, and its text."""
+        """Return the kind and the text of each piece of the line, cut to fit."""
         mark = self._mark(line.mark)
         fitted = line.fitted(self.width - (cells(mark) + 1 if mark else 0), self.ellipsis)
         pieces = [(str(line.mark), mark), ("", " ")] if mark else []
         pieces.append(("name", fitted.name))
-        detail = "" if line.mark == "ask" else "detail"  # what is to be approved is not dimmed
+        # Arguments that a person has to approve are not dimmed.
+        detail = "" if line.mark == "ask" else "detail"
         for kind, text in ((detail, fitted.detail), ("tail", fitted.tail)):
             if text:
                 pieces += [("", "  "), (kind, text)]
@@ -247,24 +250,27 @@ class Screen:
     def _to_err(self, text: str) -> None:
         try:
             write(self._err, text)
-        except OSError:  # then there is nobody to tell; the answer may still be wanted
+        except OSError:
+            # Nobody reads stderr, so this cannot be reported. The answer on stdout may still be wanted.
             self._err = None
 
 
 def write(stream: TextIO | None, text: str) -> None:
-    """Write and flush; what the stream's encoding lacks becomes a question mark. Raises `OSError` alone."""
-    if stream is None:  # the process was started without one
+    """Write and flush. Characters that the stream's encoding lacks become question marks. Raises only `OSError`."""
+    if stream is None:
+        # The process was started without this stream.
         return
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
-    except ValueError as exc:  # it is closed
+    except ValueError as exc:
+        # The stream is closed.
         raise BrokenPipeError(str(exc)) from exc
 
 
 def _columns_asked_for() -> int:
-    """What COLUMNS says; 0 where it says nothing that a line can be cut to."""
+    """Return the value of COLUMNS, or 0 if it is not a number that a line can be cut to."""
     try:
         return max(int(os.environ.get("COLUMNS", "")), 0)
     except ValueError:
@@ -277,11 +283,12 @@ def _columns_of(terminal: TextIO | None) -> int:
         columns = os.get_terminal_size(terminal.fileno()).columns
     except OSError:
         columns = shutil.get_terminal_size().columns
-    return (columns or 80) - 1  # a full line would wrap on some terminals
+    # A full line would wrap on some terminals.
+    return (columns or 80) - 1
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person looks at `stream`."""
+    """Return whether `stream` is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -289,7 +296,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def can_write(stream: TextIO | None, text: str) -> bool:
-    """Whether `stream` has these characters."""
+    """Return whether the encoding of `stream` has these characters."""
     try:
         text.encode(getattr(stream, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -298,9 +305,9 @@ def can_write(stream: TextIO | None, text: str) -> bool:
 
 
 def open_screen(out: TextIO | None, err: TextIO | None, environment: Mapping[str, str]) -> Screen:
-    """The screen that these streams can bear: live on a terminal with rich, else the plain log.
+    """Return the best screen that these streams support: live on a terminal with rich, else the plain log.
 
-    NO_COLOR (https://no-color.org) and TERM=dumb ask for the plain log too.
+    NO_COLOR (https://no-color.org) and TERM=dumb also select the plain log.
     """
     if not is_terminal(err) or environment.get("NO_COLOR") or environment.get("TERM") in {"dumb", "unknown"}:
         return Screen(out, err)

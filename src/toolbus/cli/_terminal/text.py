@@ -1,8 +1,8 @@
-"""Text for terminals: without escape sequences, also where a stream cuts them, and cut to a width. Pure.
+"""Text for terminals: escape sequences removed, even where a stream splits them, and lines cut to a width. Pure.
 
-What a model or a file says must not steer the user's terminal: colours, titles, cursor moves and links are removed, and
-so are all other control characters but tab and line break, and those that turn the direction of writing: see
-`toolbus.core.plain_text`.
+The text of a model or a file must not control the user's terminal. Colours, titles, cursor moves and links are removed,
+and so are all other control characters except tab and line break, and characters that change the writing direction:
+see `toolbus.core.plain_text`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ __all__ = [
 ]
 
 _UNFINISHED = re.compile(rf"(?:{CSI}|{STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
-_LONGEST_VALUE = 400  # characters of one argument that are looked at: no terminal line shows more
+_LONGEST_VALUE = 400  # characters of one argument that are examined; no terminal line shows more
 
 
 class Cleaner:
-    """`clean` for text that comes in pieces, where a sequence may be cut anywhere. Holds back some 1,000 characters."""
+    """`clean` for text that arrives in pieces, where a sequence may be split anywhere.
+
+    At most about 1,000 characters are held back.
+    """
 
     __slots__ = ("_held",)
 
@@ -44,20 +47,20 @@ class Cleaner:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be shown by now."""
+        """Return the text that can be shown so far."""
         text = self._held + piece
         unfinished = _UNFINISHED.search(text)
         self._held = "" if unfinished is None else text[unfinished.start() :]
         return clean(text if unfinished is None else text[: unfinished.start()])
 
     def flush(self) -> str:
-        """What was held back and turned out to be no whole sequence."""
+        """Return the held-back text, which turned out not to be a complete sequence."""
         held, self._held = self._held, ""
         return clean(held)
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal `text` takes; at least as many as it really does."""
+    """Return the number of terminal columns that `text` takes; the estimate is never too small."""
     if text.isascii():
         return len(text)
     return sum(map(_cells_of, text))
@@ -70,7 +73,7 @@ def _cells_of(character: str) -> int:
 
 
 def cut(text: str, width: int, mark: str = "…") -> str:
-    """`text` if it fits into `width` columns, else its beginning with `mark` behind it."""
+    """Return `text` if it fits into `width` columns, else its beginning followed by `mark`."""
     if cells(text) <= width:
         return text
     left = width - cells(mark)
@@ -84,14 +87,13 @@ def cut(text: str, width: int, mark: str = "…") -> str:
 
 
 def indented(text: str, width: int, most_lines: int | None = None) -> str:
-    """`text` in lines of at most `width` columns, two spaces in front of each; beyond `most_lines` it is cut."""
-    room = max(width - 2, 10)
-    lines = textwrap.wrap(text, room, max_lines=most_lines, placeholder=" …")
+    """Return `text` in lines of at most `width` columns, each indented by two spaces, cut after `most_lines`."""
+    lines = textwrap.wrap(text, max(width - 2, 10), max_lines=most_lines, placeholder=" …")
     return "\n".join(f"  {line}" for line in lines)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """`text` in rows of at most `width` columns, cut wherever one is full: nothing is left out or changed."""
+    """Return `text` in rows of at most `width` columns, broken wherever a row is full, with nothing left out."""
     if text.isascii():
         return [text[start : start + width] for start in range(0, len(text), width)]
     rows: list[str] = []
@@ -105,7 +107,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def arguments_line(arguments: Mapping[str, Any] | str) -> str:
-    """A call's arguments on one line: `query="limits" max_results=30`. Text is taken as it is."""
+    """Return a call's arguments on one line: `query="limits" max_results=30`. Text is shown as it is."""
     if isinstance(arguments, str):
         return one_line(arguments[:_LONGEST_VALUE])
     return " ".join(f"{one_line(name)}={_value(value)}" for name, value in arguments.items())
@@ -119,7 +121,7 @@ def _value(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people, at most 9 characters up to an hour."""
+    """Format a duration for display, in at most 9 characters up to an hour."""
     if seconds < 0.9995:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 59.95:
@@ -129,17 +131,17 @@ def duration(seconds: float) -> str:
 
 
 def escape_json(written: str) -> str:
-    """JSON text with the characters escaped that JSON allows raw and that steer some terminals. The same value."""
+    """Escape characters of a JSON text that JSON allows raw and that control some terminals. The value is the same."""
     return re.sub(rf"[\x7f-\x9f{DIRECTION}]", lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def visible(text: str) -> str:
-    """`text` with what does not print as it is written as in JSON, so that it is seen: nothing is removed."""
+    """Return `text` with unprintable characters escaped as in JSON, so that they can be seen: nothing is removed."""
     return text if text.isprintable() else "".join(each if each.isprintable() else _escape(each) for each in text)
 
 
 def visible_json(value: Any) -> str:
-    """`value` as JSON on one line, with all that does not print escaped. It reads back as the same value."""
+    """Return `value` as JSON on one line, with unprintable characters escaped. It parses back to the same value."""
     return visible(json.dumps(value, ensure_ascii=False, default=str))
 
 

@@ -32,25 +32,25 @@ from .text import arguments_line, cut, duration, indented
 
 __all__ = ["message_lines", "timeline"]
 
-_MOST_LINES = 12  # of one message, and
-_MOST_CHARACTERS = 600
+_MOST_LINES = 12  # of one message
+_MOST_CHARACTERS = 600  # of one message
 _LONGEST = 160  # characters of a text in a line
 
 
 def timeline(facts: Sequence[Event], width: int) -> Iterator[str]:
-    """A line for each fact that says something, with the seconds since the first one."""
+    """Yield a line for each fact that matters to people, with the seconds since the first fact."""
     began = facts[0].at if facts else 0.0
     for fact in facts:
-        if told := _told(fact):
-            yield cut(f"{fact.at - began:10.3f}s  {told}", width)
+        if described := _described(fact):
+            yield cut(f"{fact.at - began:10.3f}s  {described}", width)
 
 
-def _told(fact: Event) -> str:
+def _described(fact: Event) -> str:
     name = display_name(getattr(fact, "name", "") or "")
     if isinstance(fact, RequestStarted):
         return f"asked: {_line(fact.prompt)}"
     if isinstance(fact, RequestResumed):
-        return f"went on, in another process (resumption {fact.resumption})"
+        return f"resumed by another process (resumption {fact.resumption})"
     if isinstance(fact, ModelResponded):
         return _reply(fact)
     if isinstance(fact, ModelRetrying):
@@ -98,7 +98,7 @@ def _line(text: str) -> str:
 
 
 def message_lines(messages: Sequence[Message], width: int, *, whole: bool = False) -> Iterator[str]:
-    """The messages, each behind a line that says whose it is. Long ones are cut unless they are wanted `whole`."""
+    """Yield the messages, each after a line with its role. Long messages are cut unless `whole` is set."""
     for number, message in enumerate(messages):
         if number:
             yield ""
@@ -120,7 +120,7 @@ def message_lines(messages: Sequence[Message], width: int, *, whole: bool = Fals
 
 
 def _arguments(written: str) -> str:
-    """The arguments of a call, as its reply has them: JSON, as a rule."""
+    """Return a call's arguments on one line. In a model's reply they are text, and usually JSON."""
     try:
         found = json.loads(written)
     except ValueError:

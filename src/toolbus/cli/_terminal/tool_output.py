@@ -1,7 +1,7 @@
-"""Stand-ins for sys.stdout and sys.stderr while a command runs: what tools print goes to the screen, cleaned.
+"""Replacements for sys.stdout and sys.stderr while a command runs: the output of tools goes to the screen, cleaned.
 
-A tool prints what a file or a server says as well, and that must not steer the terminal. Programs that a tool starts
-write to the process's own file descriptors, and so past this.
+A tool may print text of a file or a server, and such text must not control the terminal. Programs that a tool starts
+write to the process's own file descriptors, so their output does not pass through these replacements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["printed_apart"]
 
 
 class _Sink(io.RawIOBase):
-    """The bytes that are printed, as clean text for `screen`. Thread-safe. It has the file descriptor of `terminal`."""
+    """A stream that passes printed bytes to `screen` as clean text. Thread-safe. Its descriptor is `terminal`'s."""
 
     def __init__(self, screen: Screen, terminal: TextIO | None, encoding: str) -> None:
         self._screen = screen
@@ -44,7 +44,7 @@ class _Sink(io.RawIOBase):
         return len(data)
 
     def end(self) -> None:
-        """Show what was held back."""
+        """Show the text that was held back."""
         with self._lock:
             if text := self._cleaner.feed(self._decoder.decode(b"", final=True)) + self._cleaner.flush():
                 self._screen.aside(text)
@@ -60,14 +60,15 @@ class _Sink(io.RawIOBase):
 
 @contextlib.contextmanager
 def printed_apart(screen: Screen, poses_as: TextIO | None = None) -> Generator[None]:
-    """Inside, what is printed to sys.stdout or sys.stderr goes to stderr by way of `screen`, cleaned.
+    """Inside, text printed to sys.stdout or sys.stderr goes to stderr through `screen`, cleaned.
 
-    The two pass for stderr, or for the terminal `poses_as`: `input` uses readline only if it knows sys.stdout as one.
+    Both streams present themselves as stderr, or as the terminal `poses_as`: `input` uses readline only if sys.stdout
+    looks like a terminal.
     """
     terminal = sys.stderr if poses_as is None else poses_as
     encoding = getattr(terminal, "encoding", None) or "utf-8"
     sink = _Sink(screen, terminal, encoding)
-    # It passes everything on at once, so that nothing is left in it when the process ends in the middle of a tool.
+    # The wrapper writes everything through at once, so that no output is lost if the process ends while a tool runs.
     stream = io.TextIOWrapper(cast("Any", sink), encoding, "backslashreplace", "", write_through=True)
     with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
         try:

@@ -1,4 +1,4 @@
-"""The calls that wait for a person, handed from the loop's thread, where they are heard of, to the one that asks."""
+"""Calls that wait for a person's approval, passed from the loop's thread to the thread that asks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from queue import SimpleQueue
 
 from ..events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 
-__all__ = ["Waiting"]
+__all__ = ["PendingApprovals"]
 
 
-class Waiting:
-    """The questions of one request, sub-requests included, in the order in which they came.
+class PendingApprovals:
+    """The questions of one request, including its sub-requests, in the order in which they arrived.
 
-    Bounded by the calls that may be open. `hear`, `end` and `close` belong to the loop's thread, `next` to the one that
-    asks; `is_open` may be called on both.
+    Their number is bounded by the number of open calls. `receive`, `end` and `close` are called on the loop's thread,
+    `next` on the thread that asks; `is_open` may be called on both.
     """
 
     __slots__ = ("_open", "_queue")
@@ -22,8 +22,8 @@ class Waiting:
         self._queue: SimpleQueue[ApprovalRequested | None] = SimpleQueue()
         self._open: set[tuple[str, str]] = set()
 
-    def hear(self, event: Event) -> None:
-        """Take note of questions, and of what settles them: a decision, or the end of the call without one."""
+    def receive(self, event: Event) -> None:
+        """Record questions, and the events that settle them: a decision, or the end of the call without one."""
         if isinstance(event, ApprovalRequested):
             self._open.add((event.request_id, event.call_id))
             self._queue.put(event)
@@ -31,19 +31,19 @@ class Waiting:
             self._open.discard((event.request_id, event.call_id))
 
     def is_open(self, question: ApprovalRequested) -> bool:
-        """Whether somebody still has to decide."""
+        """Return whether somebody still has to decide."""
         return (question.request_id, question.call_id) in self._open
 
     def end(self) -> None:
-        """The request is over: nothing has to be decided any more."""
+        """Close all questions, because the request is over."""
         self._open.clear()
 
     def close(self) -> None:
-        """Let `next` return None, once it has been through what is there."""
+        """Make `next` return None once it has returned the questions that are already queued."""
         self._queue.put(None)
 
     def next(self) -> ApprovalRequested | None:
-        """Wait for the next question that is still open. None at the end of the request."""
+        """Wait for the next question that is still open. Return None at the end of the request."""
         while (question := self._queue.get()) is not None:
             if self.is_open(question):
                 return question
