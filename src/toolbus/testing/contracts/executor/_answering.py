@@ -1,4 +1,4 @@
-"""Checks of how a call is answered: with results, and with failures."""
+"""Checks of the answers to calls: results and failures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ._bench import Bench, Desk, check
 __all__: list[str] = []
 
 _TEXT = " Zürich 😀\x00\n"
-_SECRET = "the password is swordfish"  # noqa: S105 -- of nobody
+_SECRET = "the password is swordfish"  # noqa: S105 -- nobody's
 
 
 @check("text")
 async def text(bench: Bench) -> None:
-    """A text that a handler returns is the content, to the letter; also an empty one."""
+    """The text that a handler returns is the content, unchanged; an empty text too."""
     async with bench.executor() as desk:
         for said in (_TEXT, ""):
             bench.expect("the content", said, (await desk.completed("contract_echo", said=said)).content)
@@ -27,14 +27,14 @@ async def text(bench: Bench) -> None:
 
 @check("sync-handlers", "sync")
 async def sync_handlers(bench: Bench) -> None:
-    """A handler that is not async is run like any other."""
+    """A handler that is not async runs like any other."""
     async with bench.executor() as desk:
         bench.expect("the content", _TEXT, (await desk.completed("contract_echo_sync", said=_TEXT)).content)
 
 
 @check("values")
 async def values(bench: Bench) -> None:
-    """A value is the data, and the content is its JSON; `None` is `{"ok": true}`."""
+    """A returned value is the data, and the content is its JSON; `None` becomes `{"ok": true}`."""
     value: dict[str, Any] = {"city": "Zürich", "list": [1, 2.5, None, True, {}]}
     async with bench.executor() as desk:
         answer = await desk.completed("contract_value", value=value)
@@ -47,7 +47,7 @@ async def values(bench: Bench) -> None:
 
 @check("whole-results")
 async def whole_results(bench: Bench) -> None:
-    """Of a `ToolResult` everything arrives: message, data, images, artifacts, and what was affected."""
+    """All of a `ToolResult` arrives: message, data, images, artifacts, and the list of what was affected."""
     async with bench.executor() as desk:
         answer = await desk.completed("contract_result", message="Done: 😀", data={"a": [1]})
     written = _read(answer.content)
@@ -60,7 +60,7 @@ async def whole_results(bench: Bench) -> None:
 
 @check("unserialisable-results")
 async def unserialisable_results(bench: Bench) -> None:
-    """A result that is no JSON, bytes or a cycle, fails the call and names the type."""
+    """A result that is not JSON, for example bytes or a cycle, fails the call, and the error names the type."""
     async with bench.executor() as desk:
         for kind, word in (("bytes", "bytes"), ("cycle", "list")):
             answer = await desk.failed("contract_unwritable", kind=kind)
@@ -70,7 +70,7 @@ async def unserialisable_results(bench: Bench) -> None:
 
 @check("ids")
 async def ids(bench: Bench) -> None:
-    """Answers carry the call's ids, its tool's name and the application's metadata, successes and failures alike."""
+    """Answers carry the call's ids, its tool's name and the application's metadata, whether they succeed or fail."""
     names = ("request_id", "conversation_id", "parent_id", "metadata", "call_id", "name")
     async with bench.executor() as desk:
         calls = [desk.ask("contract_echo", said="a"), desk.ask("contract_fail", way="tool_error", text="no")]
@@ -91,16 +91,16 @@ async def tool_errors(bench: Bench) -> None:
 
 @check("internal-errors")
 async def internal_errors(bench: Bench) -> None:
-    """Of any other exception the model is told that there was one: neither its words nor a traceback."""
+    """For any other exception, the model is sent a sentence without the exception's words or a traceback."""
     async with bench.executor() as desk:
         await _is_internal(bench, desk, "contract_fail", "error")
 
 
 @check("base-exceptions")
 async def base_exceptions(bench: Bench) -> None:
-    """Whatever a handler raises fails its call alone, `SystemExit` included."""
+    """Any exception that a handler raises, including `SystemExit`, fails only its own call."""
     async with bench.executor() as desk:
-        for way in ("base_exception", "exit"):  # in this order: asyncio does not survive a SystemExit that gets through
+        for way in ("base_exception", "exit"):  # SystemExit comes last: it ends asyncio if it gets through
             await _is_internal(bench, desk, "contract_fail", way)
         bench.expect("the next call", "on", (await desk.completed("contract_echo", said="on")).content)
 
@@ -125,7 +125,7 @@ async def _is_internal(bench: Bench, desk: Desk, name: str, way: str) -> None:
 
 @check("arguments")
 async def arguments(bench: Bench) -> None:
-    """Arguments are validated again where the tool runs: those that break its schema are refused, and it is not run."""
+    """Arguments are validated again where the tool runs: if they break its schema, the handler does not run."""
     key = f"arguments of {id(bench)}"
     wrong: tuple[dict[str, Any], ...] = ({"a": 1}, {"a": "one", "b": 2}, {"a": 1, "b": 2, "c": 3})
     async with bench.executor() as desk:
@@ -138,7 +138,7 @@ async def arguments(bench: Bench) -> None:
 
 @check("arguments-untouched")
 async def arguments_untouched(bench: Bench) -> None:
-    """A handler that changes its arguments changes a copy: all listeners share those of the event."""
+    """A handler that changes its arguments changes a copy, because all listeners share the arguments of the event."""
     async with bench.executor() as desk:
         requested = desk.ask("contract_scribble", items=[1, 2], inner={"a": {"b": 1}})
         before = copy.deepcopy(requested.arguments)

@@ -1,4 +1,4 @@
-"""Checks of calls that run: many at once, beside some that hang, and what a handler is told."""
+"""Checks of running calls: many at once, calls beside a handler that hangs, and the context of a handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AT_ONCE = 8
 
 @check("many-at-once")
 async def many_at_once(bench: Bench) -> None:
-    """Many calls at once have each its own result, in whatever order."""
+    """Each of many calls at once gets its own result, in any order."""
     async with bench.executor() as desk:
         calls = [desk.ask("contract_echo", said=f"caller {number}") for number in range(_MANY)]
         answers = await desk.answers(calls)
@@ -23,7 +23,7 @@ async def many_at_once(bench: Bench) -> None:
 
 @check("side-by-side", "notes", TWO_AT_ONCE)
 async def side_by_side(bench: Bench) -> None:
-    """Handlers run side by side, as many as it says."""
+    """Handlers run side by side, up to the executor's bound."""
     wanted = min(bench.max_concurrency or _AT_ONCE, _AT_ONCE)
     async with bench.executor() as desk:
         key = f"side by side {desk.request_id}"
@@ -34,7 +34,7 @@ async def side_by_side(bench: Bench) -> None:
 
 @check("bounds", "notes", BOUND)
 async def bounds(bench: Bench) -> None:
-    """No more handlers run at once than it says; others wait, and one whose call is settled meanwhile never runs."""
+    """No more handlers run at once than the bound; other calls wait, and one that is settled meanwhile never runs."""
     most = bench.max_concurrency
     assert most is not None
     async with bench.executor() as desk:
@@ -46,7 +46,8 @@ async def bounds(bench: Bench) -> None:
             "handlers inside at once", f"{most} at most", max(inside, default=0), ok=max(inside, default=0) <= most
         )
         if bench.elsewhere:
-            return  # nobody could be asked while all places are taken
+            # The notes cannot be asked for by a call while all handlers are busy.
+            return
         holding = [await desk.held() for _ in range(most)]
         waiting = desk.ask("contract_add", a=1, b=2, key=key)
         desk.settle(waiting)
@@ -59,7 +60,7 @@ async def bounds(bench: Bench) -> None:
 
 @check("hanging-handlers", "notes", TWO_AT_ONCE)
 async def hanging_handlers(bench: Bench) -> None:
-    """A handler that hangs hinders nobody else, also one that lets itself not be cancelled."""
+    """A handler that hangs delays no other call, even if the handler ignores its cancellation."""
     async with bench.executor() as desk:
         for deaf in (False, True):
             hanging, key = await desk.held(deaf=deaf)
@@ -87,19 +88,19 @@ async def hanging_threads(bench: Bench) -> None:
 
 @check("context", "context")
 async def context(bench: Bench) -> None:
-    """A handler is told its call's ids, idempotency key and metadata; each its own."""
+    """A handler's context has the ids, the idempotency key and the metadata of its own call."""
     async with bench.executor() as desk:
         calls = [desk.ask("contract_about") for _ in range(5)]
         for requested, answer in zip(calls, await desk.answers(calls), strict=True):
             names = ("request_id", "conversation_id", "call_id", "name", "idempotency_key", "metadata")
             expected = {each: getattr(requested, each) for each in names}
             came = answer.data if isinstance(answer, ToolCallCompleted) else answer
-            bench.expect("what the handler is told", expected, came)
+            bench.expect("the handler's context", expected, came)
 
 
 @check("context-variables")
 async def context_variables(bench: Bench) -> None:
-    """What a handler leaves in context variables, no other call sees."""
+    """Context variables that a handler sets are not seen by any other call."""
     async with bench.executor() as desk:
         for number in range(5):
             answer = await desk.completed("contract_mark", text=f"left by call {number}")
@@ -108,7 +109,7 @@ async def context_variables(bench: Bench) -> None:
 
 @check("progress", "context", "progress")
 async def progress(bench: Bench) -> None:
-    """What a handler says of its progress goes out as `ToolCallProgress`, in order, before its answer."""
+    """Progress that a handler reports is published as `ToolCallProgress`, in order, before the call's answer."""
     async with bench.executor() as desk:
         requested = desk.ask("contract_progress", message="half 😀")
         await desk.answer(requested)
@@ -119,5 +120,5 @@ async def progress(bench: Bench) -> None:
             if isinstance(each, ToolCallProgress)
         ]
         said = (requested.request_id, requested.name, "half 😀")
-        bench.expect("the progress told", [(*said, 1, 2), (*said, 2, 2)], told)
+        bench.expect("the progress reported", [(*said, 1, 2), (*said, 2, 2)], told)
         bench.require("the last event", "the answer", mine[-1].type, ok=not isinstance(mine[-1], ToolCallProgress))

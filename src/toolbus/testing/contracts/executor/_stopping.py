@@ -1,4 +1,4 @@
-"""Checks of how calls are stopped: settled by somebody else, and when the executor is left."""
+"""Checks of how calls are stopped: when somebody else settles them, and when the executor is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 @check("settled-by-others", "notes")
 async def settled_by_others(bench: Bench) -> None:
-    """On a terminal event that somebody else published the handler is stopped, and no more is said of the call."""
+    """After a terminal event from somebody else, the handler is stopped, and the executor publishes nothing more."""
     async with bench.executor() as desk:
         for how in ("timeout", "cancelled", "completed"):
             requested, key = await desk.held()
@@ -25,13 +25,13 @@ async def settled_by_others(bench: Bench) -> None:
             bench.expect(f"notes of a handler whose call is {how}", ["began", "stopped"], await desk.notes(key, 2))
             await desk.quiet()
             bench.expect(f"terminal events of a call that is {how}", 1, len(desk.endings(requested)))
-            bench.expect(f"what is told late of a call that is {how}", [], desk.lates(requested))
+            bench.expect(f"late events of a call that is {how}", [], desk.lates(requested))
             await desk.release(key)
 
 
 @check("late-results", "notes")
 async def late_results(bench: Bench) -> None:
-    """A result that comes when the call is settled makes no second terminal event, and is told once, if at all."""
+    """A result after the call was settled causes no second terminal event, and at most one late event."""
     async with bench.executor() as desk:
         requested, key = await desk.held(deaf=True)
         desk.settle(requested)
@@ -46,7 +46,7 @@ async def late_results(bench: Bench) -> None:
 
 @check("no-timers", "notes")
 async def no_timers(bench: Bench) -> None:
-    """It keeps no timers: a call that is past its deadline goes on until somebody settles it, and its result counts."""
+    """The executor keeps no timers: a call past its deadline continues until it is settled, and its result counts."""
     async with bench.executor() as desk:
         key = f"no timers {desk.request_id}"
         requested = desk.ask("contract_hold", deadline_seconds=bench.quiet_seconds / 4, key=key)
@@ -60,18 +60,18 @@ async def no_timers(bench: Bench) -> None:
 
 @check("leaving", "notes")
 async def leaving(bench: Bench) -> None:
-    """Leaving the block stops what runs, and answers what is open as `cancelled`."""
+    """Leaving the block stops the running handlers, and answers the open calls as `cancelled`."""
     async with bench.executor() as desk:
         running, key = await desk.held()
         calls = [running]
-        if bench.max_concurrency is not None and bench.max_concurrency > 1:  # those that wait as well
+        if bench.max_concurrency is not None and bench.max_concurrency > 1:  # waiting calls as well
             calls += [desk.ask("contract_hold", key=key) for _ in range(2 * bench.max_concurrency)]
     await _is_over(bench, desk, calls, key)
 
 
 @check("host-cancellation", "notes")
 async def host_cancellation(bench: Bench) -> None:
-    """The cancellation of the task that has entered the block reaches it, and ends it in the same way."""
+    """A cancellation of the task that entered the block reaches that task, and stops the calls in the same way."""
     desk = bench.desk()
     calls: list[Any] = []
     keys: list[str] = []
@@ -91,7 +91,7 @@ async def _is_over(bench: Bench, desk: Desk, calls: list[Any], key: str) -> None
         endings = desk.endings(each)
         reasons = [ending.reason if isinstance(ending, ToolCallFailed) else ending for ending in endings]
         bench.expect(f"terminal events of {each.name} when the block is left", ["cancelled"], reasons)
-    if bench.elsewhere:  # where the handler is told by a message, which may still be under way
+    if bench.elsewhere:  # a message stops the handler there, and it may still be under way
         async with bench.executor() as another:
             notes = await another.notes(key, 2)
     else:
@@ -106,13 +106,13 @@ def _all_stopped(notes: list[str]) -> bool:
 
 @check("exceptions-pass")
 async def exceptions_pass(bench: Bench) -> None:
-    """An exception of the block's own comes out as it is, in no group."""
+    """An exception that the block raises comes out unchanged, not in a group."""
     await hold_exceptions_pass(bench, bench.executor())
 
 
 @check("nothing-left")
 async def nothing_left(bench: Bench) -> None:
-    """Behind the block no task, thread, process or subscription is left, whatever happened in it."""
+    """After the block no task, thread, process or subscription is left, whatever happened in it."""
     census = Census()
     desk = bench.desk()
     try:

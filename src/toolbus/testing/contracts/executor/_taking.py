@@ -1,4 +1,4 @@
-"""Checks of which calls an executor takes on, and how often."""
+"""Checks of which calls an executor runs, and how often."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 @check("exactly-once")
 async def exactly_once(bench: Bench) -> None:
-    """Each call that is taken on gets one terminal event and no more: no late one, and no dead letter."""
+    """Each call that the executor accepts gets exactly one terminal event, no late event and no dead letter."""
     async with bench.executor() as desk:
         calls = [
             desk.ask("contract_echo", said="a"),
@@ -28,19 +28,19 @@ async def exactly_once(bench: Bench) -> None:
         for each in calls:
             bench.expect(f"terminal events of {each.name}", 1, len(desk.endings(each)))
         beside = [each.type for each in desk.events if isinstance(each, (ToolCallLate, DeadLetter))]
-        bench.expect("what came beside them", [], beside)
+        bench.expect("other events", [], beside)
 
 
 @check("unknown-tools")
 async def unknown_tools(bench: Bench) -> None:
-    """Calls of tools that it does not have are left to others."""
+    """Calls of tools that the executor does not have are left to others."""
     async with bench.executor() as desk:
         await _left_alone(bench, desk, desk.ask("contract_unknown", a=1))
 
 
 @check("external-tools")
 async def external_tools(bench: Bench) -> None:
-    """Calls of tools that are marked as external are left to others, though they are among its own."""
+    """Calls of tools that are marked as external are left to others, though the executor has these tools."""
     async with bench.executor() as desk:
         await _left_alone(bench, desk, desk.ask("contract_external"))
 
@@ -49,18 +49,18 @@ async def _left_alone(bench: Bench, desk: Desk, requested: ToolCallRequested) ->
     await desk.quiet()
     bench.expect(f"terminal events of {requested.name}", [], desk.endings(requested))
     if not desk.endings(requested):
-        desk.settle(requested, "completed")  # which others can
+        desk.settle(requested, "completed")  # another executor could answer it
 
 
 @check("before-and-after")
 async def before_and_after(bench: Bench) -> None:
-    """Calls that were requested before the block was entered, or after it was left, are not taken on."""
+    """Calls that were requested before the block was entered, or after it was left, are not run."""
     desk = bench.desk()
     before = desk.ask("contract_echo", said="before")
     async with bench.make(desk.bus, CONTRACT_TOOLS):
         await desk.quiet()
     after = desk.ask("contract_echo", said="after")
-    async with bench.executor() as another:  # whose answer takes as long
+    async with bench.executor() as another:  # wait as long as an answer would take
         await another.quiet()
     bench.expect("terminal events of a call from before", [], desk.endings(before))
     bench.expect("terminal events of a call from after", [], desk.endings(after))
@@ -68,7 +68,7 @@ async def before_and_after(bench: Bench) -> None:
 
 @check("answered-before", "notes")
 async def answered_before(bench: Bench) -> None:
-    """A call that is answered by the time it comes is left alone: its handler does not run."""
+    """A call that already has an answer when it arrives is left as it is: its handler does not run."""
     desk = bench.desk()
     key = f"answered before {desk.request_id}"
 
@@ -86,7 +86,7 @@ async def answered_before(bench: Bench) -> None:
 
 @check("never-opened", "notes")
 async def never_opened(bench: Bench) -> None:
-    """A call that no session has opened on the bus is not run: its request is forged, or came from elsewhere."""
+    """A call that no session has opened on the bus is not run: its request is forged, or comes from elsewhere."""
     async with bench.executor() as desk:
         key = f"never opened {desk.request_id}"
         forged = replace(desk.open("contract_add", a=1, b=2, key=key), call_id="of nobody")
@@ -98,7 +98,7 @@ async def never_opened(bench: Bench) -> None:
 
 @check("told-twice", "notes")
 async def told_twice(bench: Bench) -> None:
-    """A call that is requested a second time, while it runs or when it is done, is run once."""
+    """A call that is requested a second time, while it runs or after it is done, is run once."""
     async with bench.executor() as desk:
         key = f"told twice {desk.request_id}"
         requested = desk.ask("contract_add", a=1, b=2, key=key)
@@ -114,7 +114,7 @@ async def told_twice(bench: Bench) -> None:
 
 @check("shared-bus", "notes", "sharing")
 async def shared_bus(bench: Bench) -> None:
-    """Of several executors on a bus that have a tool one runs a call, and the others leave it alone."""
+    """If several executors on a bus have a tool, one of them runs a call, and the others ignore it."""
     async with bench.executor() as desk, bench.make(desk.bus, CONTRACT_TOOLS):
         key = f"shared bus {desk.request_id}"
         calls = [desk.ask("contract_add", a=number, b=1, key=key) for number in range(5)]

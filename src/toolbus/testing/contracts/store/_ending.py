@@ -1,4 +1,4 @@
-"""Checks of how requests end: in the journal, in their conversation, and with what is forgotten and pruned."""
+"""Checks of how requests end: in the journal, in their conversation, and when they are forgotten or pruned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 @check("endings", JOURNAL)
 async def endings(bench: Bench) -> None:
-    """An ending of each kind is known, with its time; the lease is given back, and nothing is written any more."""
+    """An ending of each kind is recorded, with its time; the lease is given back, and every later write is refused."""
     journal = bench.journal
     begun = {ending: await bench.begun() for ending in get_args(Ending)}
     await bench.tick()
@@ -45,7 +45,7 @@ async def endings(bench: Bench) -> None:
 
 @check("short-requests", JOURNAL)
 async def short_requests(bench: Bench) -> None:
-    """A request may begin and end in one step, and one that ends may bring no messages."""
+    """A request may begin and end in one step, and a request that ends may add no messages."""
     writing = bench.writing()
     await writing.begin(*writing.made(2), ending="completed", turn=turn("asked"))
     record = await writing.record()
@@ -55,12 +55,12 @@ async def short_requests(bench: Bench) -> None:
     await writing.expect_facts()
     silent = await bench.ended(writing.conversation_id)
     bench.expect("the ending without messages", "completed", (await silent.record()).ending)
-    await bench.expect_history("the history behind it", turn("asked"), writing.conversation_id)
+    await bench.expect_history("the history after it", turn("asked"), writing.conversation_id)
 
 
 @check("order-of-endings", JOURNAL)
 async def order_of_endings(bench: Bench) -> None:
-    """Turns are in the order in which their requests ended, and among those that were remembered without one."""
+    """Turns are ordered by the endings of their requests, also among turns that were remembered without a request."""
     conversation_id = bench.new_id("conversation")
     first, second = await bench.begun(conversation_id), await bench.begun(conversation_id)
     await bench.store.remember(conversation_id, turn("remembered"))
@@ -73,7 +73,7 @@ async def order_of_endings(bench: Bench) -> None:
 
 @check("listing-of-turns", JOURNAL, EMPTY)
 async def listing_of_turns(bench: Bench) -> None:
-    """Conversations whose turns come from requests are listed and found as others; those without a turn are not."""
+    """Conversations whose turns come from requests are listed and found like others; those without a turn are not."""
     store = bench.store
     await bench.ended("a", *turn("What is the weather like?"))
     await bench.tick()
@@ -95,7 +95,7 @@ async def listing_of_turns(bench: Bench) -> None:
 
 @check("same-breath", JOURNAL)
 async def same_breath(bench: Bench) -> None:
-    """A request's ending and its turn in the history are seen together, whoever reads when."""
+    """A request's ending and its turn in the history become visible together, for every reader."""
     for _ in range(3):
         writing = await bench.begun()
         seen: list[str] = []
@@ -110,7 +110,7 @@ async def same_breath(bench: Bench) -> None:
                 ended = (await writing.record()).ending is not None
                 after = await bench.history(writing.conversation_id)
                 if before and not ended:
-                    seen.append("a turn in the history of a request that goes on")
+                    seen.append("a turn in the history of a request that has not ended")
                 if ended and not after:
                     seen.append("a request that has ended, and no turn in the history")
                 await anyio.lowlevel.checkpoint()
@@ -123,7 +123,7 @@ async def same_breath(bench: Bench) -> None:
 
 @check("many-endings", JOURNAL)
 async def many_endings(bench: Bench) -> None:
-    """Of requests of one conversation that end at once each brings its turn, whole; its first one gives the title."""
+    """If requests of one conversation end at once, each adds its turn, whole; the first one gives the title."""
     conversation_id = bench.new_id("crowded")
     writings = [await bench.begun(conversation_id) for _ in range(12)]
     async with anyio.create_task_group() as tasks:
@@ -140,7 +140,7 @@ async def many_endings(bench: Bench) -> None:
 
 @check("abandoning", JOURNAL)
 async def abandoning(bench: Bench) -> None:
-    """Who holds a request can abandon it: it has ended, without a turn, and is not gone on with. Nobody else can."""
+    """Only the holder of a request's lease can abandon it: the request ends without a turn, and does not continue."""
     journal = bench.journal
     writing = await bench.begun(seconds=0)
     await bench.until(writing.is_free)
@@ -165,7 +165,7 @@ async def abandoning(bench: Bench) -> None:
 
 @check("forgetting-requests", JOURNAL)
 async def forgetting_requests(bench: Bench) -> None:
-    """What is forgotten is gone from the journal too, and refused while a request is unfinished, held or not."""
+    """Forgetting removes a conversation's requests from the journal too, and is refused while one is unfinished."""
     store, journal = bench.store, bench.journal
     writing = await bench.ended("", *turn("first"))
     beside = await bench.ended("", *turn("beside"))
@@ -180,7 +180,7 @@ async def forgetting_requests(bench: Bench) -> None:
     bench.expect("whether it was forgotten", True, await store.forget(writing.conversation_id))
     await bench.expect_history("the history", [], writing.conversation_id)
     for each in (writing, unfinished):
-        bench.expect("what is known of its requests", None, await journal.request(each.request_id))
+        bench.expect("the records of its requests", None, await journal.request(each.request_id))
         bench.expect("their facts", [], [*await journal.facts(each.request_id)])
     await beside.expect_nothing_new("another one was forgotten")
     await bench.expect_history("another one's history", turn("beside"), beside.conversation_id)
@@ -196,7 +196,7 @@ async def forgetting_requests(bench: Bench) -> None:
 
 @check("pruning", JOURNAL, EMPTY)
 async def pruning(bench: Bench) -> None:
-    """What ended before a moment loses its facts, and nothing that is unfinished or ended later; messages stay."""
+    """Requests that ended before a moment lose their facts; unfinished and later ones keep theirs; messages stay."""
     journal = bench.journal
     unfinished = await bench.begun(seconds=0)
     old = [await bench.ended("", *turn("old")) for _ in range(2)]
@@ -215,7 +215,7 @@ async def pruning(bench: Bench) -> None:
     await new.expect_nothing_new("older ones were pruned")
     await unfinished.expect_nothing_new("others were pruned")
     again = await journal.prune(before=moment)
-    bench.expect("what is pruned the second time", (0, 0, 0), (again.requests, again.conversations, again.size_bytes))
+    bench.expect("the second pruning", (0, 0, 0), (again.requests, again.conversations, again.size_bytes))
     await bench.tick()
     everything = await journal.prune(before=moment + HOUR)
     bench.expect("requests that are pruned when all is old", 1, everything.requests)
@@ -224,7 +224,7 @@ async def pruning(bench: Bench) -> None:
 
 @check("pruning-conversations", JOURNAL, EMPTY)
 async def pruning_conversations(bench: Bench) -> None:
-    """With conversations, those go that have not changed since, unless a request of theirs is unfinished or newer."""
+    """With `conversations`, unchanged ones are removed too, unless one of their requests is unfinished or newer."""
     store, journal = bench.store, bench.journal
     for each in ("plain", "unfinished", "newer", "grown"):
         await store.remember(each, turn(each))
@@ -254,7 +254,7 @@ async def pruning_conversations(bench: Bench) -> None:
 
 @check("statistics", JOURNAL, EMPTY)
 async def statistics(bench: Bench) -> None:
-    """Statistics add up: requests, facts, conversations, messages, bytes; and all is 0 when all is forgotten."""
+    """Statistics add up: requests, facts, conversations, messages, bytes; all are 0 after everything is forgotten."""
     store, journal = bench.store, bench.journal
     _held(bench, "an empty store", (0, 0, 0, 0, 0), await journal.statistics())
     ended = await bench.ended("a", *turn("first"))
@@ -283,18 +283,18 @@ async def statistics(bench: Bench) -> None:
 
 @check("shared-texts", JOURNAL, EMPTY)
 async def shared_texts(bench: Bench) -> None:
-    """A large text that facts and messages have in common stays until the last of them is forgotten or pruned."""
+    """A large text that facts and messages share stays until the last of them is forgotten or pruned."""
     store, journal = bench.store, bench.journal
     text = "one of many lines\n" * 10_000
     for each in "ab":
-        await store.remember(each, turn(f"{each}, alone: {text}"))
+        await store.remember(each, turn(f"{each}, by itself: {text}"))
         writing = await bench.begun(each)
         await writing.step(ToolCallCompleted(request_id=writing.request_id, call_id="c", name="read", content=text))
         await writing.end(*turn(text))
     unfinished = await bench.begun("c")
     await unfinished.step(ToolCallCompleted(request_id=unfinished.request_id, call_id="c", name="read", content=text))
     await store.forget("a")
-    kept = [*turn(f"b, alone: {text}"), *turn(text)]
+    kept = [*turn(f"b, by itself: {text}"), *turn(text)]
     await bench.expect_history("the history when another one was forgotten", kept, "b")
     await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
     await bench.expect_history("the history when its request was pruned", kept, "b")

@@ -1,4 +1,4 @@
-"""Checks of what outlives a store object: what was written is there for the next one, and for one beside it."""
+"""Checks of data that outlive a store object: the next store over the data has them, and so has a concurrent one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 @check("closing-with-a-journal", JOURNAL)
 async def closing_with_a_journal(bench: Bench) -> None:
-    """A store may be closed twice, and its journal used afterwards: it has what it had, and takes more."""
+    """A store may be closed twice, and its journal used afterwards: its facts are there, and more can be added."""
     writing = await bench.begun()
     await bench.store.aclose()
     await bench.store.aclose()
@@ -28,7 +28,7 @@ async def closing_with_a_journal(bench: Bench) -> None:
 
 @check("survival", SHARED)
 async def survival(bench: Bench) -> None:
-    """What was remembered is there for a store that is opened when the first one is closed."""
+    """Remembered turns are there for a store that is opened after the first one is closed."""
     conversation_id, forgotten = bench.new_id("conversation"), bench.new_id("forgotten")
     await bench.store.remember(conversation_id, all_messages())
     await bench.store.remember(forgotten, turn("forgotten"))
@@ -43,7 +43,7 @@ async def survival(bench: Bench) -> None:
 
 @check("survival-of-requests", JOURNAL, SHARED)
 async def survival_of_requests(bench: Bench) -> None:
-    """Requests are there for a store that is opened when the first one is closed: facts, leases, endings, turns."""
+    """Requests are there for a store that is opened after the first one is closed: facts, leases, endings, turns."""
     writing = bench.writing()
     ids = {"request_id": writing.request_id, "conversation_id": writing.conversation_id}
     await writing.begin(*facts_of_all_types(**ids), agreed={"model": "stub"})
@@ -53,7 +53,7 @@ async def survival_of_requests(bench: Bench) -> None:
     before = [await each.record() for each in (writing, free, ended)]
     await bench.store.aclose()
     other = bench.journal_of(await bench.another())
-    bench.expect("what is known", before, [await each.record(other) for each in (writing, free, ended)])
+    bench.expect("the records", before, [await each.record(other) for each in (writing, free, ended)])
     for each in (writing, free, ended):
         await each.expect_facts(f"the facts of {each.request_id}", other)
     bench.expect("a lease that is held", None, await other.take(writing.request_id, "b", HOUR))
@@ -65,7 +65,7 @@ async def survival_of_requests(bench: Bench) -> None:
 
 @check("seen-at-once", JOURNAL, SHARED)
 async def seen_at_once(bench: Bench) -> None:
-    """What one store has written is seen by another one over the same data at once: facts, endings, turns, leases."""
+    """Another store over the same data sees at once everything that one has written: facts, endings, turns, leases."""
     other = await bench.another()
     journal = bench.journal_of(other)
     writing = bench.writing()
@@ -88,7 +88,7 @@ async def seen_at_once(bench: Bench) -> None:
 
 @check("closed-while-writing", JOURNAL, SHARED)
 async def closed_while_writing(bench: Bench) -> None:
-    """A store that is closed while appends are under way writes them, or refuses them: what was told is so."""
+    """A store that is closed during appends writes them or refuses them: an append that returned has been written."""
     writings = [await bench.begun() for _ in range(8)]
     steps = [each.made(3) for each in writings]
     told: list[int] = []
