@@ -1,4 +1,4 @@
-"""The one place of this package that reaches into a session: for what its facts and its public side do not tell."""
+"""The only module of this package that reads private parts of a session, which neither facts nor its API contain."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["send_by", "state_of"]
 
 
 def state_of(session: RequestSession) -> TurnState:
-    """The turn's state: read-only but for what nobody has decided on yet."""
+    """Return the state of the turn. Only read it, except for fields that no part of the session has set yet."""
     return session._state  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def send_by(session: RequestSession, sending: Sending) -> None:
-    """Have what is sent of the history decided by `sending`. Before the session runs."""
+    """Let `sending` choose the messages that are sent to the model. Call it before the session runs."""
     session.sending = session._asker.sending = sending  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -1,9 +1,9 @@
-"""What a replayed session stands on: a place in the recording, and a journal, clock, bus and model that go by it.
+"""The environment of a replayed session: a position in the recording, and a journal, clock, bus and model at it.
 
-The journal compares each fact with the recorded one, and then publishes what was published next in the recording. The
-clock reads the moment of the session's next own fact, so that a replay needs no time and makes the same moments; its
-deadlines fire where the recording goes on with what follows from one. So the order of things is that of the recording,
-whatever the machine, the event loop or its load.
+The journal compares each fact with the recorded one, and then publishes the next published events of the recording. The
+clock reads the time of the session's next own fact, so that a replay needs no time and makes the same timestamps; its
+deadlines fire if the recording continues with the effect of one. So events come in the order of the recording, whatever
+the machine, the event loop or its load.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ from ._stand_ins import Facts, Guard, raised_as, summary_in
 
 __all__ = ["RecordedModel", "RecordedSending", "RecordedTools", "ReplayBus", "Stage"]
 
-_BY_CLOCK = (ToolCallPaused, ToolCallResumed)  # others publish them, and their facts have the session's time
+# Others publish these, and the session sets the time of their facts.
+_BY_CLOCK = (ToolCallPaused, ToolCallResumed)
 _ENDS_HERE = "the recording ends here"
-_NOT_NOW = 1e9  # seconds: too long for a retry
+_NOT_NOW = 1e9  # seconds; too long for a retry
 
 
 class Stopped(ToolbusError):
-    """The replay is over before its session is: by a difference, or because the recording ends there."""
+    """The replay ends before its session does: because of a difference, or because the recording ends there."""
 
     fault = "caller"
 
 
 class _Spent:
-    """Stands in for the sub-requests of a call that was given up."""
+    """A stand-in for the sub-requests of a call that was abandoned."""
 
     waits = False
 
@@ -69,12 +70,12 @@ class _Spent:
 
 
 class Stage:
-    """One request of a recording, and how far its replay has come. It is the replayed session's `Journal`."""
+    """One request of a recording, and the position of its replay. It is the replayed session's `Journal`."""
 
     def __init__(self, path: Path, request: RecordedRequest, facts: Facts, ignore: Collection[str]) -> None:
         self.request = request
         self.difference: ReplayDifference | None = None
-        self.place = 0  # of the next fact
+        self.place = 0  # position of the next fact
         self.bus: ReplayBus
         self.state: TurnState
         self.guard: Guard | None = None
@@ -82,14 +83,14 @@ class Stage:
         self._path = path
         self._ignore = ignore
         self._facts = facts
-        self._published = 0  # the facts before it that others have made are published
+        self._published = 0  # all facts before this position that others made are published
         self._fired_at = -1
 
     # ----------------------------------------------------------------------------------------- the recording
 
     @property
     def next_own(self) -> int:
-        """The place of the session's next own fact; behind the last one where there is none."""
+        """The position of the session's next own fact; the end of the facts if it makes no more."""
         place, request = self.place, self.request
         while place < len(request.facts) and not request.is_own(place):
             place += 1
@@ -97,16 +98,16 @@ class Stage:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether what comes before the session's next own fact is, or has in it, a wish to cancel."""
+        """Return whether a wish to cancel comes before the session's next own fact."""
         return any(isinstance(each, CancelRequested) for each in self.request.facts[self.place : self.next_own])
 
     def fact(self, place: int) -> Event | None:
-        """The fact at a place; None behind the last one."""
+        """Return the fact at a position; None after the last one."""
         facts = self.request.facts
         return facts[place] if place < len(facts) else None
 
     def now(self) -> float:
-        """The moment at which the session does what it does next."""
+        """Return the time of the session's next decision."""
         facts = self.request.facts
         for place in range(self.place, len(facts)):
             if self.request.is_own(place) or isinstance(facts[place], _BY_CLOCK):
@@ -116,13 +117,13 @@ class Stage:
     # ------------------------------------------------------------------------------------------- the journal
 
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:  # noqa: ARG002 -- the protocol
-        """Compare, and go on. Raises `Stopped`."""
+        """Compare the facts with the recorded ones, and publish the next inputs. Raises `Stopped`."""
         for fact in facts:
             expected = self.fact(self.place)
             if expected is None:
                 if not self.request.is_whole:
                     raise Stopped(_ENDS_HERE)
-                self.differs("the recording has ended, and the replay goes on", got=fact)
+                self.differs("the recording has ended, and the replay continues", got=fact)
             elif type(expected) is not type(fact):
                 self.differs(f"{fact.type} instead of {expected.type}", got=fact)
             elif (field := compare(expected, fact, self._ignore)) is not None:
@@ -135,7 +136,7 @@ class Stage:
         self.publish()
 
     def publish(self) -> None:
-        """Publish what the session takes in its next step, and make known what was agreed meanwhile."""
+        """Publish the inputs of the session's next step, and apply the changes of the agreement up to there."""
         request, place = self.request, self.place
         if place >= len(request.facts):
             return
@@ -161,7 +162,7 @@ class Stage:
     # --------------------------------------------------------------------------------------------- deadlines
 
     def fires(self, moment: float) -> bool:
-        """Whether a timer of the session that is set to `moment` has fired in the recording."""
+        """Return whether a timer of the session that is set to `moment` has fired in the recording."""
         state = self.state
         place = self.next_own
         fact = self.fact(place)
@@ -172,10 +173,10 @@ class Stage:
                 place += 1
                 fact = self.fact(place)
             return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
-        if state.phase is not Phase.TOOLS or self.bus.is_heard:
-            return False  # what has been published comes first
+        if state.phase is not Phase.TOOLS or self.bus.has_unread:
+            return False  # the session first takes the published inputs
         if place > self.place:
-            self.differs(f"{self.request.facts[self.place].type} means nothing here")
+            self.differs(f"{self.request.facts[self.place].type} has no effect here")
         if isinstance(fact, ApprovalRequested) and self._asks_again(fact):
             return False
         if not isinstance(fact, ToolCallFailed) or self._fired_at == self.place:
@@ -185,7 +186,7 @@ class Stage:
         return True
 
     def _asks_again(self, fact: ApprovalRequested) -> bool:
-        """A question that is put again, since somebody answered an older one: answer such a one."""
+        """Handle a question that is asked again, because somebody answered an older one: publish such an answer."""
         call = self.state.open_calls.get(fact.call_id)
         if call is None or call.status is not CallStatus.WAITING or self._fired_at == self.place:
             return False
@@ -195,7 +196,7 @@ class Stage:
         return self.bus.publish(stale)
 
     def differs(self, what: str, *, place: int | None = None, got: Event | None = None, field: Any = None) -> NoReturn:
-        """End the replay by its first difference. Raises `Stopped`."""
+        """End the replay with its first difference. Raises `Stopped`."""
         if self.difference is None:
             at = self.place if place is None else place
             self.difference = difference_at(self._path, self.request, at, what, got=got, field=field)
@@ -211,11 +212,11 @@ class Stage:
         if self.difference is not None:
             raise self.difference
 
-    # ------------------------------------------------------------------------------------------ how it begins
+    # ---------------------------------------------------------------------------------------- at the beginning
 
     @property
     def notes(self) -> list[SystemMessage]:
-        """What was put in front of the prompt, for the model to know."""
+        """Return the system messages that were put before the prompt."""
         found: list[SystemMessage] = []
         for fact in self.request.facts[1:]:
             if not isinstance(fact, MessageAppended) or not isinstance(fact.message, SystemMessage):
@@ -224,7 +225,7 @@ class Stage:
         return found
 
     def tools_now(self) -> dict[str, ToolSpec]:
-        """The tools with which the session's next own fact was made."""
+        """Return the tools under which the session's next own fact was made."""
         place = self.next_own
         written: list[Mapping[str, Any]] = list(self.request.agreed.get("tools") or [])
         for begins, changed in self.request.changes:
@@ -241,12 +242,12 @@ class RecordedTools:
 
     @property
     def specs(self) -> Mapping[str, ToolSpec]:
-        """See `ToolSource`."""
+        """The tools at the current position: see `ToolSource`."""
         return self._stage.tools_now()
 
 
 class RecordedModel:
-    """Answers as the model did, and fails as it did."""
+    """A provider that returns the recorded replies and raises the recorded errors."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -254,13 +255,13 @@ class RecordedModel:
         self.model = "recorded"
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:  # noqa: ARG002 -- named by the protocol
-        """See `NativeOutputProvider`: as it was for the reply that comes next."""
+        """Implement `NativeOutputProvider`: return the value of the next recorded reply."""
         fact = self._stage.fact(self._stage.next_own)
         was_native = isinstance(fact, ModelResponded) and fact.native_output
         return "with_tools" if was_native or self._stage.request.agreed.get("output_mode") == "native" else ""
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002 -- it does not stream
-        """See `Provider`. Raises `Stopped` where the recording goes on with something else."""
+        """Implement `Provider`. Raises `Stopped` if the recording continues without a reply or an error."""
         stage = self._stage
         stage.asked.append(request)
         fact = stage.fact(stage.next_own)
@@ -282,12 +283,12 @@ class RecordedModel:
         if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
         failed = isinstance(fact, (ModelRetrying, RequestFailed)) and fact.reason != ProviderTimeout.code
-        if fact.at >= stage.state.model_deadline and not failed:  # it may have failed at that moment
+        if fact.at >= stage.state.model_deadline and not failed:  # the model may also have failed at that moment
             await anyio.sleep_forever()  # until the deadline, which has fired already
         raise self._failure(fact)
 
     def _failure(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ProviderError:
-        if isinstance(fact, RequestCompleted):  # a last answer that failed
+        if isinstance(fact, RequestCompleted):  # the last answer failed
             return ProviderError(fact.reason)
         wait = _NOT_NOW
         if isinstance(fact, ModelRetrying) and fact.provider == self._stage.state.provider:
@@ -298,7 +299,7 @@ class RecordedModel:
 
 
 class RecordedSending(Sending):
-    """Tells of a history that was shortened when the recording does; what is sent here is the whole one."""
+    """A sender that reports a shortened history where the recording does, and itself sends the whole history."""
 
     __slots__ = ("_stage",)
 
@@ -307,14 +308,14 @@ class RecordedSending(Sending):
         self._stage = stage
 
     def look(self, specs: Mapping[str, ToolSpec]) -> None:
-        """Nothing is shortened here."""
+        """Do nothing: nothing is shortened here."""
 
     async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:  # noqa: ARG002
-        """See `Sending`."""
+        """Implement `Sending`."""
         return Messages(self._stage.state.messages, system)
 
     def shaped(self) -> HistoryShaped | None:
-        """See `Sending`."""
+        """Implement `Sending`."""
         fact = self._stage.fact(self._stage.next_own)
         if not isinstance(fact, HistoryCompressed):
             return None
@@ -322,11 +323,11 @@ class RecordedSending(Sending):
         return HistoryShaped(shape, summary_in(fact, self._stage.state.prices))
 
     def answered(self, usage: Usage) -> None:
-        """Nothing is learned of a model that is not there."""
+        """Do nothing: there is no model whose token counts could be learned."""
 
 
 class _ReplayClock(SessionClock):
-    """Reads what the recording says."""
+    """A clock that reads the recording."""
 
     __slots__ = ("_stage",)
 
@@ -350,16 +351,16 @@ class ReplayBus(EventBus):
         self._mailbox: Mailbox | None = None
 
     def open_mailbox(self, request_id: str, view: RequestView | None = None, *, parent_id: str = "") -> Mailbox:
-        """See `EventBus`."""
+        """Keep the mailbox that is opened: see `EventBus`."""
         self._mailbox = super().open_mailbox(request_id, view, parent_id=parent_id)
         return self._mailbox
 
     @property
-    def is_heard(self) -> bool:
-        """Whether the session has still to take what was published for it."""
+    def has_unread(self) -> bool:
+        """Return whether the session has still to take events that were published for it."""
         return bool(self._mailbox)
 
     @property
     def clock(self) -> SessionClock:
-        """See `EventBus`."""
+        """The recording's clock: see `EventBus`."""
         return _ReplayClock(self._stage)
