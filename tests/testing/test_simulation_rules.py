@@ -148,7 +148,7 @@ async def test_a_request_that_others_had_meanwhile_goes_on_here_with_what_the_jo
         home.tell(RESUMED)
         assert home.broken == []
         home.tell(FAILED)
-    assert [str(each) for each in home.broken] == ["G19: c was settled elsewhere, and that is told again"]
+    assert [str(each) for each in home.broken] == ["G19: c was settled elsewhere, and is settled again"]
 
 
 async def test_a_request_that_was_left_may_fail_for_its_store_once_more_when_it_is_resumed() -> None:
