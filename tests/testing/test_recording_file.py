@@ -287,7 +287,7 @@ async def test_what_there_is_of_a_file_that_is_cut_off_can_be_replayed(tmp_path:
         (b'{"type": "round_started", "round": "first"}', "cannot be read"),
         (
             b'{"type": "round_started", "round": 1, "message_count": 1, "request_id": "x"}',
-            "which no line before it begins",
+            "which no earlier line begins",
         ),
         (b'{"type": "request", "request_id": "para-1"}', "begins a second time"),
         (b'{"type": "request"}', "no request_id"),

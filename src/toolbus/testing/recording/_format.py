@@ -197,7 +197,7 @@ class _Reader:
         read = cast("dict[str, Any]", header)
         version = read.get("version")
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise self._error(number, f"the header's version is {version!r}; it is a whole number from 1")
+            raise self._error(number, f"the header's version is {version!r}; it has to be a whole number from 1")
         if version > FORMAT_VERSION:
             by = f" (by toolbus {read['toolbus']})" if read.get("toolbus") else ""
             raise self._error(
@@ -269,7 +269,7 @@ class _Reader:
         request = self._requests.get(str(given.get("request_id")))
         if request is None:
             raise self._error(
-                number, f"it belongs to request {given.get('request_id')!r}, which no line before it begins"
+                number, f"the line belongs to request {given.get('request_id')!r}, which no earlier line begins"
             )
         return request
 

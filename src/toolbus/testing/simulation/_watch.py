@@ -245,7 +245,7 @@ class Watch:
                 if isinstance(terminal, ToolCallCompleted)
                 else failure_content(terminal.reason, terminal.error)
             )
-            self.check("G07", message.content == told, f"the transcript has another result of {message.call_id}")
+            self.check("G07", message.content == told, f"the transcript has a different result of {message.call_id}")
         request.appended.append(message)
 
     def _on_round(self, request: Request, event: RoundStarted) -> None:
@@ -312,7 +312,7 @@ class Watch:
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
         if self._is_journaled(request) and self.journal is not None:
             is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
-            self.check("G31", is_first, f"{event.call_id} has another terminal event than in an earlier process")
+            self.check("G31", is_first, f"{event.call_id} has a different terminal event in an earlier process")
         call.terminal = event
         call.settled_at, request.settled_at = self._lived(), self._now()
         if call.requested is None:

@@ -244,7 +244,7 @@ async def keys_stay_secret(bench: Bench) -> None:
         ):
             outcome = await bench.attempt(step)
             if secret in _all_of(outcome):
-                bench.fail(what, "nowhere the key: neither in text, repr, traceback nor fields", "it has the key")
+                bench.fail(what, "the key nowhere: not in text, repr, traceback or fields", "it has the key")
 
 
 def _secrets(request: RecordedRequest) -> list[str]:

@@ -85,7 +85,7 @@ async def malformed_history(bench: Bench) -> None:
         sent = await bench.send(request_of(*messages))
         kinds = [fact[:2] for fact in facts_of(sent.messages)]
         expected = [("user", "Weather?"), ("call", "get_weather"), ("result", "get_weather")]
-        bench.expect(f"what is sent where the arguments are {written!r}", expected, kinds)
+        bench.expect(f"the conversation that is sent with the arguments {written!r}", expected, kinds)
 
 
 @check("result-images")
@@ -113,7 +113,7 @@ async def opaque_reasoning(bench: Bench) -> None:
     ):
         reply, _ = await bench.ask(scripted)
         sent = await bench.send(request_of(*_answered(reply)))
-        bench.expect("what came back unread", tuple(bench.dialect.opaque(scripted)), sent.opaque)
+        bench.expect("the opaque parts that came back", tuple(bench.dialect.opaque(scripted)), sent.opaque)
 
 
 def _answered(reply: ModelReply) -> tuple[Message, ...]:
@@ -131,13 +131,15 @@ async def tools(bench: Bench) -> None:
     expected = [(tool.name, tool.description, dict(tool.parameters)) for tool in (WEATHER, CLOCK)]
     bench.expect("the tools", expected, offered)
     bare = ModelSettings(tool_choice="required", parallel_tool_calls=False)
-    bench.expect("the tools of a request without", (), (await bench.send(request_of(tools=(), settings=bare))).tools)
+    bench.expect(
+        "the tools of a request without tools", (), (await bench.send(request_of(tools=(), settings=bare))).tools
+    )
 
 
 @check("native-output", "native_output")
 async def native_output(bench: Bench) -> None:
     """A provider that can hold replies to a schema sends it by the vendor's rules, and returns the JSON as text."""
-    bench.expect("the schema of a request without", None, (await bench.send(request_of(tools=()))).output_schema)
+    bench.expect("the schema of a request without one", None, (await bench.send(request_of(tools=()))).output_schema)
     able = can_hold(bench.provider, FORECAST)
     some = [(WEATHER, CLOCK)] if able == "with_tools" else []
     for offered in [(), *some] if able else []:
@@ -164,7 +166,7 @@ async def native_output_refused(bench: Bench) -> None:
         outcome = await bench.attempt(step, request=request)
         came = type(outcome.error).__name__ if outcome.error else str(outcome)
         bench.expect(f"the error (wording {wording})", NativeOutputUnsupported.__name__, came)
-        bench.expect(f"what it can afterwards (wording {wording})", "", can_hold(bench.provider, FORECAST))
+        bench.expect(f"native_output afterwards (wording {wording})", "", can_hold(bench.provider, FORECAST))
     await bench.let_go()
 
 
@@ -173,7 +175,7 @@ async def settings(bench: Bench) -> None:
     """Settings reach the server, and a setting that is not given is left to the server."""
     plain = await bench.send(request_of())
     odd = set(plain.settings) - {"max_output_tokens"}  # one vendor requires it
-    bench.expect("the settings of a request without", set[str](), odd)
+    bench.expect("the settings of a request without settings", set[str](), odd)
     wanted: list[tuple[str, Any, tuple[Any, ...], Lack | None]] = [
         ("temperature", 0.5, (0.5,), None),
         ("max_output_tokens", 321, (321,), None),

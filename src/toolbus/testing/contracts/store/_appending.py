@@ -48,7 +48,7 @@ async def requests(bench: Bench) -> None:
     bench.expect("the conversation", writing.conversation_id, record.conversation_id)
     bench.expect("the epoch", 1, record.epoch)
     bench.expect("the owner", "worker 1", record.owner)
-    bench.expect("what was agreed", agreed, dict(record.agreed))
+    bench.expect("the agreement", agreed, dict(record.agreed))
     bench.expect("the number of facts", 1, record.facts)
     bench.expect("the size, which the append returned", size, record.size_bytes)
     bench.expect("the ending", (None, None), (record.ending, record.ended_at))
@@ -59,7 +59,7 @@ async def requests(bench: Bench) -> None:
     bench.require("the time at which it began", "seconds since the epoch", record.begun_at, ok=known)
     bare = bench.writing()
     await bare.begin()
-    bench.expect("what was agreed where nothing was", {}, dict((await bare.record()).agreed))
+    bench.expect("the agreement of a request without one", {}, dict((await bare.record()).agreed))
 
 
 @check("facts-of-all-types", JOURNAL)
@@ -89,10 +89,10 @@ async def own_facts(bench: Bench) -> None:
     size = await bench.journal.append(writing.entry([given], owner="worker", lease_seconds=HOUR))
     writing.steps.append([asked])
     _scribble(given)
-    await writing.expect_facts("the facts after one that was written has changed")
+    await writing.expect_facts("the facts after a change to one that was written")
     for stored in await bench.journal.facts(writing.request_id):
         _scribble(stored.fact)
-    await writing.expect_facts("the facts after one that was read has changed")
+    await writing.expect_facts("the facts after a change to one that was read")
     bench.expect("the size", size, (await writing.record()).size_bytes)
 
 
@@ -109,7 +109,7 @@ async def half_characters_of_facts(bench: Bench) -> None:
     writing = bench.writing()
     await writing.begin(agreed={"instructions": HALVES})
     agreed = dict((await writing.record()).agreed)
-    bench.require("what was agreed", asked, agreed, ok=agreed in ({"instructions": asked}, {"instructions": HALVES}))
+    bench.require("the agreement", asked, agreed, ok=agreed in ({"instructions": asked}, {"instructions": HALVES}))
     fact = MessageAppended(request_id=writing.request_id, message=UserMessage(content=HALVES))
     [behind] = writing.made(1)
     await writing.step(fact, behind)
@@ -191,7 +191,7 @@ async def begun_twice(bench: Bench) -> None:
     again = writing.entry(writing.made(2), seq=0, owner="thief", lease_seconds=HOUR)
     await bench.refused("a second beginning", bench.journal.append(again))
     await writing.expect_nothing_new("a second beginning")
-    bench.expect("the owner after it", "worker", (await writing.record()).owner)
+    bench.expect("the owner after a second beginning", "worker", (await writing.record()).owner)
     await writing.end()
     await bench.refused("a second beginning after the ending", bench.journal.append(again))
     await writing.expect_nothing_new("a second beginning after the ending")
@@ -247,7 +247,7 @@ async def _one_of_two(bench: Bench, writing: Writing, other: JournalStore, kind:
     async with anyio.create_task_group() as writers:
         writers.start_soon(write, 0, bench.journal)
         writers.start_soon(write, 1, other)
-    bench.expect("how many of two were refused", 1, len(refused))
+    bench.expect("the number of refusals, of two appends", 1, len(refused))
     if len(refused) != 1:
         raise Abandoned
     writing.steps.append(steps[1 - refused[0]])
@@ -280,8 +280,8 @@ async def begin_cancelled(bench: Bench) -> None:
         entry = writing.entry(step, owner="worker", lease_seconds=HOUR, agreed={"a": 1})
         done = await interrupted(lambda entry=entry: bench.journal.append(entry), moment)
         if await bench.journal.request(writing.request_id) is None:
-            bench.expect("whether it was done, where the request is unknown", False, done)
-            bench.expect("its facts", [], [*await bench.journal.facts(writing.request_id)])
+            bench.expect("whether the append returned, though the request is unknown", False, done)
+            bench.expect("the facts of the unknown request", [], [*await bench.journal.facts(writing.request_id)])
             await bench.journal.append(entry)  # this works, because nothing of the first one arrives late
         writing.steps.append(step)
         await writing.step()
@@ -330,7 +330,7 @@ async def ending_cancelled(bench: Bench) -> None:
         done = await interrupted(lambda entry=entry: bench.journal.append(entry), moment)
         record = await writing.record()
         if record.ending is None:
-            bench.expect("whether it was done, where the request has not ended", False, done)
+            bench.expect("whether the append returned, though the request has not ended", False, done)
             await bench.expect_history("the history before the ending", [], writing.conversation_id)
             await writing.expect_nothing_new("an ending that was cancelled")
             await bench.journal.append(entry)

@@ -127,7 +127,7 @@ class Writing:
         """Return the store's record of the request. Without a record the check ends."""
         record = await (journal or self.journal).request(self.request_id)
         if record is None:
-            self.bench.fail(f"what is known of {self.request_id}, which was begun", "a RequestRecord", None)
+            self.bench.fail(f"the record of {self.request_id}, which has begun", "a RequestRecord", None)
             raise Abandoned
         return record
 

@@ -135,7 +135,7 @@ async def remember_cancelled(bench: Bench) -> None:
         done = await interrupted(act, moment)
         came = await bench.history(conversation_id)
         if done or came:
-            bench.expect("the turn, when it was remembered or something of it is there", messages, came)
+            bench.expect("the turn, if remember() returned or a part of the turn is stored", messages, came)
         await bench.store.remember(conversation_id, turn("behind"))
         await bench.expect_history("the history, with one more turn", came + turn("behind"), conversation_id)
 
@@ -244,11 +244,11 @@ async def forgetting(bench: Bench) -> None:
     await store.remember(one, turn("first"))
     await store.remember(other, turn("second"))
     bench.expect("whether an unknown conversation was forgotten", False, await store.forget(bench.new_id("unknown")))
-    bench.expect("whether it was forgotten", True, await store.forget(one))
+    bench.expect("whether the conversation was forgotten", True, await store.forget(one))
     await bench.expect_history("its history", [], one)
     listed = [each.conversation_id for each in await store.conversations(limit=1_000)]
     bench.require("the conversations", "only the other one", listed, ok=one not in listed and other in listed)
-    bench.expect("whether it was forgotten a second time", False, await store.forget(one))
+    bench.expect("whether the conversation was forgotten a second time", False, await store.forget(one))
     await bench.expect_history("the other history", turn("second"), other)
     await store.remember(one, turn("anew"))
     await bench.expect_history("its history, begun again", turn("anew"), one)

@@ -20,7 +20,7 @@ _SHORT = 0.05  # seconds; such a lease runs out while the check waits
 async def unfinished(bench: Bench) -> None:
     """Unfinished requests with a free lease are listed, oldest first, at most `limit`; held and ended ones are not."""
     journal = bench.journal
-    bench.expect("those of an empty store", [], [*await journal.unfinished()])
+    bench.expect("the unfinished requests of an empty store", [], [*await journal.unfinished()])
     free: list[str] = []
     for number in range(4):
         await bench.begun()
@@ -31,11 +31,13 @@ async def unfinished(bench: Bench) -> None:
             await journal.abandon(abandoned.request_id, 1)
         await bench.tick()
     came = [each.request_id for each in await journal.unfinished()]
-    bench.expect("the free ones", free, came)
-    bench.expect("two of them", free[:2], [each.request_id for each in await journal.unfinished(limit=2)])
+    bench.expect("the free requests", free, came)
+    bench.expect(
+        "the first two free requests", free[:2], [each.request_id for each in await journal.unfinished(limit=2)]
+    )
     await journal.take(free[0], "b", HOUR)
     left = await journal.unfinished()
-    bench.expect("what is left when one was taken", free[1:], [each.request_id for each in left])
+    bench.expect("the free requests after one was taken", free[1:], [each.request_id for each in left])
     known = [await journal.request(each.request_id) for each in left]
     bench.expect("the list's records, beside the stored ones", known, [*left])
 
@@ -48,20 +50,24 @@ async def taking(bench: Bench) -> None:
     request_id = writing.request_id
     bench.expect("a lease that is held", None, await journal.take(request_id, "b", HOUR))
     bench.expect("the owner after that", ("worker", 1), _held_by(await writing.record()))
-    bench.expect("whether it was given back", True, await journal.release(request_id, 1))
+    bench.expect("whether the lease was given back", True, await journal.release(request_id, 1))
     given_back = await writing.record()
     bench.expect("owner and end of a lease that was given back", ("", 0.0), (given_back.owner, given_back.lease_until))
-    bench.expect("whether one that was given back is free", True, await writing.is_free())
+    bench.expect("whether a lease that was given back is free", True, await writing.is_free())
     for epoch, owner in ((2, "b"), (3, "c"), (4, "b")):
         taken = await journal.take(request_id, owner, HOUR)
         known = await writing.record()
         bench.expect("the record that the taker gets, beside the stored one", known, taken)
         bench.expect("owner and epoch", (owner, epoch), _held_by(known))
         bench.expect("a lease that is held, to its owner", None, await journal.take(request_id, owner, HOUR))
-        bench.expect("whether it is free", False, await writing.is_free())
-        bench.expect("whether it was given back", True, await journal.release(request_id, epoch))
+        bench.expect("whether the lease is free", False, await writing.is_free())
+        bench.expect("whether the lease was given back", True, await journal.release(request_id, epoch))
     bench.expect("the lease of an unknown request", None, await journal.take(bench.new_id("unknown"), "b", HOUR))
-    bench.expect("whether an unknown one's was given back", False, await journal.release(bench.new_id("unknown"), 1))
+    bench.expect(
+        "whether the lease of an unknown request was given back",
+        False,
+        await journal.release(bench.new_id("unknown"), 1),
+    )
 
 
 def _held_by(record: RequestRecord) -> tuple[str, int]:
@@ -113,7 +119,9 @@ async def running_out(bench: Bench) -> None:
     late = await bench.begun(seconds=0, owner=bench.new_id("late"))
     await bench.until(late.is_free)
     bench.expect(
-        "how many are renewed of one that has run out", 1, await journal.renew((await late.record()).owner, HOUR)
+        "the number of renewed leases, of one that has run out",
+        1,
+        await journal.renew((await late.record()).owner, HOUR),
     )
     bench.expect("the lease that was renewed in time", None, await journal.take(late.request_id, "c", HOUR))
 
@@ -130,19 +138,21 @@ async def renewing(bench: Bench) -> None:
     await ended.end()
     released = await bench.begun(owner=mine)
     await journal.release(released.request_id, 1)
-    bench.expect("how many were renewed", 3, await journal.renew(mine, 10 * HOUR))
+    bench.expect("the number of renewed leases", 3, await journal.renew(mine, 10 * HOUR))
     for each in held:
         longer = (await each.record()).lease_until - until
-        bench.require("how much longer they last", "nine hours", longer, ok=8.9 * HOUR < longer < 9.1 * HOUR)
-    bench.expect("the end of another's", until, (await others.record()).lease_until)
-    bench.expect("whether one that was given back is free", True, await released.is_free())
-    bench.expect("how many of somebody unknown were renewed", 0, await journal.renew(bench.new_id("nobody"), HOUR))
-    bench.expect("how many of nobody were renewed", 0, await journal.renew("", HOUR))
-    bench.expect("whether one that was given back is still free", True, await released.is_free())
+        bench.require("how much longer the leases last", "nine hours", longer, ok=8.9 * HOUR < longer < 9.1 * HOUR)
+    bench.expect("the end of another owner's lease", until, (await others.record()).lease_until)
+    bench.expect("whether a lease that was given back is free", True, await released.is_free())
+    bench.expect(
+        "the number of renewed leases of an unknown owner", 0, await journal.renew(bench.new_id("nobody"), HOUR)
+    )
+    bench.expect("the number of renewed leases of an empty owner", 0, await journal.renew("", HOUR))
+    bench.expect("whether a lease that was given back is still free", True, await released.is_free())
     await journal.renew(mine, 0)
     for each in held:
         bench.expect("whether a lease renewed for 0 seconds is free", True, await bench.until(each.is_free))
-    bench.expect("how many were renewed of another", 1, await journal.renew(other, HOUR))
+    bench.expect("the number of renewed leases of another owner", 1, await journal.renew(other, HOUR))
 
 
 @check("giving-back", JOURNAL)
@@ -153,10 +163,12 @@ async def giving_back(bench: Bench) -> None:
     await bench.until(writing.is_free)
     await journal.take(writing.request_id, "b", HOUR)
     bench.expect("whether an old lease was given back", False, await journal.release(writing.request_id, 1))
-    bench.expect("who holds it then", ("b", 2), _held_by(await writing.record()))
-    bench.expect("whether it is free", False, await writing.is_free())
+    bench.expect("owner and epoch after that", ("b", 2), _held_by(await writing.record()))
+    bench.expect("whether the lease is free", False, await writing.is_free())
     ended = await bench.ended()
-    bench.expect("whether that of an ended request was given back", False, await journal.release(ended.request_id, 1))
+    bench.expect(
+        "whether the lease of an ended request was given back", False, await journal.release(ended.request_id, 1)
+    )
 
 
 @check("one-taker", JOURNAL)
@@ -185,7 +197,7 @@ async def _race(bench: Bench, takers: list[JournalStore], *, requests: int) -> N
         for each in writings:
             for number, journal in enumerate(takers):
                 tasks.start_soon(take, journal, each.request_id, f"taker {number}")
-    bench.expect("how many got each lease", [1] * requests, [len(each) for each in won.values()])
+    bench.expect("the number of takers of each lease", [1] * requests, [len(each) for each in won.values()])
     for each in writings:
         record = await each.record()
         bench.expect("owner and epoch", ([record.owner], 2), (won[each.request_id], record.epoch))
@@ -217,7 +229,7 @@ async def ended_elsewhere(bench: Bench) -> None:
             else:
                 await there.end(*history)
             late = here.entry(here.made(1), ending=late_ending, turn=late_turn)
-            await bench.refused(f"an append to what is {ending} elsewhere", bench.journal.append(late))
+            await bench.refused(f"an append to a request that is {ending} elsewhere", bench.journal.append(late))
             await there.expect_nothing_new(f"it was {ending} elsewhere")
             bench.expect("the ending", ending, (await there.record()).ending)
             await bench.expect_history("the history", history, here.conversation_id)
@@ -277,13 +289,17 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
             await bench.journal.append(stale.entry(stale.made(2), **options))
             bench.fail(f"{what} by a store that has lost the lease", "LeaseLost", "it was written")
         except LeaseLost as exc:
-            bench.expect("what is lost", (stale.request_id, 1), (exc.request_id, exc.epoch))
+            bench.expect("request and epoch of LeaseLost", (stale.request_id, 1), (exc.request_id, exc.epoch))
         await stale.expect_nothing_new(what, other)
         bench.expect("the ending", None, (await stale.record(other)).ending)
         await bench.expect_history("the history", [], stale.conversation_id)
-    bench.expect("whether it could give back", False, await bench.journal.release(stale.request_id, 1))
-    bench.expect("whether it could abandon", False, await bench.journal.abandon(stale.request_id, 1))
-    bench.expect("how many it could renew", 0, await bench.journal.renew(owner, HOUR))
+    bench.expect("whether the lost lease could be given back", False, await bench.journal.release(stale.request_id, 1))
+    bench.expect(
+        "whether the request could be abandoned with the lost lease",
+        False,
+        await bench.journal.abandon(stale.request_id, 1),
+    )
+    bench.expect("the number of lost leases that were renewed", 0, await bench.journal.renew(owner, HOUR))
     going_on = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
     going_on.epoch, going_on.steps = 2, [*stale.steps]
     await going_on.step(*going_on.made(2))

@@ -36,9 +36,9 @@ async def survival(bench: Bench) -> None:
     await bench.store.aclose()
     other = await bench.another()
     await bench.expect_history("the history", all_messages(), conversation_id, other)
-    await bench.expect_history("the history of what was forgotten", [], forgotten, other)
+    await bench.expect_history("the history of a forgotten conversation", [], forgotten, other)
     await other.remember(conversation_id, turn("more"))
-    await bench.expect_history("the history, to the first", all_messages() + turn("more"), conversation_id)
+    await bench.expect_history("the history in the first store", all_messages() + turn("more"), conversation_id)
 
 
 @check("survival-of-requests", JOURNAL, SHARED)
@@ -57,9 +57,9 @@ async def survival_of_requests(bench: Bench) -> None:
     for each in (writing, free, ended):
         await each.expect_facts(f"the facts of {each.request_id}", other)
     bench.expect("a lease that is held", None, await other.take(writing.request_id, "b", HOUR))
-    bench.expect("whether a free one is free", True, await bench.until(lambda: free.is_free(other)))
+    bench.expect("whether a free lease is free", True, await bench.until(lambda: free.is_free(other)))
     taken = await other.take(free.request_id, "b", HOUR)
-    bench.expect("the epoch of one that is taken", 2, taken and taken.epoch)
+    bench.expect("the epoch of a lease that is taken", 2, taken and taken.epoch)
     await bench.refused("an append after the ending", other.append(ended.entry(ended.made(1))))
 
 
@@ -76,14 +76,14 @@ async def seen_at_once(bench: Bench) -> None:
         await writing.expect_nothing_new("a step", journal)
         await writing.step()
     await bench.journal.release(writing.request_id, 1)
-    bench.expect("whether it is free", True, await writing.is_free(journal))
+    bench.expect("whether the lease is free", True, await writing.is_free(journal))
     await writing.end(*turn("asked"))
     bench.expect("the ending", "completed", (await writing.record(journal)).ending)
     await bench.expect_history("the history", turn("asked"), writing.conversation_id, other)
     await other.remember(writing.conversation_id, turn("there"))
     await bench.expect_history("the history here", turn("asked") + turn("there"), writing.conversation_id)
-    bench.expect("whether it was forgotten", True, await other.forget(writing.conversation_id))
-    await bench.expect_history("the history here, when it was forgotten there", [], writing.conversation_id)
+    bench.expect("whether the conversation was forgotten", True, await other.forget(writing.conversation_id))
+    await bench.expect_history("the history here, after the other store forgot it", [], writing.conversation_id)
 
 
 @check("closed-while-writing", JOURNAL, SHARED)

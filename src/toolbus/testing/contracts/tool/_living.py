@@ -28,7 +28,7 @@ async def opening(bench: ToolsetBench) -> None:
             names.append([*toolset.registry.specs])
             await bench.work(toolset.registry)
     bench.require("the tools in the registry of an open toolset", "some", "none", ok=bool(names[0]))
-    bench.expect("the tools of another one", names[0], names[1])
+    bench.expect("the tools of another toolset", names[0], names[1])
 
 
 @toolset_check("before", EXAMPLES)
@@ -44,7 +44,7 @@ async def closing(bench: ToolsetBench) -> None:
     async with bench.opened() as toolset:
         held = [*toolset.registry]
         await bench.work(held)
-    bench.expect("the tools that are in the registry of a closed one", [], [*toolset.registry.specs])
+    bench.expect("the tools in the registry of a closed toolset", [], [*toolset.registry.specs])
     await _fail_at_once(bench, held, "when it is closed")
 
 
@@ -76,10 +76,10 @@ async def again(bench: ToolsetBench) -> None:
         names += toolset.registry.specs
     try:
         async with _entered(toolset):
-            bench.expect("the tools of one that is opened again", names, [*toolset.registry.specs])
+            bench.expect("the tools of a toolset that is opened again", names, [*toolset.registry.specs])
             await bench.work(toolset.registry, ", when it is opened again")
     except ToolbusError as exc:
-        bench.require("what one that cannot be opened again says", "a sentence", "nothing", ok=bool(str(exc)))
+        bench.require("the error of a toolset that cannot be opened again", "a sentence", "nothing", ok=bool(str(exc)))
 
 
 @toolset_check("entered-twice", EXAMPLES)
@@ -101,7 +101,9 @@ async def two_at_once(bench: ToolsetBench) -> None:
     """Two toolsets can be open at once, each with its own tools; after one is closed, the other one still works."""
     async with bench.opened() as first:
         async with bench.opened() as second:
-            bench.require("the registries of two", "two", "they have one", ok=first.registry is not second.registry)
+            bench.require(
+                "the registries of two toolsets", "two", "they have one", ok=first.registry is not second.registry
+            )
             shared = [each.name for each in first.registry if each is second.registry.get(each.name)]
             bench.expect("tools that two have in common", [], shared)
             await bench.work(first.registry, ", beside another toolset")
