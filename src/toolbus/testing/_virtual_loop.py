@@ -50,11 +50,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self, *, thread_patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._virtual_now = 0.0
         self._patience = thread_patience_seconds
-        self._unwaited: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._timed_out: weakref.WeakSet[Any] = weakref.WeakSet()
         self._executing: set[asyncio.Future[Any]] = set()
         self._idle: list[tuple[asyncio.Future[None], bool]] = []
         # The number of running `advance` calls that do not wait for threads.
-        self._hurried = 0
+        self._not_waiting = 0
         super().__init__(_JumpingSelector(self._wait))
 
     def time(self) -> float:
@@ -96,12 +96,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         await self.settle(wait_for_threads=wait_for_threads)
         reached = self.create_future()
         timer = self.call_at(moment, reached.set_result, None)
-        self._hurried += not wait_for_threads
+        self._not_waiting += not wait_for_threads
         try:
             await reached
         finally:
             timer.cancel()
-            self._hurried -= not wait_for_threads
+            self._not_waiting -= not wait_for_threads
         await self.settle(wait_for_threads=wait_for_threads)
 
     # ----------------------------------------------------------------------------------- called by the selector
@@ -117,19 +117,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return []
         if working:
             # A thread answers before its queue counts it as idle, so its own state has to be read repeatedly.
-            patience_ends = time.monotonic() + (0 if self._hurried else self._patience)
+            patience_ends = time.monotonic() + (0 if self._not_waiting else self._patience)
             while working and time.monotonic() < patience_ends:
                 if ready := poll(_LOOK_AGAIN_SECONDS):
                     return ready
                 working = self._working_threads()
-            self._unwaited.update(working)
+            self._timed_out.update(working)
             # Somebody may have waited for the threads.
             return []
         if timeout is not None:
             self._virtual_now += timeout
             return []
         # One descriptor is the loop's own pipe. A foreign thread, or one that timed out, may still call this loop.
-        if watched > 1 or ((foreign or self._unwaited) and (ready := poll(self._patience))):
+        if watched > 1 or ((foreign or self._timed_out) and (ready := poll(self._patience))):
             return ready or poll(None)
         raise VirtualDeadlock(f"nothing can run any more at {self._virtual_now:g} s; waiting are:\n{self._waiting()}")
 
@@ -154,23 +154,23 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 if getattr(getattr(thread, "queue", None), "unfinished_tasks", 0):
                     working.append(thread)
                 else:
-                    self._unwaited.discard(thread)
-        return [each for each in working if each not in self._unwaited]
+                    self._timed_out.discard(thread)
+        return [each for each in working if each not in self._timed_out]
 
     def _waiting(self) -> str:
         tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
-        return "\n".join(f"  {task.get_name()} at {_place(task.get_coro())}" for task in tasks) or "  no task at all"
+        return "\n".join(f"  {task.get_name()} at {_location(task.get_coro())}" for task in tasks) or "  no task at all"
 
 
-def _place(awaited: Any) -> str:
+def _location(awaited: Any) -> str:
     """Return the innermost line at which a coroutine is suspended, outside of the event loop's own packages."""
-    place = "?"
+    location = "?"
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if place == "?" or package not in {"anyio", "asyncio"}:
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
+        if location == "?" or package not in {"anyio", "asyncio"}:
+            location = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
         awaited = awaited.cr_await
-    return place
+    return location
 
 
 def _foreign_threads() -> bool:

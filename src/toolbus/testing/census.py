@@ -84,7 +84,7 @@ class Census:
         yield from _remains(self._tasks, buses)
         for thread in _working_threads():
             if thread not in self._working:
-                yield "threads", f"thread {thread.name} {_place(thread)}"
+                yield "threads", f"thread {thread.name} {_location(thread)}"
         for pid in sorted(_children() - self._children - _pooled_processes()):
             yield "processes", f"process {pid}"
 
@@ -214,7 +214,7 @@ def _frames() -> dict[int, FrameType]:
     return sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- documented, for such uses
 
 
-def _place(thread: threading.Thread) -> str:
+def _location(thread: threading.Thread) -> str:
     frame = _frames().get(thread.ident or 0)
     if frame is None:
         return "(about to end)"

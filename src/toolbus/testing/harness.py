@@ -143,7 +143,7 @@ class Harness:
         if value is None:
             self._assert_as_scripted()
             if self._strict:
-                with self._telling():
+                with self._with_timeline():
                     await assert_idle(self.bus, ignore=self._tasks)
 
     def _annotate(self, value: BaseException) -> None:
@@ -342,7 +342,7 @@ class Harness:
             raise self._failure("; ".join(f"{each.receiver} raised {each.error}" for each in failed))
         self._assert_as_scripted()
         if isinstance(self.provider, ScriptedProvider):
-            with self._telling(ScriptError):
+            with self._with_timeline(ScriptError):
                 self.provider.assert_done()
 
     def timeline(self) -> str:
@@ -379,7 +379,7 @@ class Harness:
             raise self._failure(problems[0])
 
     @contextmanager
-    def _telling(self, kind: type[Exception] = AssertionError) -> Generator[None]:
+    def _with_timeline(self, kind: type[Exception] = AssertionError) -> Generator[None]:
         """Turn an exception of `kind` into a failure with the timeline."""
         __tracebackhide__ = True
         try:

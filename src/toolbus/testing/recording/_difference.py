@@ -58,26 +58,26 @@ def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, 
 
 
 def difference_at(
-    path: Path, request: RecordedRequest, place: int, what: str, *, got: Event | None = None, field: Any = None
+    path: Path, request: RecordedRequest, position: int, what: str, *, got: Event | None = None, field: Any = None
 ) -> ReplayDifference:
     """Return the error for position `place`. The replay made `got` there; `compare` returned `field`."""
     facts, lines = request.facts, request.lines
-    expected = facts[place] if place < len(facts) else None
-    line = lines[place] if expected is not None else (lines[-1] if lines else request.line)
+    expected = facts[position] if position < len(facts) else None
+    line = lines[position] if expected is not None else (lines[-1] if lines else request.line)
     name, was, made = field or ("", expected and expected.type, got and got.type)
-    told = [f"{path}:{line}: {what} (request {request.request_id}, fact {place})"]
+    report = [f"{path}:{line}: {what} (request {request.request_id}, fact {position})"]
     if name:
-        told.append(f"  field     {name}")
+        report.append(f"  field     {name}")
     if name or got is not None or expected is None:
-        told += [f"  expected  {_value(was)}", f"  got       {_value(made)}"]
+        report += [f"  expected  {_value(was)}", f"  got       {_value(made)}"]
     began = facts[0].at if facts else 0.0
-    told.append("the recording around it:")
-    for at in range(max(0, place - _AROUND), min(len(facts), place + _AROUND + 1)):
-        told.append(f"{'>' if at == place else ' '} {_line(lines[at], facts[at], began)}")
+    report.append("the recording around it:")
+    for at in range(max(0, position - _AROUND), min(len(facts), position + _AROUND + 1)):
+        report.append(f"{'>' if at == position else ' '} {_line(lines[at], facts[at], began)}")
     if got is not None:
-        told.append(f"the replay made:\n> {_line(0, got, began)}")
+        report.append(f"the replay made:\n> {_line(0, got, began)}")
     return ReplayDifference(
-        "\n".join(told), path=path, line=line, request_id=request.request_id, field=name, expected=was, got=made
+        "\n".join(report), path=path, line=line, request_id=request.request_id, field=name, expected=was, got=made
     )
 
 
@@ -101,9 +101,9 @@ def _differences(path: str, was: Any, made: Any) -> Iterator[tuple[str, Any, Any
             yield from _differences(f"{path}.{name}", one.get(name, _MISSING), other.get(name, _MISSING))
     elif isinstance(was, list) and isinstance(made, list):
         ours, theirs = cast("list[Any]", was), cast("list[Any]", made)
-        for place in range(max(len(ours), len(theirs))):
-            one = ours[place] if place < len(ours) else _MISSING
-            other = theirs[place] if place < len(theirs) else _MISSING
-            yield from _differences(f"{path}[{place}]", one, other)
+        for position in range(max(len(ours), len(theirs))):
+            one = ours[position] if position < len(ours) else _MISSING
+            other = theirs[position] if position < len(theirs) else _MISSING
+            yield from _differences(f"{path}[{position}]", one, other)
     elif was is not made and (was != made or isinstance(was, bool) is not isinstance(made, bool)):
         yield path, None if was is _MISSING else was, None if made is _MISSING else made

@@ -105,9 +105,9 @@ class RecordedRequest:
         """Return whether the request is a sub-request: it worked for a call of another request."""
         return bool(self.facts) and bool(cast("RequestStarted", self.facts[0]).parent_request_id)
 
-    def is_own(self, place: int) -> bool:
+    def is_own(self, position: int) -> bool:
         """Return whether the session made the fact itself; others publish results of calls, and inputs of people."""
-        fact = self.facts[place]
+        fact = self.facts[position]
         if isinstance(fact, _TERMINAL):
             return fact.event_id.startswith(f"{self.request_id}_f")  # `core.facts` makes such ids
         return not isinstance(fact, _ASKED)

@@ -89,7 +89,7 @@ class Recorder:
         # The parts of the agreement that may change, by request, for the requests that run.
         self._agreed: dict[str, dict[str, Any]] = {}
         self._written: dict[str, int] = {}  # number of facts, by request
-        self._below: set[str] = set()  # sub-requests that run
+        self._sub_requests: set[str] = set()  # sub-requests that run
         self._digest = hashlib.sha256()
         self._lines = 0
         try:
@@ -97,7 +97,7 @@ class Recorder:
             self._file: BinaryIO | None = self.path.open("wb")
         except OSError as exc:
             raise RecordingError(self.path, 0, f"the file cannot be created: {exc.strerror or exc}") from exc
-        self._disconnect = bus.connect(Event, self._hear)
+        self._disconnect = bus.connect(Event, self._on_event)
         self._write({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": _version()})
 
     def __enter__(self) -> Recorder:
@@ -140,8 +140,8 @@ class Recorder:
         """Return whether the inner journal wants these facts; it has to ask for those of sub-requests."""
         first = facts[0]
         if isinstance(first, RequestStarted) and first.parent_request_id:
-            self._below.add(request_id)
-        return request_id not in self._below or getattr(journal, "with_sub_requests", False)
+            self._sub_requests.add(request_id)
+        return request_id not in self._sub_requests or getattr(journal, "with_sub_requests", False)
 
     def close(self) -> None:
         """End the file. Requests that still run are not recorded any further. Idempotent."""
@@ -151,9 +151,9 @@ class Recorder:
         for request_id in list(self._agreed):
             self._leave(request_id)
         self._write({"type": END, "lines": self._lines, "sha256": self._digest.hexdigest()})
-        self._let_go()
+        self._close_file()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # each line was flushed
@@ -161,10 +161,10 @@ class Recorder:
 
     # ---------------------------------------------------------------------------------------------- internals
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if event.is_fact:
             if isinstance(event, _ENDINGS):
-                self._below.discard(event.request_id)
+                self._sub_requests.discard(event.request_id)
                 if self._agreed.pop(event.request_id, None) is not None:
                     # The request's journal has not seen the ending: its host left the request, or the session broke.
                     self._leave(event.request_id, ending=event.type)
@@ -190,7 +190,7 @@ class Recorder:
         self._write({"type": LEFT, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
 
     def _write_event(self, event: Event, **more: int) -> None:
-        with self._noting():
+        with self._ending_on_error():
             try:
                 line = encode(event, default=_as_json)
             except TypeError:  # a key is not text, for example; Python's own module writes it
@@ -200,7 +200,7 @@ class Recorder:
             self._put(line[:-1] + b"," + orjson.dumps(more)[1:] if more else line)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        with self._noting():
+        with self._ending_on_error():
             if self._mask is not None and line["type"] == AGREED:
                 line = hide(line, self._mask)
             self._put(orjson.dumps(line, default=_as_json, option=orjson.OPT_NON_STR_KEYS))
@@ -215,12 +215,12 @@ class Recorder:
         self._file.flush()
 
     @contextlib.contextmanager
-    def _noting(self) -> Generator[None]:
+    def _ending_on_error(self) -> Generator[None]:
         """Turn an error of the file into the end of the recording, and let nothing else fail."""
         try:
             yield
         except Exception as exc:
-            self._let_go()
+            self._close_file()
             self.problem = RecordingError(self.path, 0, f"the recording could not be written: {exc}")
             self.problem.__cause__ = exc
             logger.error("%s", self.problem)

@@ -180,9 +180,7 @@ def _guard(request: RecordedRequest, facts: Facts) -> Guard | None:
     started = cast("RequestStarted", request.facts[0])
     second: Event | None = request.facts[1] if len(request.facts) > 1 else None
     refused = second if isinstance(second, RequestFailed) else None
-    return Guard(
-        facts, refused=refused, never_looked=bool(started.parent_id) and not started.prompt and refused is None
-    )
+    return Guard(facts, refused=refused, never_seen=bool(started.parent_id) and not started.prompt and refused is None)
 
 
 def _providers(request: RecordedRequest) -> int:

@@ -75,7 +75,7 @@ class Stage:
     def __init__(self, path: Path, request: RecordedRequest, facts: Facts, ignore: Collection[str]) -> None:
         self.request = request
         self.difference: ReplayDifference | None = None
-        self.place = 0  # position of the next fact
+        self.position = 0  # position of the next fact
         self.bus: ReplayBus
         self.state: TurnState
         self.guard: Guard | None = None
@@ -91,27 +91,27 @@ class Stage:
     @property
     def next_own(self) -> int:
         """The position of the session's next own fact; the end of the facts if it makes no more."""
-        place, request = self.place, self.request
-        while place < len(request.facts) and not request.is_own(place):
-            place += 1
-        return place
+        position, request = self.position, self.request
+        while position < len(request.facts) and not request.is_own(position):
+            position += 1
+        return position
 
     @property
     def is_cancelled(self) -> bool:
         """Return whether a wish to cancel comes before the session's next own fact."""
-        return any(isinstance(each, CancelRequested) for each in self.request.facts[self.place : self.next_own])
+        return any(isinstance(each, CancelRequested) for each in self.request.facts[self.position : self.next_own])
 
-    def fact(self, place: int) -> Event | None:
+    def fact(self, position: int) -> Event | None:
         """Return the fact at a position; None after the last one."""
         facts = self.request.facts
-        return facts[place] if place < len(facts) else None
+        return facts[position] if position < len(facts) else None
 
     def now(self) -> float:
         """Return the time of the session's next decision."""
         facts = self.request.facts
-        for place in range(self.place, len(facts)):
-            if self.request.is_own(place) or isinstance(facts[place], _BY_CLOCK):
-                return facts[place].at
+        for position in range(self.position, len(facts)):
+            if self.request.is_own(position) or isinstance(facts[position], _BY_CLOCK):
+                return facts[position].at
         return facts[-1].at
 
     # ------------------------------------------------------------------------------------------- the journal
@@ -119,7 +119,7 @@ class Stage:
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:  # noqa: ARG002 -- the protocol
         """Compare the facts with the recorded ones, and publish the next inputs. Raises `Stopped`."""
         for fact in facts:
-            expected = self.fact(self.place)
+            expected = self.fact(self.position)
             if expected is None:
                 if not self.request.is_whole:
                     raise Stopped(_ENDS_HERE)
@@ -129,33 +129,33 @@ class Stage:
             elif (field := compare(expected, fact, self._ignore)) is not None:
                 self.differs(f"{fact.type} differs", got=fact, field=field)
             if isinstance(fact, ToolCallRequested):
-                self._spend(fact.call_id)
-            self.place += 1
-        if self.place >= len(self.request.facts) and not self.request.is_whole:
+                self._restore_spent(fact.call_id)
+            self.position += 1
+        if self.position >= len(self.request.facts) and not self.request.is_whole:
             raise Stopped(_ENDS_HERE)
         self.publish()
 
     def publish(self) -> None:
         """Publish the inputs of the session's next step, and apply the changes of the agreement up to there."""
-        request, place = self.request, self.place
-        if place >= len(request.facts):
+        request, position = self.request, self.position
+        if position >= len(request.facts):
             return
         for begins, changed in request.changes:
-            if begins == place:
+            if begins == position:
                 self.state.granted.update(changed.get("granted") or {})
-        step = request.steps[place]
-        while place < len(request.facts) and request.steps[place] == step:
-            if place >= self._published and not request.is_own(place):
-                self._published = place + 1
-                if not self.bus.publish(request.facts[place]):
-                    self.differs(f"nobody waits for {request.facts[place].type} here", place=place)
-            place += 1
+        step = request.steps[position]
+        while position < len(request.facts) and request.steps[position] == step:
+            if position >= self._published and not request.is_own(position):
+                self._published = position + 1
+                if not self.bus.publish(request.facts[position]):
+                    self.differs(f"nobody waits for {request.facts[position].type} here", position=position)
+            position += 1
 
-    def _spend(self, call_id: str) -> None:
-        for place in range(self.place, len(self.request.facts)):
-            fact = self.request.facts[place]
+    def _restore_spent(self, call_id: str) -> None:
+        for position in range(self.position, len(self.request.facts)):
+            fact = self.request.facts[position]
             if isinstance(fact, ToolCallFailed) and fact.call_id == call_id:
-                if fact.spent is not None and self.request.is_own(place):
+                if fact.spent is not None and self.request.is_own(position):
                     self.state.open_calls[call_id].sub_requests = (_Spent(fact.spent),)
                 return
 
@@ -164,50 +164,52 @@ class Stage:
     def fires(self, moment: float) -> bool:
         """Return whether a timer of the session that is set to `moment` has fired in the recording."""
         state = self.state
-        place = self.next_own
-        fact = self.fact(place)
+        position = self.next_own
+        fact = self.fact(position)
         if state.phase is Phase.MODEL:
             if moment == state.not_before:
                 return True
-            while fact is not None and (isinstance(fact, HistoryCompressed) or not self.request.is_own(place)):
-                place += 1
-                fact = self.fact(place)
+            while fact is not None and (isinstance(fact, HistoryCompressed) or not self.request.is_own(position)):
+                position += 1
+                fact = self.fact(position)
             return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
         if state.phase is not Phase.TOOLS or self.bus.has_unread:
             return False  # the session first takes the published inputs
-        if place > self.place:
-            self.differs(f"{self.request.facts[self.place].type} has no effect here")
+        if position > self.position:
+            self.differs(f"{self.request.facts[self.position].type} has no effect here")
         if isinstance(fact, ApprovalRequested) and self._asks_again(fact):
             return False
-        if not isinstance(fact, ToolCallFailed) or self._fired_at == self.place:
+        if not isinstance(fact, ToolCallFailed) or self._fired_at == self.position:
             calls = ", ".join(f"{each.call.name} ({each.call.call_id})" for each in state.open_calls.values())
             self.differs(f"the replay waits for {calls}, and the recording does not")
-        self._fired_at = self.place
+        self._fired_at = self.position
         return True
 
     def _asks_again(self, fact: ApprovalRequested) -> bool:
         """Handle a question that is asked again, because somebody answered an older one: publish such an answer."""
         call = self.state.open_calls.get(fact.call_id)
-        if call is None or call.status is not CallStatus.WAITING or self._fired_at == self.place:
+        if call is None or call.status is not CallStatus.WAITING or self._fired_at == self.position:
             return False
-        self._fired_at = self.place
+        self._fired_at = self.position
         envelope = self.state.envelope(fact.at)
         stale = ApprovalDecided(**envelope, call_id=fact.call_id, definition="an older one", approved=False)
         return self.bus.publish(stale)
 
-    def differs(self, what: str, *, place: int | None = None, got: Event | None = None, field: Any = None) -> NoReturn:
+    def differs(
+        self, what: str, *, position: int | None = None, got: Event | None = None, field: Any = None
+    ) -> NoReturn:
         """End the replay with its first difference. Raises `Stopped`."""
         if self.difference is None:
-            at = self.place if place is None else place
+            at = self.position if position is None else position
             self.difference = difference_at(self._path, self.request, at, what, got=got, field=field)
         raise Stopped(what)
 
     def check_end(self) -> None:
         """Raise the difference, if there is one."""
-        if self.difference is None and self.request.is_whole and self.place < len(self.request.facts):
-            expected = self.request.facts[self.place]
+        if self.difference is None and self.request.is_whole and self.position < len(self.request.facts):
+            expected = self.request.facts[self.position]
             self.difference = difference_at(
-                self._path, self.request, self.place, f"the replay has ended, and {expected.type} is expected"
+                self._path, self.request, self.position, f"the replay has ended, and {expected.type} is expected"
             )
         if self.difference is not None:
             raise self.difference
@@ -226,10 +228,10 @@ class Stage:
 
     def tools_now(self) -> dict[str, ToolSpec]:
         """Return the tools under which the session's next own fact was made."""
-        place = self.next_own
+        position = self.next_own
         written: list[Mapping[str, Any]] = list(self.request.agreed.get("tools") or [])
         for begins, changed in self.request.changes:
-            if begins <= place:
+            if begins <= position:
                 written = changed.get("tools", written)
         return self._facts.specs(written)
 

@@ -100,7 +100,7 @@ class Facts:
         calls: dict[str, tuple[str, str]] = {}  # by id: the tool, and its argument text
         decided: dict[str, ApprovalDecided] = {}
         reply: ModelResponded | None = None
-        for place, fact in enumerate(request.facts):
+        for position, fact in enumerate(request.facts):
             if isinstance(fact, ModelResponded):
                 reply = fact
                 message = cast("AssistantMessage", fact.message)
@@ -109,11 +109,11 @@ class Facts:
                 self._asked.add(_same(fact.name, fact.arguments))
             elif isinstance(fact, ApprovalDecided):
                 decided[fact.call_id] = fact
-            elif isinstance(fact, ToolCallFailed) and request.is_own(place) and reply is not None:
-                self._on_refused(fact, calls.get(fact.call_id, ("", "")), decided.get(fact.call_id), reply)
-            self._on_text(request, place)
+            elif isinstance(fact, ToolCallFailed) and request.is_own(position) and reply is not None:
+                self._read_refusal(fact, calls.get(fact.call_id, ("", "")), decided.get(fact.call_id), reply)
+            self._read_answer(request, position)
 
-    def _on_refused(
+    def _read_refusal(
         self, fact: ToolCallFailed, call: tuple[str, str], decided: ApprovalDecided | None, reply: ModelResponded
     ) -> None:
         name, written = call
@@ -129,10 +129,10 @@ class Facts:
             if fact.call_id in ids:
                 self.denied.append((reply.round, ids.index(fact.call_id), fact.error))
 
-    def _on_text(self, request: RecordedRequest, place: int) -> None:
+    def _read_answer(self, request: RecordedRequest, position: int) -> None:
         """Record the output, or the error, of a text that was read as a structured output."""
-        fact = request.facts[place]
-        before = request.facts[place - 1] if place else None
+        fact = request.facts[position]
+        before = request.facts[position - 1] if position else None
         if isinstance(fact, RequestCompleted) and fact.output is not None:
             self.texts[fact.text] = (fact.output, "")
             return
@@ -141,14 +141,14 @@ class Facts:
             return
         text = answer.text
         if isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
-            told = str(fact.message.content)
-            self.texts[text] = (None, _between(told, _REPAIR, max(_WAYS, key=told.rfind)))
+            content = str(fact.message.content)
+            self.texts[text] = (None, _between(content, _REPAIR, max(_WAYS, key=content.rfind)))
         elif isinstance(fact, RequestFailed):
             self.texts[text] = (None, _between(fact.error, *_NO_OUTPUT))
 
 
-def _between(text: str, before: str, behind: str) -> str:
-    return text.removeprefix(before).rpartition(behind)[0]
+def _between(text: str, before: str, after: str) -> str:
+    return text.removeprefix(before).rpartition(after)[0]
 
 
 class RecordedOutput(OutputType[Any]):
@@ -175,30 +175,30 @@ class RecordedOutput(OutputType[Any]):
 class Guard(Interceptor):
     """A stand-in for the interceptors of one request: it denies the calls that they have denied."""
 
-    def __init__(self, facts: Facts, *, refused: RequestFailed | None, never_looked: bool) -> None:
+    def __init__(self, facts: Facts, *, refused: RequestFailed | None, never_seen: bool) -> None:
         self._refused = refused
-        self._never_looked = never_looked
-        self._denied = {(number, place): reason for number, place, reason in facts.denied}
+        self._never_seen = never_seen
+        self._denied = {(number, position): reason for number, position, reason in facts.denied}
         self._round = -1
         self._next: deque[int] = deque()
 
     def on_reply(self, number: int, message: AssistantMessage) -> None:
         """Prepare for a reply: its calls come to `before_tool` in order, except calls whose arguments are no object."""
         self._round = number
-        self._next = deque(place for place, call in enumerate(message.tool_calls) if _is_object(call.arguments))
+        self._next = deque(position for position, call in enumerate(message.tool_calls) if _is_object(call.arguments))
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:  # noqa: ARG002
         """Refuse the prompt if the recording did: see `Interceptor`."""
         if self._refused is not None:
             raise raised_as("Refused", ToolbusError, self._refused.reason)(self._refused.error)
-        if self._never_looked:  # the request was cancelled before an interceptor saw the prompt
+        if self._never_seen:  # the request was cancelled before an interceptor saw the prompt
             await anyio.sleep_forever()
         return prompt
 
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Deny the call if the recording did: see `Interceptor`."""
-        place = self._next.popleft() if self._next else -1
-        if (reason := self._denied.get((self._round, place))) is not None:
+        position = self._next.popleft() if self._next else -1
+        if (reason := self._denied.get((self._round, position))) is not None:
             raise Denied(reason)
         return arguments
 

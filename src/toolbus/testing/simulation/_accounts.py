@@ -9,10 +9,10 @@ from ...core.limits import Limits
 from ...events import Event, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...messages import Message
 
-__all__ = ["Call", "Durable", "Request"]
+__all__ = ["Call", "JournalState", "Request"]
 
 
-class Durable(Protocol):
+class JournalState(Protocol):
     """The journal of a simulated world, as the checks of one process see it."""
 
     @property
@@ -37,7 +37,7 @@ class Durable(Protocol):
         """Return whether an append by this process for this request has failed."""
         ...
 
-    def is_unheard(self, request_id: str) -> bool:
+    def is_unanswered(self, request_id: str) -> bool:
         """Return whether an append by this process has failed without saying who holds the request's lease."""
         ...
 
@@ -87,12 +87,13 @@ class Request:
 
     __slots__ = (
         "appended",
+        "asked_elsewhere",
         "calls",
         "cancelled_at",
         "conversation",
         "ending",
         "facts",
-        "is_below",
+        "is_sub_request",
         "is_trusted",
         "limits",
         "paused",
@@ -102,7 +103,6 @@ class Request:
         "resumed_at",
         "settled_at",
         "started",
-        "unasked",
     )
 
     def __init__(self, request_id: str, limits: Limits) -> None:
@@ -118,12 +118,12 @@ class Request:
         # The conversation for which a person's decision is remembered: that of the topmost request.
         self.conversation = ""
         self.is_trusted = False  # no call of the request needs a person's approval
-        self.is_below = False  # a sub-request: it works for a call of another request, and has no journal
+        self.is_sub_request = False  # a sub-request: it works for a call of another request, and has no journal
         self.settled_at = float("-inf")  # the time at which the newest call was settled
         self.cancelled_at = float("inf")
         self.paused = False  # the request's clocks have been paused, so its deadlines have moved
         self.resumed_at: float | None = None  # the time at which this process resumed the request
-        self.unasked: set[str] = set()  # calls with a question from another process, which has to be asked again
+        self.asked_elsewhere: set[str] = set()  # calls whose question has to be asked again
 
     def interrupt(self, now: float) -> None:
         """Note that all earlier events were those of another process, and that this process resumes the request now."""
@@ -131,4 +131,4 @@ class Request:
         for call_id, call in self.calls.items():
             call.attempts, call.before, call.requested = 0, call.requested, None
             if call.asked and not call.approved and call.terminal is None and call.before is None:
-                self.unasked.add(call_id)
+                self.asked_elsewhere.add(call_id)

@@ -122,8 +122,8 @@ class Actors:
         if not self._bus.publish(event):
             self._faults["answered too late, or to nobody"] += 1
             waits = self._process.watch.journal is not None  # the answer waits for the append of earlier facts
-            told = self._process.watch.letters > letters or waits or event.request_id in self._dropping
-            self._process.watch.note("G05", told, f"{event.type} of {event.call_id} vanished")
+            is_seen = self._process.watch.letters > letters or waits or event.request_id in self._dropping
+            self._process.watch.note("G05", is_seen, f"{event.type} of {event.call_id} vanished")
 
     # --------------------------------------------------------------------------------------------------- listeners
 

@@ -42,9 +42,9 @@ class Disk:
         self.chance = chance
         self.memory = MemoryStore(journal=journals)
         self.journals = journals
-        self._ill_from = chance.pick([0.0, 0.5, 2.0, 8.0]) if chance.says(0.35) else float("inf")
-        self._ill_until = self._ill_from + chance.pick([1.0, 5.0, 30.0])
-        self._illness = chance.pick([0.1, 0.3, 1.0])  # the probability of a fault during that time
+        self._faulty_from = chance.pick([0.0, 0.5, 2.0, 8.0]) if chance.says(0.35) else float("inf")
+        self._faulty_until = self._faulty_from + chance.pick([1.0, 5.0, 30.0])
+        self._fault_probability = chance.pick([0.1, 0.3, 1.0])  # the probability of a fault during that time
         self.newest_fault = float("-inf")
         self._written: dict[str, list[Event]] = {}
         self._durable: dict[str, Event] = {}
@@ -89,16 +89,16 @@ class Disk:
 
     def recover(self) -> None:
         """Have no more faults from now on."""
-        self._ill_until = 0.0
+        self._faulty_until = 0.0
 
     @property
-    def is_ill(self) -> bool:
+    def is_faulty(self) -> bool:
         """Return whether the store may have a fault now."""
-        return self._ill_from <= anyio.current_time() < self._ill_until
+        return self._faulty_from <= anyio.current_time() < self._faulty_until
 
     def fault(self) -> str:
         """Return the fault of the next operation; empty for no fault."""
-        if not (self.is_ill and self.chance.says(self._illness)):
+        if not (self.is_faulty and self.chance.says(self._fault_probability)):
             return ""
         self.newest_fault = anyio.current_time()
         return self.chance.weighted(_FAULTS)
@@ -107,7 +107,7 @@ class Disk:
         """Return the seconds that an answer takes."""
         if not self.chance.says(0.2):
             return 0.0
-        if not self.is_ill:
+        if not self.is_faulty:
             return self.chance.pick(_SECONDS["well"])
         self.newest_fault = anyio.current_time()
         return self.chance.pick(_SECONDS["ill"])
@@ -122,11 +122,11 @@ class Handle:
         self._inner: JournalStore | None = disk.memory.journal
         self._is_dead = False
         self._failed: set[str] = set()  # requests with an append of this process that failed
-        self._unheard: set[str] = set()  # those of `_failed` without an answer that says who holds the lease
+        self._unanswered: set[str] = set()  # those of `_failed` without an answer that says who holds the lease
         self._stopped: dict[str, set[str]] = {}  # the facts that failed, by request, unless it was taken over again
         self.given_up: set[str] = set()  # requests that continue in this process without their journal
         self.asked_at: dict[str, float] = {}  # the time of each request's newest append
-        self._keeps = process.on_store_failure == "warn"
+        self._continues = process.on_store_failure == "warn"
 
     def die(self) -> None:
         """Write nothing any more: the process was killed."""
@@ -193,9 +193,9 @@ class Handle:
         """Return whether an append by this process for this request has failed."""
         return request_id in self._failed
 
-    def is_unheard(self, request_id: str) -> bool:
+    def is_unanswered(self, request_id: str) -> bool:
         """Return whether an append by this process has failed without saying who holds the request's lease."""
-        return request_id in self._unheard
+        return request_id in self._unanswered
 
     def has_given_up(self, request_id: str) -> bool:
         """Return whether any process has continued the request without its journal."""
@@ -226,12 +226,12 @@ class Handle:
         failed = self._stopped.get(request_id)
         written = {each.event_id for each in entry.facts}
         # A request that is left tries the same facts once more.
-        may_write = self._keeps or failed is None or written <= failed
+        may_write = self._continues or failed is None or written <= failed
         watch.note("G11", may_write, f"{request_id} continues after its journal failed")
         self.asked_at[request_id] = anyio.current_time()
 
         async def write() -> int:
-            self._process.counts_append(is_before=True)
+            self._process.count_append(is_before=True)
             self._check()
             size_bytes = await self._journal.append(entry)
             known = self._disk.facts(request_id)
@@ -241,7 +241,7 @@ class Handle:
             is_holder = self._disk.holders.get(request_id) is self._process
             watch.note("G20", is_holder, f"{request_id} belongs to another process, and this one writes it")
             self._disk.note(entry)
-            self._process.counts_append(is_before=False)
+            self._process.count_append(is_before=False)
             return size_bytes
 
         try:
@@ -250,10 +250,10 @@ class Handle:
             if not self._is_dead:
                 self._failed.add(request_id)
                 if not isinstance(exc, LeaseLost):
-                    self._unheard.add(request_id)
+                    self._unanswered.add(request_id)
                 self._stopped[request_id] = written
                 self._disk.broken.add(request_id)
-                if self._keeps and not isinstance(exc, LeaseLost):
+                if self._continues and not isinstance(exc, LeaseLost):
                     self._disk.given_up.add(request_id)
                     self.given_up.add(request_id)
                 self._disk.faults["journal failed"] += 1

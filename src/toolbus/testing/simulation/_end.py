@@ -30,13 +30,13 @@ from ._findings import Broken
 from ._process import Process
 from ._watch import Watch
 
-__all__ = ["look_at_the_disk", "look_at_the_process", "look_at_the_results"]
+__all__ = ["check_disk", "check_process", "check_results"]
 
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
-def look_at_the_process(process: Process, warned: set[str]) -> None:
+def check_process(process: Process, warned: set[str]) -> None:
     """Check that a process that was not killed has left nothing behind, and has reported each ending.
 
     `warned` are the requests for which a log warning said that they continue without their journal.
@@ -51,16 +51,16 @@ def look_at_the_process(process: Process, warned: set[str]) -> None:
     watch.check("G02", not left.subscriptions, f"{left.subscriptions} are left")
     resumable = {result.request_id for result, _ in process.results if result.resumable}
     for each in watch.requests.values():
-        told = each.ending is not None or each.request_id in resumable or not process.handle.is_ours(each.request_id)
-        watch.check("G10", told, f"{each.request_id} has no ending")
+        holds = each.ending is not None or each.request_id in resumable or not process.handle.is_ours(each.request_id)
+        watch.check("G10", holds, f"{each.request_id} has no ending")
     for request_id in process.handle.given_up:
-        told = request_id in warned or watch.slack_seconds > 0  # the session's deadline passed during the pause
-        watch.check("G11", told, f"{request_id} continues without its journal, and no log line says so")
+        holds = request_id in warned or watch.slack_seconds > 0  # the session's deadline passed during the pause
+        watch.check("G11", holds, f"{request_id} continues without its journal, and no log line says so")
     for result, request in process.results:
-        _look_at_the_result(process, result, request)
+        _check_result(process, result, request)
 
 
-def _look_at_the_result(process: Process, result: RequestResult[Any], request: Request | None) -> None:
+def _check_result(process: Process, result: RequestResult[Any], request: Request | None) -> None:
     """Check a result against the events of its request until then, and against the journal."""
     watch = process.watch
     watch.valid(result.messages, f"{result.request_id} leaves")
@@ -113,7 +113,7 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
     watch.check("G01", same, f"the facts of {request.request_id}, applied again, give another turn")
 
 
-def look_at_the_results(process: Process) -> None:
+def check_results(process: Process) -> None:
     """Check that the results that a process reported are true at the end, even if it was killed afterwards.
 
     No process may end a request in another way after a result said that it has ended and is not resumable.
@@ -133,7 +133,7 @@ def look_at_the_results(process: Process) -> None:
         watch.check("G11", known, f"{request_id} is not in the journal, and no fault explains it")
 
 
-async def look_at_the_disk(disk: Disk, conversations: int, watch: Watch) -> None:
+async def check_disk(disk: Disk, conversations: int, watch: Watch) -> None:
     """Check that each request has one ending and one outcome of each call, and that each turn was remembered once."""
     for request_id in disk.begun():
         watch.check("G19", request_id in disk.endings, f"{request_id} has not ended")
@@ -142,8 +142,8 @@ async def look_at_the_disk(disk: Disk, conversations: int, watch: Watch) -> None
         ends = 0 if disk.endings[request_id] == "abandoned" else 1
         watch.check("G19", len(endings) == ends, f"{request_id} has {len(endings)} endings")
         watch.check("G19", not ends or facts[-1] is endings[0], f"{request_id} continues after its ending")
-        told = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
-        twice = [call_id for call_id, times in told.items() if times > 1]
+        outcomes = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
+        twice = [call_id for call_id, times in outcomes.items() if times > 1]
         watch.check("G19", not twice, f"{request_id} has two outcomes of {twice}")
     for number in range(1, conversations + 1):
         kept = await disk.memory.history(f"c{number}")

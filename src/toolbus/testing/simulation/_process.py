@@ -58,7 +58,7 @@ class Process:
             idempotent=IDEMPOTENT,
             journal=self.handle if world.disk.journals else None,
         )
-        self.makes_way = anyio.Event()
+        self.next_may_begin = anyio.Event()
         self.results: list[tuple[RequestResult[Any], Request | None]] = []  # with the request's events until then
         self._started: list[RequestSession] = []  # sessions without a caller that waits for the result
         self.refused = 0
@@ -84,7 +84,7 @@ class Process:
             if not self.is_dead:
                 raise
         finally:
-            self.makes_way.set()
+            self.next_may_begin.set()
 
     async def _live(self) -> None:
         plan = self.plan
@@ -101,16 +101,16 @@ class Process:
                 await self._use(runtime)
             for session in tuple(self._started):
                 await self._wait_for(session)
-            await self._look_at_what_is_left()
+            await self._check_leases()
             self.watch.listeners()
-            self._look_at_the_dispatcher(runtime)
+            self._check_dispatcher(runtime)
             self.group.cancel_scope.cancel()
 
     async def _use(self, runtime: Runtime) -> None:
         world, plan = self.world, self.plan
         async with runtime, anyio.create_task_group() as asking:
             if self.number:
-                asking.start_soon(self._go_on, runtime, asking)
+                asking.start_soon(self._resume_all, runtime, asking)
             for number in range(1 if self.number else world.requests):
                 asking.start_soon(self._ask, runtime, number)
             if plan.way == "drained":
@@ -124,7 +124,7 @@ class Process:
             tools=TOOLS,
             store=self.handle,
             bus=self.bus,
-            max_sessions=world.places,
+            max_sessions=world.max_sessions,
             max_queued=4,
             max_concurrency=world.workers,
             drain_seconds=self._grace,
@@ -157,7 +157,7 @@ class Process:
         except (Overloaded, ConversationBusy, NotRunning):
             self.refused += 1
 
-    async def _go_on(self, runtime: Runtime, asking: anyio.abc.TaskGroup) -> None:
+    async def _resume_all(self, runtime: Runtime, asking: anyio.abc.TaskGroup) -> None:
         """Resume the requests that other processes have left, until none is left."""
         disk, began = self.world.disk, anyio.current_time()
         while disk.unfinished() and anyio.current_time() - began < _PATIENCE_SECONDS:
@@ -187,7 +187,7 @@ class Process:
         self.results.append((result, self.watch.requests.get(result.request_id)))
         request_id, disk = result.request_id, self.world.disk
         if is_carried and disk.journals:
-            self._look_at_who_ended(result)
+            self._check_cancellation(result)
         if not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):
             return
         ending, request = disk.endings.get(request_id), self.watch.requests.get(request_id)
@@ -204,7 +204,7 @@ class Process:
             asked = request.cancelled_at < float("inf") or request.limits.on_failure == "fail_fast"
             self.watch.note("G18", asked or not is_cancelled, f"{call_id} was cancelled, and its request was left")
 
-    def _look_at_who_ended(self, result: RequestResult[Any]) -> None:
+    def _check_cancellation(self, result: RequestResult[Any]) -> None:
         """Check that only people have cancelled a request that the runtime holds and that has begun."""
         request = self.watch.requests.get(result.request_id)
         if request is None or result.outcome != "cancelled" or result.resumable or not request.replies:
@@ -219,7 +219,7 @@ class Process:
         if self._events == self.plan.at_event:
             self._end()
 
-    def counts_append(self, *, is_before: bool) -> None:
+    def count_append(self, *, is_before: bool) -> None:
         """Count an append, which is about to be durable or has become so."""
         self._appends += is_before
         plan = self.plan
@@ -247,16 +247,16 @@ class Process:
         self.is_dead = self.watch.is_over = True
         self.handle.die()
         self._scope.cancel()
-        self.makes_way.set()
+        self.next_may_begin.set()
 
     def _pause(self, seconds: float) -> None:
         """Pause as by SIGSTOP, with a SIGCONT after so many seconds."""
         self.world.faults["process paused"] += 1
-        self.watch.stand_still(seconds)
+        self.watch.note_pause(seconds)
         SteadyLoop.running().pause(self, seconds)
-        contextvars.Context().run(self.makes_way.set)
+        contextvars.Context().run(self.next_may_begin.set)
 
-    async def _look_at_what_is_left(self) -> None:
+    async def _check_leases(self) -> None:
         """Check that requests that were left while the store worked can be taken at once."""
         journal = self.world.disk.memory.journal
         for result, _ in self.results:
@@ -266,7 +266,7 @@ class Process:
             is_free = record is None or not record.owner or not self.handle.is_ours(result.request_id)
             self.watch.note("G18", is_free, f"{result.request_id} was left, and its lease was not given back")
 
-    def _look_at_the_dispatcher(self, runtime: Runtime) -> None:
+    def _check_dispatcher(self, runtime: Runtime) -> None:
         watch, left = self.watch, runtime.dispatcher.statistics()
         watch.note("G17", not left.running, f"{left.running} handlers still run after the runtime was left")
         watch.note("G17", not left.queued, f"{left.queued} calls wait after the runtime was left")

@@ -15,7 +15,7 @@ from ...clock import wall_time_from
 from ...events import Event
 from ...events._base import ids_from
 from .._virtual_loop import VirtualDeadlock
-from ._end import look_at_the_disk, look_at_the_process, look_at_the_results
+from ._end import check_disk, check_process, check_results
 from ._findings import Broken, SeedReport, SimulationFailed
 from ._loop import PausingLoop, SteadyLoop, steady_scopes
 from ._plans import Plan
@@ -61,11 +61,11 @@ def _wall_time() -> float:
 @contextmanager
 def _quiet(warned: set[str]) -> Generator[None]:
     """Silence the log, which failures would fill, and collect the requests that warnings of the store are about."""
-    store, ears = logging.getLogger("toolbus.store"), _Ears(warned)
+    store, collector = logging.getLogger("toolbus.store"), _WarningCollector(warned)
     kept = store.level, store.propagate
     store.setLevel(logging.WARNING)
     store.propagate = False
-    store.addHandler(ears)
+    store.addHandler(collector)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [each.level for each in loggers]
     for each in loggers:
@@ -73,14 +73,14 @@ def _quiet(warned: set[str]) -> Generator[None]:
     try:
         yield
     finally:
-        store.removeHandler(ears)
+        store.removeHandler(collector)
         store.setLevel(kept[0])
         store.propagate = kept[1]
         for each, level in zip(loggers, levels, strict=True):
             each.setLevel(level)
 
 
-class _Ears(logging.Handler):
+class _WarningCollector(logging.Handler):
     """A handler that collects the requests that warnings are about."""
 
     def __init__(self, warned: set[str]) -> None:
@@ -114,7 +114,7 @@ class _Run:
                 for plan in world.plans:
                     process = self._process(plan)
                     group.start_soon(process.run)
-                    await process.makes_way.wait()
+                    await process.next_may_begin.wait()
                     await anyio.sleep(plan.next_after_seconds)
             world.disk.recover()
             while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MOST_RESTARTS:
@@ -124,10 +124,10 @@ class _Run:
         last = self._processes[-1].watch
         last.check("G10", not patience.cancelled_caught, "the world did not end")
         for process in self._processes:
-            look_at_the_results(process)
+            check_results(process)
             if not process.is_dead:
-                look_at_the_process(process, self.warned)
-        await look_at_the_disk(world.disk, world.conversations, last)
+                check_process(process, self.warned)
+        await check_disk(world.disk, world.conversations, last)
         tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         last.check("G17", not tasks, f"tasks are left: {tasks}")
         return self._report()

@@ -44,7 +44,7 @@ from ...events import (
 )
 from ...messages import AssistantMessage, Message, ToolMessage
 from ...tool_results import failure_content
-from ._accounts import Call, Durable, Request
+from ._accounts import Call, JournalState, Request
 from ._findings import Broken
 
 __all__ = ["Watch", "is_store_failure"]
@@ -75,7 +75,7 @@ class Watch:
         needs_approval: frozenset[str] = frozenset(),
         retries: dict[str, int] | None = None,
         idempotent: frozenset[str] = frozenset(),
-        journal: Durable | None = None,
+        journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
         self._epoch = epoch
@@ -88,7 +88,7 @@ class Watch:
         self._ids: set[str] = set()
         self._remembered: set[str] = set() if journal is None else journal.remembered
         self._allowed: set[str] = set()  # conversations in which a person's decision is remembered
-        self._recalls = False
+        self._is_replaying = False
         self.is_over = False
         self.slack_seconds = 0.0
         self._pauses: list[tuple[float, float]] = []  # beginning and planned length of each pause
@@ -102,12 +102,12 @@ class Watch:
     def _now(self) -> float:
         return self._bus.clock()
 
-    def stand_still(self, seconds: float) -> None:
+    def note_pause(self, seconds: float) -> None:
         """Note that the process is paused from now on, for so long."""
         self.slack_seconds += seconds
         self._pauses.append((self._now(), seconds))
 
-    def _lived(self) -> float:
+    def _time_without_pauses(self) -> float:
         """Return the clock's time without the pauses, in which the process could do nothing."""
         now = self._now()
         return now - sum(min(now - began, seconds) for began, seconds in self._pauses)
@@ -123,7 +123,7 @@ class Watch:
             is_new = event.event_id not in self._ids or self._is_asked_again(event)
             self.check("G01", is_new, f"two events have the id {event.event_id!r}")
             self._ids.add(event.event_id)
-            self._of_request(event)
+            self._check_in_request(event)
         except Broken as exc:
             self.fail(exc)
 
@@ -139,7 +139,7 @@ class Watch:
 
     def check(self, guarantee: str, holds: object, problem: str | Callable[[], str]) -> None:
         """Count one check; raise `Broken` if it does not hold."""
-        if self._recalls:
+        if self._is_replaying:
             return
         self.checks[guarantee] += 1
         if not holds:
@@ -158,7 +158,7 @@ class Watch:
             self.is_over = True
             self._stop(exc)
 
-    def _of_request(self, event: Event) -> None:
+    def _check_in_request(self, event: Event) -> None:
         handle = self._HANDLERS.get(type(event))
         request = self.requests.get(event.request_id)
         if isinstance(event, DeadLetter):
@@ -189,7 +189,7 @@ class Watch:
     def _is_written(self, request: Request, fact: Event) -> None:
         """Check that a published fact is in the journal, except an ending that reports that the store failed."""
         journal = self.journal
-        if journal is None or request.is_below or is_store_failure(fact):
+        if journal is None or request.is_sub_request or is_store_failure(fact):
             return
         if isinstance(fact, _ENDINGS) and journal.has_failed(fact.request_id):
             return  # the caller cancelled the request while the store failed
@@ -208,12 +208,12 @@ class Watch:
         written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
         if before:
-            self._recalls = True
+            self._is_replaying = True
             for fact in before:
                 request.facts.append(fact)
                 if (handle := self._HANDLERS.get(type(fact))) is not None:
                     handle(self, request, fact)
-            self._recalls = False
+            self._is_replaying = False
             request.interrupt(self._now())
         return request
 
@@ -223,7 +223,7 @@ class Watch:
         self.check("G06", request.started is None, f"{event.request_id} has begun twice")
         request.started = event
         above = self.requests.get(event.parent_request_id)
-        request.is_below = above is not None
+        request.is_sub_request = above is not None
         request.conversation = event.conversation_id if above is None else above.conversation
 
     def _on_resumed(self, request: Request, event: RequestResumed) -> None:
@@ -240,12 +240,12 @@ class Watch:
             terminal = None if call_state is None else call_state.terminal
             self.check("G06", terminal, f"a result of {message.call_id} is in the transcript before it was published")
             assert terminal is not None
-            told = (
+            expected = (
                 terminal.content
                 if isinstance(terminal, ToolCallCompleted)
                 else failure_content(terminal.reason, terminal.error)
             )
-            self.check("G07", message.content == told, f"the transcript has a different result of {message.call_id}")
+            self.check("G07", message.content == expected, f"the transcript has another result of {message.call_id}")
         request.appended.append(message)
 
     def _on_round(self, request: Request, event: RoundStarted) -> None:
@@ -255,7 +255,7 @@ class Watch:
         missing = request.calls.keys() - results
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
         if event.after:
-            self._prompt("G04", request.settled_at, f"round {event.round} begins")
+            self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
         request.replies += 1
         most = request.limits.max_rounds + request.limits.max_output_repairs + 1
         self.check("G10", request.replies <= most, f"{request.replies} rounds, over {most}")
@@ -271,18 +271,18 @@ class Watch:
         if call.name in self._needs_approval and not request.is_trusted:
             approved = call.approved or request.conversation in self._remembered
             # A sub-request has no journal.
-            approved = approved or (request.is_below and request.conversation in self._allowed)
+            approved = approved or (request.is_sub_request and request.conversation in self._allowed)
             self.check("G26", approved, f"{call.name} is requested, and nobody has approved it")
         if call.before is None:
             request.requested += call.requested is None
         else:
-            self._again(call, call.before, event)
+            self._check_repeated(call, call.before, event)
         call.requested, call.before = event, None
         call.deadline = event.at + event.deadline
         most = request.limits.max_tool_calls
         self.check("G10", request.requested <= most, f"{request.requested} calls, over max_tool_calls={most}")
 
-    def _again(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
+    def _check_repeated(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
         """Check a call that is requested once more, because nobody knows whether it has run."""
         request_id, call_id = event.request_id, event.call_id
         is_known = self.journal is None or not self.journal.has_given_up(request_id)
@@ -292,7 +292,7 @@ class Watch:
         self.check("G19", same, f"{call_id} is requested once more with another key")
 
     def _is_journaled(self, request: Request) -> bool:
-        return self.journal is not None and not request.is_below
+        return self.journal is not None and not request.is_sub_request
 
     def _is_durable(self, fact: Event) -> bool:
         """Return whether a fact is durable, or its request continues without a journal."""
@@ -307,14 +307,14 @@ class Watch:
         assert call is not None
         if request.resumed_at is not None:
             self.check("G19", call.terminal is None, f"{event.call_id} was settled elsewhere, and is settled again")
-            asked = event.call_id not in request.unasked or self._now() <= request.resumed_at + _EPSILON
+            asked = event.call_id not in request.asked_elsewhere or self._now() <= request.resumed_at + _EPSILON
             self.check("G26", asked, f"nobody was asked again about {event.call_id}")
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
         if self._is_journaled(request) and self.journal is not None:
             is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
             self.check("G31", is_first, f"{event.call_id} has a different terminal event in an earlier process")
         call.terminal = event
-        call.settled_at, request.settled_at = self._lived(), self._now()
+        call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
             self.check("G06", call.before is None or isinstance(event, ToolCallFailed), f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
@@ -328,7 +328,7 @@ class Watch:
         call = request.calls[event.call_id]
         self.check("G26", not call.approved, f"{event.call_id} is asked about again after it was approved")
         call.asked = request.paused = True
-        request.unasked.discard(event.call_id)
+        request.asked_elsewhere.discard(event.call_id)
 
     def _on_decided(self, request: Request, event: ApprovalDecided) -> None:
         call = request.calls.get(event.call_id)
@@ -344,7 +344,7 @@ class Watch:
             return  # nobody has asked for it
         request.cancelled_at = min(request.cancelled_at, self._now())
 
-    def _prompt(self, guarantee: str, since: float, what: str) -> None:
+    def _check_at_once(self, guarantee: str, since: float, what: str) -> None:
         """Check that a consequence follows at once, unless it has to wait for a journal."""
         if self.journal is None and since > 0:
             waited = self._now() - since
@@ -355,14 +355,20 @@ class Watch:
         request = self.requests.get(request_id)
         call = None if request is None else request.calls.get(call_id)
         if call is not None and not self.is_over:
-            since = self._lived() - call.settled_at
+            since = self._time_without_pauses() - call.settled_at
             self.note("G17", since <= _EPSILON, f"the handler of {call_id} runs {since:g} s after it was to stop")
 
     def begins(self, request_id: str, call_id: str, key: str) -> None:
         """Check that a handler that is not idempotent begins in one process only."""
         request = self.requests.get(request_id)
         journal = self.journal
-        if request is None or journal is None or request.is_below or self.is_over or journal.has_given_up(request_id):
+        if (
+            request is None
+            or journal is None
+            or request.is_sub_request
+            or self.is_over
+            or journal.has_given_up(request_id)
+        ):
             return
         is_first, first_key = journal.begins(request_id, call_id, key)
         may_run = is_first or request.calls[call_id].name in self._idempotent
@@ -402,14 +408,14 @@ class Watch:
         self.check("G07", call is not None, f"{event.call_id} is late, and no reply asked for it")
 
     def _on_ending(self, request: Request, event: Event) -> None:
-        if self.journal is not None and not request.is_below:
+        if self.journal is not None and not request.is_sub_request:
             self._ends_durably(self.journal, event)
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
         is_left = self._is_journaled(request) and is_store_failure(event)  # then its calls end where it is resumed
         self.check("G06", is_left or not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
         if request.cancelled_at < float("inf"):
-            self._prompt("G16", request.cancelled_at, f"{event.request_id} ends")
+            self._check_at_once("G16", request.cancelled_at, f"{event.request_id} ends")
             cancelled = isinstance(event, RequestCancelled) or is_store_failure(event)
             self.check("G16", cancelled, f"{event.request_id} was cancelled, and ends as {event.type}")
         if request.started is not None and not request.paused:
@@ -417,7 +423,7 @@ class Watch:
             most = request.limits.timeout_seconds + self._slack(request) + _EPSILON
             self.check("G10", took <= most, f"{event.request_id} took {took:g} s of {most:g}")
 
-    def _ends_durably(self, journal: Durable, event: Event) -> None:
+    def _ends_durably(self, journal: JournalState, event: Event) -> None:
         """Check that an ending is durable before it is published; a failure of the store is published at once."""
         request_id = event.request_id
         if is_store_failure(event):
@@ -428,7 +434,7 @@ class Watch:
             self.check("G21", took <= most, f"{request_id} ends {took:g} s after the append that failed")
             return  # another process may resume it; this one could not ask
         self.check("G11", self._is_durable(event), f"{request_id} ends before the ending is durable")
-        if not (journal.has_given_up(request_id) or journal.is_unheard(request_id)):  # as above
+        if not (journal.has_given_up(request_id) or journal.is_unanswered(request_id)):  # as above
             is_ours = journal.is_ours(request_id) or journal.is_durable(event)
             self.check("G20", is_ours, f"{request_id} ends in two processes")
 
@@ -476,10 +482,10 @@ class Watch:
 
     def digest(self) -> str:
         """Return a short digest of all events: the same for the same seed."""
-        told = hashlib.sha256()
+        expected = hashlib.sha256()
         for moment, event in self.heard:
-            told.update(f"{moment:.6f} {event.type} {event.event_id} {getattr(event, 'call_id', '')}\n".encode())
-        return told.hexdigest()[:16]
+            expected.update(f"{moment:.6f} {event.type} {event.event_id} {getattr(event, 'call_id', '')}\n".encode())
+        return expected.hexdigest()[:16]
 
 
 def is_store_failure(ending: Event) -> bool:

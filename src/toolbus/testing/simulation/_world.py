@@ -46,7 +46,7 @@ class World:
         self.is_quiet = chance.says(0.4)  # strangers do not race with tools and people
         self.requests = chance.whole(1, 5)
         self.conversations = chance.whole(1, 2)
-        self.places = chance.pick([1, 2, 8])
+        self.max_sessions = chance.pick([1, 2, 8])
         self.workers = chance.pick([1, 2, 8])
         self.window = chance.pick([None, None, None, 900, 2500])
         self.disk = Disk(self, journals=chance.says(0.45))

@@ -193,11 +193,11 @@ _NO_SCHEMAS: Sequence[tuple[int, Any]] = (
 )
 
 
-def output_schema(wire: Mapping[str, Any], place: str = "") -> tuple[Mapping[str, Any] | None, list[str]]:
+def output_schema(wire: Mapping[str, Any], location: str = "") -> tuple[Mapping[str, Any] | None, list[str]]:
     """Return the schema in a format (below `place`, if given), and the rules of strict mode that it breaks."""
     if not wire:
         return None, []
-    inner = fields_of(wire.get(place)) if place else wire
+    inner = fields_of(wire.get(location)) if location else wire
     schema = fields_of(inner.get("schema"))
     problems = [] if wire.get("type") == "json_schema" else [f"a format of type {wire.get('type')!r}"]
     if not _NAME.fullmatch(str(inner.get("name") or "")):

@@ -179,19 +179,19 @@ class _Events:
         self._add("response.in_progress", response=self._response("in_progress"))
 
     def reasoning(self) -> None:
-        place = {"item_id": "rs_1", "output_index": len(self._output)}
+        location = {"item_id": "rs_1", "output_index": len(self._output)}
         item: dict[str, Any] = {"id": "rs_1", "type": "reasoning", "summary": []}
-        self._add("response.output_item.added", output_index=place["output_index"], item=item)
+        self._add("response.output_item.added", output_index=location["output_index"], item=item)
         pieces = self._reply.reasoning_pieces()
         if pieces:
             text = "".join(pieces)
             name = "response.reasoning_summary"
-            place["summary_index"] = 0
-            self._add(f"{name}_part.added", **place, part={"type": "summary_text", "text": ""})
+            location["summary_index"] = 0
+            self._add(f"{name}_part.added", **location, part={"type": "summary_text", "text": ""})
             for piece in pieces:
-                self._add(f"{name}_text.delta", **place, delta=piece)
-            self._add(f"{name}_text.done", **place, text=text)
-            self._add(f"{name}_part.done", **place, part={"type": "summary_text", "text": text})
+                self._add(f"{name}_text.delta", **location, delta=piece)
+            self._add(f"{name}_text.done", **location, text=text)
+            self._add(f"{name}_part.done", **location, part={"type": "summary_text", "text": text})
             item = {**item, "summary": [{"type": "summary_text", "text": text}]}
         self._done({**item, "encrypted_content": _encrypted(self._reply)})
 
@@ -199,16 +199,16 @@ class _Events:
         index = len(self._output)
         item: dict[str, Any] = {"id": f"msg_{index}", "type": "message", "role": "assistant", "content": []}
         self._add("response.output_item.added", output_index=index, item={**item, "status": "in_progress"})
-        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
+        location = {"item_id": item["id"], "output_index": index, "content_index": 0}
         more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
-        told: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
-        self._add("response.content_part.added", **place, part={"type": kind, field: "", **more})
+        extra: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+        self._add("response.content_part.added", **location, part={"type": kind, field: "", **more})
         for piece in pieces:
-            self._add(f"response.{kind}.delta", **place, delta=piece, **told)
+            self._add(f"response.{kind}.delta", **location, delta=piece, **extra)
         text = "".join(pieces)
-        self._add(f"response.{kind}.done", **place, **{field: text}, **told)
+        self._add(f"response.{kind}.done", **location, **{field: text}, **extra)
         part = {"type": kind, field: text, **more}
-        self._add("response.content_part.done", **place, part=part)
+        self._add("response.content_part.done", **location, part=part)
         self._done({**item, "status": "completed", "content": [part]})
 
     def call(self, call: WireCall, *, cut: bool) -> None:
@@ -217,10 +217,10 @@ class _Events:
         if call.call_id is not None:
             item["call_id"] = call.call_id
         self._add("response.output_item.added", output_index=index, item={**item, "status": "in_progress"})
-        place = {"item_id": item["id"], "output_index": index}
+        location = {"item_id": item["id"], "output_index": index}
         for piece in call.streamed():
-            self._add("response.function_call_arguments.delta", **place, delta=piece)
-        self._add("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+            self._add("response.function_call_arguments.delta", **location, delta=piece)
+        self._add("response.function_call_arguments.done", **location, name=call.name, arguments=call.arguments)
         self._done({**item, "arguments": call.arguments, "status": "incomplete" if cut else "completed"})
 
     def _done(self, item: dict[str, Any]) -> None:

@@ -141,7 +141,7 @@ class LoopbackServer:
         with self._changed:
             self._changed.notify_all()
 
-    def stand_still(self, connection: socket.socket) -> bool:
+    def wait_for_release(self, connection: socket.socket) -> bool:
         """Wait to be released. Returns False if the client leaves, or the server stops, before."""
         asleep, waker = socket.socketpair()
         with asleep, waker, selectors.DefaultSelector() as selector:
@@ -244,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stalled(self) -> bool:
         self.wfile.flush()
-        released = self.owner.stand_still(self.connection)
+        released = self.owner.wait_for_release(self.connection)
         self.close_connection = not released
         return released
 

@@ -13,11 +13,11 @@ from ....events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ....tools import Tool
 from ... import contract_tools
 from ...contract_tools import CONTRACT_TOOLS
+from .._caller import Caller as BaseCaller
+from .._caller import Terminal, numbers
 from .._checks import Abandoned, Checks, Ledger
-from .._desk import Desk as BaseDesk
-from .._desk import Terminal, numbers
 
-__all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Desk", "Lack", "MakeExecutor", "Terminal", "check"]
+__all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Caller", "Lack", "MakeExecutor", "Terminal", "check"]
 
 MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool[..., Any]]], AbstractAsyncContextManager[Any]]
 """Returns an executor for the calls of these tools on this bus."""
@@ -30,7 +30,7 @@ BOUND: Final = "bound"
 """The needs of a check besides the features that `lacks` may name: handlers at once, and a bound on them."""
 
 
-class Desk(BaseDesk):
+class Caller(BaseCaller):
     """One request on its own bus, with an executor on the bus."""
 
     def __init__(self, bench: Bench) -> None:
@@ -75,8 +75,8 @@ class Desk(BaseDesk):
         """Return the notes that handlers made under a key. Waits until there are `least` notes."""
         seconds = self.bench.patience_seconds if least else 0.0
         if self.bench.elsewhere:
-            told: Any = await self.completed("contract_notes", key=key, count=least, seconds=seconds)
-            return told.data
+            answer: Any = await self.completed("contract_notes", key=key, count=least, seconds=seconds)
+            return answer.data
         return await contract_tools.contract_notes(key, least, seconds)
 
     async def held(self, name: str = "contract_hold", **arguments: Any) -> tuple[ToolCallRequested, str]:
@@ -98,7 +98,7 @@ class Desk(BaseDesk):
         else:
             await contract_tools.contract_release(key)
 
-    def let_go(self, key: str) -> None:
+    def release_later(self, key: str) -> None:
         """Release handlers at the end of a check, without waiting for them."""
         if self.bench.elsewhere:
             self.ask("contract_release", key=key)
@@ -124,30 +124,30 @@ class Bench(Ledger):
         self.max_concurrency = max_concurrency
         self.patience_seconds = patience_seconds
         self.quiet_seconds = quiet_seconds
-        self._desks: list[Desk] = []
+        self._callers: list[Caller] = []
 
-    def desk(self) -> Desk:
+    def caller(self) -> Caller:
         """Return a request on a bus without an executor."""
-        desk = Desk(self)
-        self._desks.append(desk)
-        return desk
+        caller = Caller(self)
+        self._callers.append(caller)
+        return caller
 
     @asynccontextmanager
-    async def executor(self) -> AsyncGenerator[Desk]:
+    async def executor(self) -> AsyncGenerator[Caller]:
         """A request whose calls an executor runs inside the block."""
-        desk = self.desk()
-        async with self.make(desk.bus, CONTRACT_TOOLS):
+        caller = self.caller()
+        async with self.make(caller.bus, CONTRACT_TOOLS):
             try:
-                yield desk
+                yield caller
             finally:
-                for key in desk.stubborn:
-                    desk.let_go(key)
+                for key in caller.stubborn:
+                    caller.release_later(key)
 
     def clear(self) -> None:
         """End the requests that the check has left."""
-        for desk in self._desks:
-            desk.leave()
-        self._desks.clear()
+        for caller in self._callers:
+            caller.leave()
+        self._callers.clear()
 
 
 CHECKS: Checks[Bench] = Checks()

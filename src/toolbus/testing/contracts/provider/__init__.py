@@ -74,7 +74,7 @@ async def check_provider(
     with WireServer(dialect=spoken) as server:
         bench = Bench(server, make_provider, patience_seconds=patience_seconds, max_reply_bytes=max_reply_bytes)
         await run_all(chosen, bench, spoken.lacks, lambda each: _run(each, bench))
-        await bench.let_go()
+        await bench.close_provider()
     return bench.report("provider")
 
 
@@ -98,5 +98,5 @@ async def _run(check: Check[Bench], bench: Bench) -> bool:
         bench.server.script = ()
         bench.server.release()
     if not passed:
-        await bench.let_go()
+        await bench.close_provider()
     return passed

@@ -171,7 +171,7 @@ class Bench(Ledger):
         if self._provider is None:
             self._provider = self.make(self.server.base_url)
 
-    async def let_go(self) -> None:
+    async def close_provider(self) -> None:
         """Close the provider, if there is one."""
         provider, self._provider = self._provider, None
         if provider is not None:

@@ -99,9 +99,9 @@ class _Live:
 
 
 def _answered(message: AssistantMessage) -> list[Message]:
-    calls = tuple(replace(call, call_id=f"live_{place}") for place, call in enumerate(message.tool_calls))
+    calls = tuple(replace(call, call_id=f"live_{position}") for position, call in enumerate(message.tool_calls))
     results = [
-        ToolMessage(call_id=call.call_id, name=call.name, content=f'{{"ok":true,"data":"{int(_CODE) + place}"}}')
-        for place, call in enumerate(calls)
+        ToolMessage(call_id=call.call_id, name=call.name, content=f'{{"ok":true,"data":"{int(_CODE) + position}"}}')
+        for position, call in enumerate(calls)
     ]
     return [replace(message, tool_calls=calls), *results]

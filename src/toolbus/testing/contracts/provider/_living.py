@@ -116,7 +116,7 @@ async def nothing_left_open(bench: Bench) -> None:
             running.scope.cancel()
             await running.wait(lambda: running.ended, bench.patience_seconds)
         await own.attempt(_TEXT)
-        await own.let_go()
+        await own.close_provider()
         closed = await own.until(lambda: server.open_connections == 0)
         bench.require("connections that are open", "none", f"{server.open_connections}", ok=closed)
     try:

@@ -56,7 +56,7 @@ async def parallel_calls(bench: Bench) -> None:
     """Calls keep the order in which the model made them, after the reply's text, and have no ids of toolbus's."""
     asked = [(f"tool_{number}", f'{{"n": {number}}}') for number in (3, 1, 2, 1)]
     calls = tuple(
-        WireCall(name=name, arguments=text, call_id=f"id_{place}") for place, (name, text) in enumerate(asked)
+        WireCall(name=name, arguments=text, call_id=f"id_{position}") for position, (name, text) in enumerate(asked)
     )
     reply, _ = await bench.ask(WireReply(text="One moment.", calls=calls))
     bench.expect("the names, in order", [name for name, _ in asked], [call.name for call in reply.message.tool_calls])
@@ -81,7 +81,7 @@ async def split_arguments(bench: Bench) -> None:
 
 
 async def _with_ids(bench: Bench, *ids: str | None) -> None:
-    names = [f"tool_{place}" for place in range(len(ids))]
+    names = [f"tool_{position}" for position in range(len(ids))]
     calls = tuple(WireCall(name=name, call_id=wire_id) for name, wire_id in zip(names, ids, strict=True))
     reply, _ = await bench.ask(WireReply(calls=calls))
     bench.expect("the calls", names, [call.name for call in reply.message.tool_calls])

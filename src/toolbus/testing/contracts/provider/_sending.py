@@ -29,8 +29,8 @@ _ANSWER = '{"city": "Rome", "celsius": null, "rain": "some"}'
 _FAILED = '{"ok":false,"reason":"error","error":"no such place"}'
 
 
-def _call(place: int, name: str, arguments: str, wire_id: str) -> ToolCall:
-    return ToolCall(name=name, arguments=arguments, call_id=f"req_{place}", provider_call_id=wire_id)
+def _call(position: int, name: str, arguments: str, wire_id: str) -> ToolCall:
+    return ToolCall(name=name, arguments=arguments, call_id=f"req_{position}", provider_call_id=wire_id)
 
 
 def _history(*wire_ids: str) -> tuple[Message, ...]:
@@ -118,7 +118,7 @@ async def opaque_reasoning(bench: Bench) -> None:
 
 def _answered(reply: ModelReply) -> tuple[Message, ...]:
     """Return the conversation after a reply, with ids and results."""
-    calls = tuple(replace(call, call_id=f"req_{place}") for place, call in enumerate(reply.message.tool_calls))
+    calls = tuple(replace(call, call_id=f"req_{position}") for position, call in enumerate(reply.message.tool_calls))
     results = [ToolMessage(call_id=call.call_id, name=call.name, content="12:00") for call in calls]
     return (UserMessage(content="What time is it?"), replace(reply.message, tool_calls=calls), *results)
 
@@ -159,7 +159,7 @@ async def native_output_refused(bench: Bench) -> None:
     if not can_hold(bench.provider, FORECAST):
         return
     for wording in range(len(bench.dialect.refusals(WireFault(kind="native_output")))):
-        await bench.let_go()
+        await bench.close_provider()
         bench.prepare()  # each provider remembers a refused schema
         request = request_of(tools=(), output_schema=FORECAST)
         step = WireFault(kind="native_output", wording=wording)
@@ -167,7 +167,7 @@ async def native_output_refused(bench: Bench) -> None:
         came = type(outcome.error).__name__ if outcome.error else str(outcome)
         bench.expect(f"the error (wording {wording})", NativeOutputUnsupported.__name__, came)
         bench.expect(f"native_output afterwards (wording {wording})", "", can_hold(bench.provider, FORECAST))
-    await bench.let_go()
+    await bench.close_provider()
 
 
 @check("settings")

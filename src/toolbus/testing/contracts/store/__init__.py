@@ -83,7 +83,7 @@ async def check_store(
         await run_all(chosen, bench, cannot, lambda each: _run(each, bench))
     finally:
         bench.name = "closing"
-        await _let_go(bench, "the store after all checks")
+        await _close_stores(bench, "the store after all checks")
     return bench.report("store")
 
 
@@ -97,14 +97,14 @@ async def _run(check: Check[Bench], bench: Bench) -> bool:
 
     if await run_check(replace(check, run=prepared), bench, bench.patience_seconds):
         return True
-    await _let_go(bench, "the store after the check")
+    await _close_stores(bench, "the store after the check")
     return False
 
 
-async def _let_go(bench: Bench, what: str) -> None:
+async def _close_stores(bench: Bench, what: str) -> None:
     try:
         with anyio.move_on_after(bench.patience_seconds) as scope:
-            await bench.let_go()
+            await bench.close_all()
         if scope.cancelled_caught:
             bench.fail(what, "can be closed", f"it was not in {bench.patience_seconds:g} s")
     except Exception as exc:

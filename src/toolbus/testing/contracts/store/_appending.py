@@ -114,13 +114,13 @@ async def half_characters_of_facts(bench: Bench) -> None:
     [behind] = writing.made(1)
     await writing.step(fact, behind)
     came = [each.fact for each in await bench.journal.facts(writing.request_id, start=1)]
-    mended = MessageAppended(
+    replaced = MessageAppended(
         request_id=writing.request_id,
         message=UserMessage(content=asked),
         event_id=fact.event_id,
         at=fact.at,
     )
-    bench.require("the fact", str(mended), came[:1], ok=came[:1] in ([fact], [mended]))
+    bench.require("the fact", str(replaced), came[:1], ok=came[:1] in ([fact], [replaced]))
     bench.expect("the fact after it", [behind], came[1:])
 
 
@@ -143,14 +143,16 @@ async def large_facts(bench: Bench) -> None:
 async def sizes(bench: Bench) -> None:
     """Each append returns the size of the request: it grows each time, by this request only, and as in the record."""
     writing, other = bench.writing(), await bench.begun()
-    told = [await writing.begin()]
+    grown = [await writing.begin()]
     for _ in range(3):
         await other.step(*other.made(3))
-        told.append(await writing.step())
+        grown.append(await writing.step())
     large = MessageAppended(request_id=writing.request_id, message=UserMessage(content=bench.new_id("x") * 5_000))
-    told.append(await writing.step(large))
-    bench.require("the sizes", "each larger than the one before, from above 0", told, ok=told == sorted({*told, 0})[1:])
-    bench.expect("the size in the record", told[-1], (await writing.record()).size_bytes)
+    grown.append(await writing.step(large))
+    bench.require(
+        "the sizes", "each larger than the one before, from above 0", grown, ok=grown == sorted({*grown, 0})[1:]
+    )
+    bench.expect("the size in the record", grown[-1], (await writing.record()).size_bytes)
 
 
 @check("many-sessions", JOURNAL)

@@ -143,8 +143,8 @@ class Writing:
             expected += [(first + i, first + len(step) - 1, fact) for i, fact in enumerate(step)]
         came = [(each.seq, each.step_end, each.fact) for each in await (journal or self.journal).facts(self.request_id)]
         if came != expected:
-            places = [each[:2] for each in expected]
-            self.bench.expect(f"positions and steps of {what}", places, [each[:2] for each in came])
+            positions = [each[:2] for each in expected]
+            self.bench.expect(f"positions and steps of {what}", positions, [each[:2] for each in came])
             for wanted, given in zip(expected, came, strict=False):
                 if wanted[2] != given[2]:
                     self.bench.fail(f"{what}, at position {wanted[0]}", wanted[2], given[2])
@@ -221,7 +221,7 @@ class Bench(Ledger):
             own, self._own = self._own, None
             await own.aclose()
 
-    async def let_go(self) -> None:
+    async def close_all(self) -> None:
         """Close all stores."""
         try:
             await self.clear()
@@ -264,9 +264,9 @@ class Bench(Ledger):
         """Record a failure unless the history is `expected`: a different length, or the first message that differs."""
         came = await self.history(conversation_id, store)
         self.expect(f"the number of messages in {what}", len(expected), len(came))
-        for place, (wanted, given) in enumerate(zip(expected, came, strict=False)):
+        for position, (wanted, given) in enumerate(zip(expected, came, strict=False)):
             if wanted != given:
-                self.fail(f"{what}, at message {place}", wanted, given)
+                self.fail(f"{what}, at message {position}", wanted, given)
                 break
 
     async def tick(self) -> None:

@@ -263,19 +263,19 @@ async def statistics(bench: Bench) -> None:
     unfinished = await bench.begun("b")
     await unfinished.step(*unfinished.made(3))
     await store.remember("c", [*turn("second"), *turn("third")])
-    told = await journal.statistics()
-    _held(bench, "two requests", (2, 1, 6, 2, 6), told)
-    bench.expect("the number of appends", 4, told.appends)
-    bench.require("the number of commits", "at least 1", told.commits, ok=told.commits >= 1)
+    counted = await journal.statistics()
+    _held(bench, "two requests", (2, 1, 6, 2, 6), counted)
+    bench.expect("the number of appends", 4, counted.appends)
+    bench.require("the number of commits", "at least 1", counted.commits, ok=counted.commits >= 1)
     journalled = [(await each.record()).size_bytes for each in (ended, unfinished)]
-    enough = told.size_bytes >= sum(journalled)
-    bench.require("the size", f"no less than that of the requests, {journalled}", told.size_bytes, ok=enough)
+    enough = counted.size_bytes >= sum(journalled)
+    bench.require("the size", f"no less than that of the requests, {journalled}", counted.size_bytes, ok=enough)
     await unfinished.end(*turn("fourth"))
     await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
     pruned = await journal.statistics()
     came = (pruned.facts, pruned.conversations, pruned.messages)
     bench.expect("facts, conversations and messages after requests were pruned", (0, 3, 8), came)
-    bench.require("the size then", "less than before", pruned.size_bytes, ok=0 < pruned.size_bytes < told.size_bytes)
+    bench.require("the size then", "less than before", pruned.size_bytes, ok=0 < pruned.size_bytes < counted.size_bytes)
     for each in "abc":
         await store.forget(each)
     forgotten = await journal.statistics()
@@ -310,6 +310,6 @@ async def shared_texts(bench: Bench) -> None:
     )
 
 
-def _held(bench: Bench, what: str, expected: tuple[int, ...], told: StoreStatistics) -> None:
-    came = (told.requests, told.unfinished, told.facts, told.conversations, told.messages)
+def _held(bench: Bench, what: str, expected: tuple[int, ...], counted: StoreStatistics) -> None:
+    came = (counted.requests, counted.unfinished, counted.facts, counted.conversations, counted.messages)
     bench.expect(f"requests, unfinished ones, facts, conversations and messages of {what}", expected, came)

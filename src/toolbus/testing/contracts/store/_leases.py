@@ -259,8 +259,8 @@ async def fencing_in_flight(bench: Bench) -> None:
         for writing in writings[1::2]:
             tasks.start_soon(write, writing)
     for writing in writings:
-        told = taken[writing.request_id]
-        bench.expect("the number of facts in the taker's record", len(writing.facts), told)
+        known_facts = taken[writing.request_id]
+        bench.expect("the number of facts in the taker's record", len(writing.facts), known_facts)
         await writing.expect_nothing_new("the lease was taken", other)
 
 
@@ -300,15 +300,15 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
         await bench.journal.abandon(stale.request_id, 1),
     )
     bench.expect("the number of lost leases that were renewed", 0, await bench.journal.renew(owner, HOUR))
-    going_on = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
-    going_on.epoch, going_on.steps = 2, [*stale.steps]
-    await going_on.step(*going_on.made(2))
-    await going_on.expect_nothing_new("the other one has continued", bench.journal)
+    continued = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
+    continued.epoch, continued.steps = 2, [*stale.steps]
+    await continued.step(*continued.made(2))
+    await continued.expect_nothing_new("the other one has continued", bench.journal)
     await other.release(stale.request_id, 2)
     back = await bench.journal.take(stale.request_id, owner, HOUR)
     bench.expect("facts and epoch when it is taken back", (4, 3), back and (back.facts, back.epoch))
-    going_on.journal, going_on.epoch = bench.journal, 3
-    await going_on.step()
-    await going_on.end(*turn("after all"))
-    await going_on.expect_nothing_new("it has ended", other)
+    continued.journal, continued.epoch = bench.journal, 3
+    await continued.step()
+    await continued.end(*turn("after all"))
+    await continued.expect_nothing_new("it has ended", other)
     await bench.expect_history("the history", turn("after all"), stale.conversation_id)

@@ -91,14 +91,14 @@ async def closed_while_writing(bench: Bench) -> None:
     """A store that is closed during appends writes them or refuses them: an append that returned has been written."""
     writings = [await bench.begun() for _ in range(8)]
     steps = [each.made(3) for each in writings]
-    told: list[int] = []
+    written: list[int] = []
 
     async def write(number: int, writing: Writing) -> None:
         try:
             await bench.journal.append(writing.entry(steps[number]))
         except StoreError:
             return
-        told.append(number)
+        written.append(number)
 
     async with anyio.create_task_group() as tasks:
         for number, writing in enumerate(writings):
@@ -106,7 +106,7 @@ async def closed_while_writing(bench: Bench) -> None:
         await anyio.lowlevel.checkpoint()
         await bench.store.aclose()
     other = bench.journal_of(await bench.another())
-    for number in told:
+    for number in written:
         writings[number].steps.append(steps[number])
     for each in writings:
         await each.expect_nothing_new("closing", other)

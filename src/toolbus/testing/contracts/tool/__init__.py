@@ -21,7 +21,7 @@ from ....schemas import json_schema_validator
 from ....session import tool_registry
 from ....tools import Toolish, ToolRegistry
 from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
-from . import _living, _running, _telling
+from . import _describing, _living, _running
 from ._bench import (
     EXAMPLES,
     SCHEMA,
@@ -40,7 +40,7 @@ __all__ = ["ExampleCall", "MakeToolset", "OpenToolset", "check_tools", "check_to
 _OF_TOOLS: Checks[Bench] = Checks(
     {
         name: each
-        for module in (_telling, _running)  # each registers its checks when it is imported
+        for module in (_describing, _running)  # each registers its checks when it is imported
         for name, each in tool_table.items()
         if each.run.__module__ == module.__name__
     }

@@ -23,8 +23,8 @@ from ....messages import Message, UserMessage
 from ....protocols import CallView, ToolSource
 from ....schemas import json_schema_validator
 from ....tools import Tool, ToolRegistry
+from .._caller import Caller, Terminal, numbers
 from .._checks import Checks, Ledger
-from .._desk import Desk, Terminal, numbers
 
 __all__ = [
     "EXAMPLES",
@@ -111,7 +111,7 @@ class _View:
         raise NotRunning("a contract check has no model for sub-requests; give the tool a stand-in for them")
 
 
-class Calls(Desk):
+class Calls(Caller):
     """A request whose calls a dispatcher runs. `began` and `running` count handlers by their tools' names."""
 
     def __init__(self, bench: Bench) -> None:
@@ -160,12 +160,12 @@ class Calls(Desk):
         """Request the call of an example."""
         return self.request(example.name, example.arguments, key=key)
 
-    async def completed(self, example: ExampleCall, *, key: str = "", told: str = "") -> ToolCallCompleted | None:
+    async def completed(self, example: ExampleCall, *, key: str = "", label: str = "") -> ToolCallCompleted | None:
         """Make a call that has to succeed; return None if it fails, which is recorded."""
         answer = await self.answer(self.ask(example, key=key))
         if isinstance(answer, ToolCallCompleted):
             return answer
-        self.bench.fail(f"the call of {example.name}{told}", "a result", said(answer))
+        self.bench.fail(f"the call of {example.name}{label}", "a result", said(answer))
         return None
 
     async def is_quiet(self) -> bool:
@@ -233,10 +233,10 @@ class ToolsetBench(Bench):
         async with _as_manager(toolset):
             yield toolset
 
-    async def work(self, tools: Iterable[Tool[..., Any]], told: str = "") -> bool:
+    async def work(self, tools: Iterable[Tool[..., Any]], label: str = "") -> bool:
         """Return whether the first example succeeds with these tools; a failure is recorded."""
         async with self.calls(tools) as calls:
-            return await calls.completed(self.examples[0], told=told) is not None
+            return await calls.completed(self.examples[0], label=label) is not None
 
 
 def _as_manager(toolset: OpenToolset) -> AbstractAsyncContextManager[Any]:

@@ -126,8 +126,8 @@ async def closing_in_calls(bench: ToolsetBench) -> None:
             bench.require("closing while calls run", f"{bench.grace_seconds:g} s at most", f"{took:.1f} s", ok=ok)
             for answer in await calls.answers(requested):
                 fine = isinstance(answer, ToolCallCompleted) or in_words(answer)
-                told = f"the call of {answer.name} during which it was closed"
-                bench.require(told, "a result, or a failure that says why", said(answer), ok=fine)
+                label = f"the call of {answer.name} during which it was closed"
+                bench.require(label, "a result, or a failure that says why", said(answer), ok=fine)
 
 
 @toolset_check("exceptions-pass")

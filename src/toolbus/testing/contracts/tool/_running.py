@@ -33,13 +33,13 @@ async def wrong_arguments(bench: Bench) -> None:
     async with bench.calls() as calls:
         for tool in bench.tools:
             for wrong in _wrong(tool, _example_of(bench, tool)):
-                told = f"the call of {tool.name} with {wrong}"
+                label = f"the call of {tool.name} with {wrong}"
                 if not bench.runs_here(tool):
-                    bench.require(told, "refused", "its validator accepts them", ok=_refuses(tool, wrong))
+                    bench.require(label, "refused", "its validator accepts them", ok=_refuses(tool, wrong))
                     continue
                 answer = await calls.answer(calls.request(tool.name, wrong))
                 refused = isinstance(answer, ToolCallFailed) and answer.reason == "invalid_arguments"
-                bench.require(told, "refused as invalid_arguments", said(answer), ok=refused)
+                bench.require(label, "refused as invalid_arguments", said(answer), ok=refused)
         bench.expect("handlers that ran with arguments that break their schema", [], calls.began)
 
 
@@ -104,8 +104,8 @@ async def twice(bench: Bench) -> None:
             if example.name not in again:
                 continue
             key = key_of_its_own()
-            for told in ("", ", the second time"):
-                await calls.completed(example, key=key, told=told)
+            for label in ("", ", the second time"):
+                await calls.completed(example, key=key, label=label)
             for answer in await calls.answers([calls.ask(example) for _ in range(_AT_ONCE)]):
                 ok = isinstance(answer, ToolCallCompleted)
                 bench.require(f"the call of {example.name}, at once with others", "a result", said(answer), ok=ok)

@@ -21,7 +21,7 @@ from ...events import (
 from ...protocols import RequestView
 from ._checks import Abandoned, Ledger
 
-__all__ = ["Desk", "Terminal", "numbers"]
+__all__ = ["Caller", "Terminal", "numbers"]
 
 Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
@@ -29,7 +29,7 @@ numbers = count(1)
 """Numbers for ids and keys; each number is used once in a process."""
 
 
-class Desk:
+class Caller:
     """One request on its own bus. Handlers see `view` of the request; failures are recorded in `ledger`."""
 
     def __init__(self, ledger: Ledger, patience_seconds: float, view: RequestView | None = None) -> None:
@@ -39,14 +39,14 @@ class Desk:
         self.request_id = f"request-{next(numbers)}"
         self.events: list[Event] = []
         self._changed = anyio.Event()
-        self.bus.connect((*_TERMINAL, ToolCallLate, ToolCallProgress, DeadLetter), self._hear)
+        self.bus.connect((*_TERMINAL, ToolCallLate, ToolCallProgress, DeadLetter), self._on_event)
         self.mailbox = self.bus.open_mailbox(self.request_id, view)
 
     def leave(self) -> None:
         """End the request."""
         self.bus.close_mailbox(self.mailbox)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self.events.append(event)
         self._changed.set()
         self._changed = anyio.Event()
