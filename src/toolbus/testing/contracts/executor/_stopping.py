@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 @check("settled-by-others", "notes")
 async def settled_by_others(bench: Bench) -> None:
-    """After a terminal event from somebody else, the handler is stopped, and the executor publishes nothing more."""
+    """After a terminal event from somebody else, the handler is stopped, and nothing more is published about it."""
     async with bench.executor() as caller:
         for how in ("timeout", "cancelled", "completed"):
             requested, key = await caller.held()

@@ -155,7 +155,7 @@ async def native_output(bench: Bench) -> None:
 
 @check("native-output-refused", "native_output")
 async def native_output_refused(bench: Bench) -> None:
-    """A server that refuses the schema raises `NativeOutputUnsupported`, and the provider remembers the refusal."""
+    """A schema that the server refuses raises `NativeOutputUnsupported`, and the provider remembers the refusal."""
     if not can_hold(bench.provider, FORECAST):
         return
     for wording in range(len(bench.dialect.refusals(WireFault(kind="native_output")))):

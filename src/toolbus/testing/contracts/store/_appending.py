@@ -21,7 +21,7 @@ _MIB = 2**20
 
 @check("appends", JOURNAL)
 async def appends(bench: Bench) -> None:
-    """Facts are read back in order, numbered from 0 without gaps, with the end of their step; also from a later one."""
+    """Facts are read back in order, numbered from 0 without gaps, with the end of their step; `start` skips facts."""
     writing = bench.writing()
     bench.expect("the facts of an unknown request", [], [*await bench.journal.facts(writing.request_id)])
     await writing.begin(*writing.made(3))
@@ -38,7 +38,7 @@ async def appends(bench: Bench) -> None:
 
 @check("requests", JOURNAL)
 async def requests(bench: Bench) -> None:
-    """A request's record has its conversation, its agreement, its times in seconds since the epoch, and its size."""
+    """A request's record has its owner, its agreement, its times in seconds since the epoch, and its number of facts."""
     writing = bench.writing()
     bench.expect("an unknown request", None, await bench.journal.request(writing.request_id))
     agreed = {"model": "stub 😀", "limits": {"max_rounds": 8, "cost": None}, "tools": ["a", "b"], "text": ODD_TEXT}

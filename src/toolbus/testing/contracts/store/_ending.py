@@ -60,7 +60,7 @@ async def short_requests(bench: Bench) -> None:
 
 @check("order-of-endings", JOURNAL)
 async def order_of_endings(bench: Bench) -> None:
-    """Turns are ordered by the endings of their requests, also among turns that were remembered without a request."""
+    """Turns are in the order in which their requests ended, among those that were remembered without a request."""
     conversation_id = bench.new_id("conversation")
     first, second = await bench.begun(conversation_id), await bench.begun(conversation_id)
     await bench.store.remember(conversation_id, turn("remembered"))
@@ -123,7 +123,7 @@ async def same_breath(bench: Bench) -> None:
 
 @check("many-endings", JOURNAL)
 async def many_endings(bench: Bench) -> None:
-    """If requests of one conversation end at once, each adds its turn, whole; the first one gives the title."""
+    """If requests of one conversation end at once, each adds its whole turn; the first turn gives the title."""
     conversation_id = bench.new_id("crowded")
     writings = [await bench.begun(conversation_id) for _ in range(12)]
     async with anyio.create_task_group() as tasks:
@@ -226,7 +226,7 @@ async def pruning(bench: Bench) -> None:
 
 @check("pruning-conversations", JOURNAL, EMPTY)
 async def pruning_conversations(bench: Bench) -> None:
-    """With `conversations`, unchanged ones are removed too, unless one of their requests is unfinished or newer."""
+    """With `conversations`, those unchanged since then are removed too, unless a request is unfinished or newer."""
     store, journal = bench.store, bench.journal
     for each in ("plain", "unfinished", "newer", "grown"):
         await store.remember(each, turn(each))

@@ -157,7 +157,7 @@ async def reads_cancelled(bench: Bench) -> None:
 
 @check("listing", EMPTY)
 async def listing(bench: Bench) -> None:
-    """Conversations are listed with title, size and times, the latest changed first, at most `limit`."""
+    """Conversations are listed with title, size and times, the most recently changed first, at most `limit`."""
     store = bench.store
     bench.expect("the conversations of an empty store", [], [*await store.conversations()])
     prompt = "What is the weather like in Zürich?"
