@@ -60,7 +60,7 @@ def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, 
 def difference_at(
     path: Path, request: RecordedRequest, position: int, what: str, *, got: Event | None = None, field: Any = None
 ) -> ReplayDifference:
-    """Return the error for position `place`. The replay made `got` there; `compare` returned `field`."""
+    """Return the error for a fact at `position`. The replay made `got` there; `compare` returned `field`."""
     facts, lines = request.facts, request.lines
     expected = facts[position] if position < len(facts) else None
     line = lines[position] if expected is not None else (lines[-1] if lines else request.line)

@@ -194,7 +194,7 @@ _NO_SCHEMAS: Sequence[tuple[int, Any]] = (
 
 
 def output_schema(wire: Mapping[str, Any], location: str = "") -> tuple[Mapping[str, Any] | None, list[str]]:
-    """Return the schema in a format (below `place`, if given), and the rules of strict mode that it breaks."""
+    """Return the schema in a format (below `location`, if given), and the rules of strict mode that it breaks."""
     if not wire:
         return None, []
     inner = fields_of(wire.get(location)) if location else wire

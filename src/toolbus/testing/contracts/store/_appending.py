@@ -38,7 +38,7 @@ async def appends(bench: Bench) -> None:
 
 @check("requests", JOURNAL)
 async def requests(bench: Bench) -> None:
-    """A request's record has its owner, its agreement, its times in seconds since the epoch, and its number of facts."""
+    """A request's record has its owner, its agreement, its times in seconds since the epoch, and a count of facts."""
     writing = bench.writing()
     bench.expect("an unknown request", None, await bench.journal.request(writing.request_id))
     agreed = {"model": "stub 😀", "limits": {"max_rounds": 8, "cost": None}, "tools": ["a", "b"], "text": ODD_TEXT}
