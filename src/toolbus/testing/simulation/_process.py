@@ -35,7 +35,7 @@ _PATIENCE_SECONDS = 300.0  # virtual; more than any lease, and any fault of the 
 
 
 class Process:
-    """Process `number` of a world. `makes_way` is set when the next one may begin: it was killed, paused or left.
+    """Process `number` of a world. `next_may_begin` is set when it was killed, paused or left.
 
     `epoch` is the wall clock's time when the event loop's time is 0; `stop` is called with a broken invariant.
     """
