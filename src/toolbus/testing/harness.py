@@ -53,7 +53,7 @@ _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class Harness:
-    """A runner of requests on a bus without executors: the test sees each tool call and answers it.
+    """A runner of requests whose tool calls the test itself answers, event by event.
 
         script = [calls(("get_weather", {"city": "Paris"})), text("Sunny.")]
         async with Harness(script, tools=["get_weather"]) as harness:
