@@ -202,10 +202,10 @@ async def test_a_store_that_raises_or_hangs_is_told_and_the_other_checks_go_on(c
     assert caught.value.checks == ("forgetting", "renewing", "closing")
     assert [(each.what, each.came) for each in caught.value.failures] == [
         ("the check", "ZeroDivisionError: a bug of mine"),
-        ("the store behind the check", "StoreError: will not close"),
+        ("the store after the check", "StoreError: will not close"),
         ("the check", "it did not in 0.05 s"),
-        ("the store behind the check", "StoreError: will not close"),
-        ("the store behind all checks", "StoreError: will not close"),
+        ("the store after the check", "StoreError: will not close"),
+        ("the store after all checks", "StoreError: will not close"),
     ]
 
 

@@ -98,18 +98,24 @@ TEXT = {"type": "string", "description": "A text."}
 SCHEMAS: list[tuple[str, wrong.Given]] = [
     ("anyOf stands at the top level", wrong.with_schema({"anyOf": [{"required": []}]}, validate=wrong.nothing)),
     ("its type is 'array'", wrong.of_type("array")),
-    ("it is no JSON", wrong.with_property({"default": {1, 2}})),
+    ("it is not JSON", wrong.with_property({"default": {1, 2}})),
     ("is not a valid JSON schema", wrong.with_property({"type": "text"})),
     ("$.a: an array needs 'items'", wrong.with_property({"type": "array"})),
     ("$.a[]: an array needs 'items'", wrong.with_property({"type": "array", "items": {"type": ["array", "null"]}})),
-    ("$.a: prefixItems reaches not every model", wrong.with_property({"prefixItems": [{"type": "string"}]})),
-    ("$.a: patternProperties reaches", wrong.with_property({"type": "object", "patternProperties": {"^x": TEXT}})),
-    ("$.a.anyOf[1]: not reaches", wrong.with_property({"anyOf": [{"type": "null"}, {"not": {"type": "string"}}]})),
+    ("$.a: prefixItems does not reach every model", wrong.with_property({"prefixItems": [{"type": "string"}]})),
+    (
+        "$.a: patternProperties does not reach",
+        wrong.with_property({"type": "object", "patternProperties": {"^x": TEXT}}),
+    ),
+    (
+        "$.a.anyOf[1]: not does not reach",
+        wrong.with_property({"anyOf": [{"type": "null"}, {"not": {"type": "string"}}]}),
+    ),
     ("the name 'filter[id]' is not accepted", wrong.with_property({"type": "string"}, "filter[id]")),
     ("$.a.b: the name 'ü' is not accepted", wrong.nested({"b": {"type": "object", "properties": {"ü": TEXT}}})),
-    ("$: 'b' is required, and no property", wrong.with_schema(wrong.OBJECT | {"required": ["b"]})),
-    ("'#/$defs/Nothing' leads nowhere", wrong.with_property({"$ref": "#/$defs/Nothing"})),
-    ("'https://example.org/a' leads nowhere", wrong.with_property({"$ref": "https://example.org/a"})),
+    ("$: 'b' is required, and is not a property", wrong.with_schema(wrong.OBJECT | {"required": ["b"]})),
+    ("'#/$defs/Nothing' points to nothing", wrong.with_property({"$ref": "#/$defs/Nothing"})),
+    ("'https://example.org/a' points to nothing", wrong.with_property({"$ref": "https://example.org/a"})),
 ]
 
 
@@ -124,13 +130,13 @@ async def test_a_schema_that_a_provider_refuses_or_does_not_show_is_told(
 
 
 STRICT: list[tuple[str, wrong.Given]] = [
-    ("$: most may be left out; have it given", wrong.RIGHT),
+    ("$: most may be left out; make it required", wrong.RIGHT),
     ("$.most: strict mode has no default", wrong.RIGHT),
     ("$: it needs additionalProperties: false", wrong.with_schema({"type": "object"})),
     ("$.a.b: it needs additionalProperties: false", wrong.nested({"b": {"type": "object"}})),
     ("$.a: strict mode has no oneOf", wrong.with_property({"oneOf": [TEXT]})),
     ("it is deeper than 10 levels", wrong.deep(11)),
-    ("it has 5001 properties; 5000 may be", wrong.wide(5_001)),
+    ("it has 5001 properties; at most 5000 are allowed", wrong.wide(5_001)),
 ]
 
 

@@ -59,7 +59,7 @@ async def test_without_the_clock_time_is_real_and_what_needs_another_says_how_to
 
 
 def test_the_clock_is_for_the_two_loops_that_there_are():
-    with pytest.raises(ConfigurationError, match="'curio' is no backend"), on_virtual_time("curio"):
+    with pytest.raises(ConfigurationError, match="'curio' is not a backend"), on_virtual_time("curio"):
         pass
 
 

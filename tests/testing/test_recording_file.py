@@ -147,7 +147,7 @@ async def test_a_disk_that_is_full_costs_the_recording_and_no_request(tmp_path: 
 
 
 def test_a_file_that_cannot_be_made_is_told_at_once(tmp_path: Path):
-    with pytest.raises(RecordingError, match="cannot be made"):
+    with pytest.raises(RecordingError, match="cannot be created"):
         Recorder(tmp_path, EventBus())
 
 
@@ -248,7 +248,7 @@ def test_a_newer_format_is_refused_by_its_name(tmp_path: Path):
     "content", [b"", b"\n", b"{}\n", b"[]\n", b"Dear Sir\n", b'{"format":"x","version":1}\n', b"\xff\xfe\n"]
 )
 def test_what_is_no_recording_is_refused(content: bytes, tmp_path: Path):
-    assert "this is no recording" in refused(tmp_path, content).problem
+    assert "this is not a recording" in refused(tmp_path, content).problem
 
 
 @pytest.mark.parametrize("version", [b"0", b"null", b"true", b'"1"'])
@@ -282,17 +282,17 @@ async def test_what_there_is_of_a_file_that_is_cut_off_can_be_replayed(tmp_path:
     ("line", "problem"),
     [
         (b'{"type": "request_com', "not JSON"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
         (b'{"type": "no_such_event"}', "cannot be read"),
         (b'{"type": "round_started", "round": "first"}', "cannot be read"),
         (
             b'{"type": "round_started", "round": 1, "message_count": 1, "request_id": "x"}',
-            "which no line before it begins",
+            "which no earlier line begins",
         ),
         (b'{"type": "request", "request_id": "para-1"}', "begins a second time"),
         (b'{"type": "request"}', "no request_id"),
         (b'{"type": "request_started", "deadline": 1, "request_id": "para-1"}', "begins a second time"),
-        (b'{"type": "end"}', "a line behind the last one"),
+        (b'{"type": "end"}', "a line after the last one"),
     ],
 )
 def test_a_damaged_line_is_named(line: bytes, problem: str, tmp_path: Path):

@@ -269,7 +269,7 @@ async def test_an_agreement_that_cannot_be_is_refused_with_its_line(tmp_path: Pa
         return lines
 
     with pytest.raises(
-        RecordingError, match=r"changed.jsonl:2: the request cannot be begun again: max_rounds is -1"
+        RecordingError, match=r"changed.jsonl:2: the request cannot be started again: max_rounds is -1"
     ) as caught:
         await replay(changed(tmp_path, PARALLEL, edit))
     assert isinstance(caught.value.__cause__, ConfigurationError)

@@ -29,7 +29,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, ToolCall, Usage
 from toolbus.testing import virtual_backends
-from toolbus.testing.simulation._end import _look_at_the_result
+from toolbus.testing.simulation._end import _check_result
 from toolbus.testing.simulation._findings import Broken
 from toolbus.testing.simulation._watch import Watch
 
@@ -79,7 +79,7 @@ async def test_the_time_in_which_a_process_stands_still_is_not_its_handlers(sett
         desk.tell(STARTED, ASKED, REQUESTED)
         if settled_first:
             desk.tell(FAILED)
-        desk.watch.stand_still(40.0)
+        desk.watch.note_pause(40.0)
         if not settled_first:
             desk.tell(FAILED)  # in the same moment
         await anyio.sleep(40)
@@ -111,7 +111,7 @@ class Journaled:
     def has_failed(self, request_id: str) -> bool:
         return False
 
-    is_unheard = has_given_up = has_failed
+    is_unanswered = has_given_up = has_failed
 
     def failed_since(self, moment: float) -> bool:
         return True
@@ -148,7 +148,7 @@ async def test_a_request_that_others_had_meanwhile_goes_on_here_with_what_the_jo
         home.tell(RESUMED)
         assert home.broken == []
         home.tell(FAILED)
-    assert [str(each) for each in home.broken] == ["G19: c was settled elsewhere, and that is told again"]
+    assert [str(each) for each in home.broken] == ["G19: c was settled elsewhere, and is settled again"]
 
 
 async def test_a_request_that_was_left_may_fail_for_its_store_once_more_when_it_is_resumed() -> None:
@@ -221,6 +221,6 @@ async def test_a_result_is_held_to_what_its_process_had_heard_when_it_was_given(
         before = home.watch.requests.get("r")
         home.tell(STARTED, ASKED, REQUESTED, completed)  # it was resumed here after it had been left
         assert home.broken == []
-        _look_at_the_result(process, left, before)
+        _check_result(process, left, before)
         with pytest.raises(Broken, match="G09: the result of c is not in the transcript of r"):
-            _look_at_the_result(process, left, home.watch.requests["r"])
+            _check_result(process, left, home.watch.requests["r"])

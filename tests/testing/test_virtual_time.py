@@ -299,7 +299,7 @@ def test_on_real_time_the_helpers_say_how_to_get_virtual_time(backend: str, func
 
 
 def test_an_unknown_backend_is_refused():
-    with pytest.raises(ConfigurationError, match="'curio' is no backend"):
+    with pytest.raises(ConfigurationError, match="'curio' is not a backend"):
         virtual_backend("curio")  # pyright: ignore[reportArgumentType]
 
 

@@ -1,11 +1,24 @@
-"""The public testing kit.
+"""The public testing kit: everything that an application needs to test its agents without a real model.
 
-A model that follows a script, a harness that answers the model's calls, virtual time, a census of what is left, a stub
-of a model server that speaks vendors' wire formats (`wire`), the contracts of a provider, of an executor, of a store,
-of tools and of a toolset as one test each, a block on real models, and recordings of real requests that are replayed.
-With pytest, the fixtures `toolbus_harness` and `toolbus_clock` are there.
+The package knows toolbus's public protocols and events, both event loops of anyio, and pytest. It offers:
 
-Each name is imported when it is first used: the plugin of pytest is in this package, and loaded in every run.
+- a model that follows a script (`ScriptedProvider`), and a harness in which the test answers the model's tool calls;
+- virtual time for asyncio and trio;
+- a census that finds the tasks, requests and subscriptions that a test has left over;
+- a stub of a model server that speaks the vendors' wire formats (`wire`);
+- contract suites for providers, executors, stores, tools and toolsets, each of them run by one test;
+- a block on requests to real models;
+- recordings of real requests, and their replay;
+- the pytest fixtures `toolbus_harness` and `toolbus_clock`.
+
+It must not be imported by the packages that run an application.
+
+Invariants:
+
+1. Importing the package imports no other module of the testing kit; each name is imported when it is first used. The
+   pytest plugin is in this package and is loaded in every pytest run, so an eager import would slow down all of them.
+2. Servers on other machines are blocked only by the pytest plugin or by `forbid_network_providers`, never by an
+   import. Otherwise importing a helper would change what an application may do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events as lines for people: what a harness shows when a test fails. Pure."""
+"""Events as lines of text for people: a failing test of a harness shows them. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..messages import AssistantMessage, ToolMessage, UserMessage, user_text
 __all__ = ["event_line", "near_misses", "timeline"]
 
 _ENVELOPE = frozenset({"type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"})
+# These fields hold ids, and the definition of a tool; neither helps a reader.
 _UNSAID = _ENVELOPE | {
     "message_id",
     "provider_call_id",
     "idempotency_key",
     "definition",
-}  # ids that tell nobody anything
+}
 _PIECES = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 _WIDTH = 160
 _MOST_MISSES = 5
 
 
 def timeline(log: Sequence[tuple[float, Event]]) -> str:
-    """The events, a line each, with the seconds since the first. Pieces of one text are one line."""
+    """Return one line for each event, with the seconds since the first event. Pieces of one text share a line."""
     if not log:
         return "  (no event yet)"
     began = log[0][0]
@@ -43,13 +44,13 @@ def _lines(log: Sequence[tuple[float, Event]]) -> Iterable[tuple[float, str]]:
 
 
 def _run_of(entry: tuple[float, Event]) -> Any:
-    """What a piece has in common with those that it belongs to; None for what is no piece."""
+    """Return the key that all pieces of one text share; None for an event that is not a piece."""
     event = entry[1]
     return (type(event), event.request_id, getattr(event, "index", 0)) if isinstance(event, _PIECES) else None
 
 
 def event_line(event: Event) -> str:
-    """An event's name and those of its own fields that say something; ids without the request's, which is long."""
+    """Return an event's name and those of its own fields that are not empty or default, without the long request id."""
     parts = [
         f"{field.name}={_said(value) if field.name == 'message' else repr(value)}"
         for field in dataclasses.fields(event)
@@ -70,7 +71,10 @@ def _says_something(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 def near_misses(events: Iterable[tuple[Event, bool]], kind: type[Event], fields: Mapping[str, Any]) -> str:
-    """Why none of the events of `kind` was the one: a line each. The flag is whether it was returned before."""
+    """Explain in a phrase why no event of `kind` matched.
+
+    The flag beside each event says whether an earlier `expect` has returned the event.
+    """
     said: list[str] = []
     for event, taken in events:
         if not isinstance(event, kind):
@@ -89,7 +93,7 @@ def _cut(line: str) -> str:
 
 
 def _said(message: Any) -> str:
-    """A message of a transcript (or a progress report's text) in short."""
+    """Return a short form of a transcript's message, or of the text of a progress report."""
     if isinstance(message, UserMessage):
         return f"user {user_text(message)!r}"
     if isinstance(message, ToolMessage):

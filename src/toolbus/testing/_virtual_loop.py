@@ -1,7 +1,7 @@
 """An asyncio event loop whose time is virtual: it stands still while anything can run, and jumps when nothing can.
 
-It knows asyncio's public interface alone: the loop is given a selector of its own, and asyncio asks a selector to wait
-exactly when nothing is ready, and for how long. That is the one moment in which time may pass.
+The module uses only asyncio's public interface: the event loop is given a selector of its own, and asyncio asks a
+selector to wait exactly when nothing is ready, and for how long. That is the one moment in which time may pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ..errors import ToolbusError
 __all__ = ["VirtualDeadlock", "VirtualTimeLoop"]
 
 PATIENCE_SECONDS = 5.0
-"""Real seconds for which time waits for a working thread. Far over what a thread needs in a test, far under a hang."""
+"""Real seconds for which time waits for a working thread: far more than a thread needs in a test, far less than a hang.
+"""
 _LOOK_AGAIN_SECONDS = 0.001
 
 
@@ -39,37 +40,38 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         anyio.run(main, backend="asyncio", backend_options={"loop_factory": VirtualTimeLoop})
 
-    `time()` begins at 0 and moves in jumps only: when nothing is ready, to the next timer, exactly and at once. While
-    a worker thread runs (`anyio.to_thread`, `run_in_executor`) time stands still, for at most
-    `thread_patience_seconds` of real time without anything happening; a thread that takes longer is not waited for
-    any more. I/O that is ready goes before a jump, but time does not wait for I/O to become ready. When nothing can
+    `time()` begins at 0 and moves only in jumps: when nothing is ready, it jumps to the next timer, exactly and at
+    once. While a worker thread runs (`anyio.to_thread`, `run_in_executor`), time stands still, for at most
+    `thread_patience_seconds` of real time in which nothing happens; after that the loop no longer waits for the
+    thread. I/O that is ready is handled before a jump, but time does not wait for I/O to become ready. When nothing can
     ever run again, `run_until_complete` raises `VirtualDeadlock` instead of hanging.
     """
 
     def __init__(self, *, thread_patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._virtual_now = 0.0
         self._patience = thread_patience_seconds
-        self._unwaited: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._timed_out: weakref.WeakSet[Any] = weakref.WeakSet()
         self._executing: set[asyncio.Future[Any]] = set()
         self._idle: list[tuple[asyncio.Future[None], bool]] = []
-        self._hurried = 0  # how many `advance` do not wait for threads
+        # The number of running `advance` calls that do not wait for threads.
+        self._not_waiting = 0
         super().__init__(_JumpingSelector(self._wait))
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was made."""
         return self._virtual_now
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """As asyncio's; time stands still until `func` has returned, or nobody waits for it any more."""
+        """Do as asyncio does, but let time stand still until `func` has returned or nobody waits for it any more."""
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         self._executing.add(future)
         future.add_done_callback(self._executing.discard)
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 -- asyncio's
-        """As asyncio's; time stands still until the executor's threads have ended.
+        """Do as asyncio does, but let time stand still until the executor's threads have ended.
 
-        From Python 3.12 on `asyncio.run` gives them 300 seconds, which would pass at once.
+        From Python 3.12 on `asyncio.run` gives the threads 300 seconds, which would pass at once.
         """
         closing: asyncio.Future[None] = self.create_future()
         self._executing.add(closing)
@@ -79,7 +81,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._executing.discard(closing)
 
     async def settle(self, *, wait_for_threads: bool = True) -> None:
-        """Return once nothing can run any more unless time passes."""
+        """Return once nothing more can run until time passes."""
         future = self.create_future()
         self._idle.append((future, wait_for_threads))
         try:
@@ -89,24 +91,24 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 self._idle.remove((future, wait_for_threads))
 
     async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
-        """Let virtual time pass; return once all that is due by then has run."""
+        """Let virtual time pass; return once everything that is due by then has run."""
         moment = self._virtual_now + seconds
         await self.settle(wait_for_threads=wait_for_threads)
         reached = self.create_future()
         timer = self.call_at(moment, reached.set_result, None)
-        self._hurried += not wait_for_threads
+        self._not_waiting += not wait_for_threads
         try:
             await reached
         finally:
             timer.cancel()
-            self._hurried -= not wait_for_threads
+            self._not_waiting -= not wait_for_threads
         await self.settle(wait_for_threads=wait_for_threads)
 
-    # --------------------------------------------------------------------------- what the selector asks
+    # ----------------------------------------------------------------------------------- called by the selector
 
     def _wait(self, poll: _Poll, watched: int, timeout: float | None) -> _Ready:
-        """The loop has nothing to run until `timeout` (never, for None): see what happens next, and make it now."""
-        # In this order: a thread that has ended before this line has written to the loop's pipe, which is polled next.
+        """Decide what happens next, and make it happen. The loop has nothing to run until `timeout` (None: never)."""
+        """Decide what happens next, and let it happen. The loop has nothing to run until `timeout` (None: never)."""
         working = self._working_threads()
         foreign = timeout is None and _foreign_threads()
         if ready := poll(0):
@@ -114,19 +116,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._wake_idle(threads_work=bool(working)):
             return []
         if working:
-            # A thread answers before its queue counts it idle, so its own work is looked at again and again.
-            patience_ends = time.monotonic() + (0 if self._hurried else self._patience)
+            # A thread answers before its queue counts it as idle, so its own state has to be read repeatedly.
+            patience_ends = time.monotonic() + (0 if self._not_waiting else self._patience)
             while working and time.monotonic() < patience_ends:
                 if ready := poll(_LOOK_AGAIN_SECONDS):
                     return ready
                 working = self._working_threads()
-            self._unwaited.update(working)
-            return []  # somebody may have waited for the threads
+            self._timed_out.update(working)
+            # Somebody may have waited for the threads.
+            return []
         if timeout is not None:
             self._virtual_now += timeout
             return []
-        # One descriptor is the loop's own pipe. A thread that is not ours, or not waited for, may still call us.
-        if watched > 1 or ((foreign or self._unwaited) and (ready := poll(self._patience))):
+        # One descriptor is the loop's own pipe. A foreign thread, or one that timed out, may still call this loop.
+        if watched > 1 or ((foreign or self._timed_out) and (ready := poll(self._patience))):
             return ready or poll(None)
         raise VirtualDeadlock(f"nothing can run any more at {self._virtual_now:g} s; waiting are:\n{self._waiting()}")
 
@@ -139,10 +142,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return bool(woken)
 
     def _working_threads(self) -> list[object]:
-        """What works in threads for this loop, without what took too long.
+        """Return the work that runs in threads for this loop, except work that took too long.
 
-        anyio does not tell which of its threads are idle. It hands work to each through a `queue.Queue`, which knows
-        whether what it gave out is done; where a later anyio does it otherwise, its threads are not waited for.
+        anyio does not publish which of its threads are idle. It hands work to each thread through a `queue.Queue`,
+        which knows whether the work it gave out is done. If a later anyio changes that, the loop no longer waits for
+        its threads.
         """
         working: list[object] = [future for future in self._executing if not future.done()]
         for thread in threading.enumerate():
@@ -150,27 +154,27 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 if getattr(getattr(thread, "queue", None), "unfinished_tasks", 0):
                     working.append(thread)
                 else:
-                    self._unwaited.discard(thread)
-        return [each for each in working if each not in self._unwaited]
+                    self._timed_out.discard(thread)
+        return [each for each in working if each not in self._timed_out]
 
     def _waiting(self) -> str:
         tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
-        return "\n".join(f"  {task.get_name()} at {_place(task.get_coro())}" for task in tasks) or "  no task at all"
+        return "\n".join(f"  {task.get_name()} at {_location(task.get_coro())}" for task in tasks) or "  no task at all"
 
 
-def _place(awaited: Any) -> str:
-    """The innermost line at which a coroutine is suspended, outside of the event loop's own packages."""
-    place = "?"
+def _location(awaited: Any) -> str:
+    """Return the innermost line at which a coroutine is suspended, outside of the event loop's own packages."""
+    location = "?"
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if place == "?" or package not in {"anyio", "asyncio"}:
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
+        if location == "?" or package not in {"anyio", "asyncio"}:
+            location = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
         awaited = awaited.cr_await
-    return place
+    return location
 
 
 def _foreign_threads() -> bool:
-    """Whether there are threads beside this one and anyio's workers: they may call this loop at any time."""
+    """Return whether there are threads besides this one and anyio's workers: they may call this loop at any time."""
     return any(
         thread is not threading.current_thread() and not hasattr(thread, "queue") for thread in threading.enumerate()
     )
@@ -181,7 +185,7 @@ _Poll = Callable[[float | None], _Ready]
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """The platform's selector; but what it means to wait is decided by `wait(poll, watched, timeout)`."""
+    """A selector that registers with the platform's selector, and waits as `wait(poll, watched, timeout)` decides."""
 
     def __init__(self, wait: Callable[[_Poll, int, float | None], _Ready]) -> None:
         self._real = selectors.DefaultSelector()

@@ -1,6 +1,6 @@
 """Virtual time on trio: its own virtual clock, and an instrument that makes it wait for worker threads.
 
-Imports trio, so it is imported by `virtual_time` when it is used.
+The module imports trio, so `virtual_time` imports it only when it is used.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _THREAD_POLL_SECONDS = 0.0005
 
 
 class ThreadWatch(Instrument):
-    """Keeps a clock from jumping while a thread works that somebody waits for.
+    """An instrument that keeps a clock from jumping while a thread works that somebody waits for.
 
-    trio's clock jumps when all tasks have been blocked for `autojump_threshold` real seconds; this raises the
-    threshold while there are threads.
+    trio's clock jumps when all tasks have been blocked for `autojump_threshold` real seconds; the instrument raises the
+    threshold while there are such threads.
     """
 
     def __init__(self, clock: MockClock) -> None:
         self._clock = clock
 
     def after_task_step(self, task: Task) -> None:
-        """Look whether threads work now; only a task's step can change that."""
+        """Check whether threads work now; only a step of a task can change that."""
         del task
         threshold = PATIENCE_SECONDS if active_thread_count() else 0.0
         if self._clock.autojump_threshold != threshold:
@@ -38,17 +38,17 @@ class ThreadWatch(Instrument):
 
 
 def new_clock() -> MockClock:
-    """A clock at 0 that jumps as soon as all tasks are blocked."""
+    """Return a clock at 0 that jumps as soon as all tasks are blocked."""
     return MockClock(autojump_threshold=0)
 
 
 def is_virtual() -> bool:
-    """Whether the clock of this run is virtual."""
+    """Return whether the clock of this run is virtual."""
     return isinstance(current_clock(), MockClock)
 
 
 async def advance(seconds: float, *, wait_for_threads: bool) -> None:
-    """See `virtual_time.advance`."""
+    """Implement `virtual_time.advance`."""
     clock = current_clock()
     assert isinstance(clock, MockClock)
     moment = current_time() + seconds
@@ -61,10 +61,10 @@ async def advance(seconds: float, *, wait_for_threads: bool) -> None:
 
 
 async def settle(*, wait_for_threads: bool) -> None:
-    """See `virtual_time.settle`."""
+    """Implement `virtual_time.settle`."""
     patience_ends = time.monotonic() + PATIENCE_SECONDS
     while True:
         await wait_all_tasks_blocked()
         if not wait_for_threads or not active_thread_count() or time.monotonic() > patience_ends:
             return
-        time.sleep(_THREAD_POLL_SECONDS)  # noqa: ASYNC251 -- all tasks are blocked; this gives way to the threads
+        time.sleep(_THREAD_POLL_SECONDS)  # noqa: ASYNC251 -- all tasks are blocked; this lets the threads run

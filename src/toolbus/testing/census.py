@@ -1,6 +1,7 @@
-"""A census: what is still there at a test's end.
+"""A census: the tasks, requests, threads and processes that are still there at a test's end.
 
-Knows the bus's statistics, anyio's tasks, the threads of its pools and of this process, and this process's children.
+The module knows the bus's statistics, anyio's tasks, the threads of its pools and of this process, and the child
+processes.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from ..bus import EventBus
 __all__ = ["Census", "Remains", "assert_idle"]
 
 _CHECKPOINTS = 20
-"""Steps for what is about to end, to end: a task group's last child needs two or three."""
+"""Checkpoints that anything about to end gets to end: a task group's last child needs two or three."""
 
 _PATIENCE_SECONDS = 1.0
-"""Real seconds in which a thread or process that has answered may end: far over what the machine needs for it."""
+"""Real seconds in which a thread or process that has answered may end: far more than the machine needs."""
 _POLL_SECONDS = 0.001
 
 _POOLS = frozenset({"concurrent.futures.thread", "trio._core._thread_cache", "asyncio.unix_events"})
-"""Whose code a thread is in that waits to be used; or, for the last one, for a child process, which counts itself."""
+"""Modules whose code an idle thread of a pool runs; or, for the last one, a thread that waits for a child process. The
+child process is counted itself."""
 
 Remains: TypeAlias = Literal["tasks", "threads", "processes", "buses"]
-"""What can be left: see `Census`."""
+"""The kinds of remains: see `Census`."""
 
 _Left: TypeAlias = tuple[Remains, str]
 
@@ -42,26 +44,26 @@ _Left: TypeAlias = tuple[Remains, str]
 async def assert_idle(*buses: EventBus, ignore: Iterable[anyio.TaskInfo] = ()) -> None:
     """Fail unless nothing is left: no task, and on `buses` no request, no open call and no subscription.
 
-    Of tasks, the current one and its ancestors may be there, the test runner's own, and those in `ignore` (take
-    `anyio.get_running_tasks()` at the beginning where fixtures of a wider scope keep tasks). Gives way a few times
-    first, for what is about to end. Raises `AssertionError`, which names everything that is left. For threads and
-    processes see `Census`.
+    These tasks may remain: the current one and its ancestors, the test runner's own, and those in `ignore` (pass
+    `anyio.get_running_tasks()` from the beginning of the test if fixtures of a wider scope keep tasks). First yields to
+    the event loop a few times, for anything that is about to end. Raises `AssertionError`, which names everything that
+    is left. For threads and processes see `Census`.
     """
     known = _held(ignore)
     await _assert_none(lambda: _remains(known, buses), ())
 
 
 class Census:
-    """What there is when it is made, inside an event loop, so that what a test leaves behind can be told from it.
+    """A snapshot of everything that exists when it is made, inside an event loop, to find what a test leaves over.
 
         census = Census()
         ...
         await census.assert_nothing_left(bus)
 
-    What was there before, whatever it was, is nobody's concern. What may stay: threads and processes that wait in a
-    pool to be used again (anyio's, trio's, an executor's), as they end with the event loop. One that works counts,
-    whether anybody waits for it or not, and so does any other thread. A child process that has ended and that nobody
-    has waited for counts too. Processes are seen on Linux only.
+    Anything that was there before does not count. Threads and processes may stay if they wait in a pool to be used
+    again (anyio's, trio's, an executor's), because they end with the event loop. A thread that works counts, whether
+    anybody waits for it or not, and so does any thread outside a pool. A child process that has ended also counts if
+    nobody has waited for it. Processes are seen only on Linux.
     """
 
     __slots__ = ("_children", "_tasks", "_working")
@@ -72,9 +74,9 @@ class Census:
         self._children = _children()
 
     async def assert_nothing_left(self, *buses: EventBus, but: Collection[Remains] = ()) -> None:
-        """Fail as `assert_idle` does, and for threads that work and child processes as well.
+        """Fail as `assert_idle` does, and also for threads that work and for child processes.
 
-        `but` are kinds of remains that may be there. Costs some 0.1 ms when nothing is left.
+        `but` are kinds of remains that may be there. Costs some 0.1 ms if nothing is left.
         """
         await _assert_none(lambda: self._remains(buses), but)
 
@@ -82,7 +84,7 @@ class Census:
         yield from _remains(self._tasks, buses)
         for thread in _working_threads():
             if thread not in self._working:
-                yield "threads", f"thread {thread.name} {_place(thread)}"
+                yield "threads", f"thread {thread.name} {_location(thread)}"
         for pid in sorted(_children() - self._children - _pooled_processes()):
             yield "processes", f"process {pid}"
 
@@ -101,14 +103,14 @@ async def _assert_none(remains: Callable[[], Iterator[_Left]], but: Collection[R
         patience_ends = patience_ends or time.monotonic() + _PATIENCE_SECONDS
         if not any(kind in {"threads", "processes"} for kind, _ in left) or time.monotonic() > patience_ends:
             raise AssertionError("left over: " + "; ".join(said for _, said in left))
-        time.sleep(_POLL_SECONDS)  # noqa: ASYNC251 -- real time, which an event loop's timers may not know
+        time.sleep(_POLL_SECONDS)  # noqa: ASYNC251 -- real time; the event loop's may be virtual
 
 
 _Known: TypeAlias = Mapping[int, object]
 
 
 def _held(tasks: Iterable[anyio.TaskInfo]) -> _Known:
-    """Tasks by the id of their coroutine, which is held: ids of what is gone are given to what comes later."""
+    """Return tasks by the id of their coroutine, and keep the coroutine, because Python reuses ids of freed objects."""
     return {id(task.coro): task.coro for task in tasks}
 
 
@@ -136,7 +138,7 @@ def _left_on(bus: EventBus) -> list[str]:
 
 
 def _tasks_left() -> list[anyio.TaskInfo]:
-    """The tasks that are neither ours, nor above us, nor the event loop's or the test runner's own."""
+    """Return the tasks that are not the current one, its ancestors, the event loop's or the test runner's own."""
     tasks = {task.id: task for task in anyio.get_running_tasks()}
     ours = _chain(tasks, anyio.get_current_task().id)
     if _on_asyncio():
@@ -145,18 +147,18 @@ def _tasks_left() -> list[anyio.TaskInfo]:
             for task in tasks.values()
             if task.id not in ours and getattr(task.coro, "__name__", "") not in _OF_ASYNCIO
         ]
-    # The root is trio's own, and so are its other children: what is ours hangs below the main task.
+    # The root and its other children are trio's own; the test's tasks are all below the main task.
     main = ours[-2] if len(ours) > 1 else ours[-1]
     return [task for task in tasks.values() if task.id not in ours and main in _chain(tasks, task.id)]
 
 
 _OF_ASYNCIO = frozenset({"_call_in_runner_task", "_shutdown_process_pool_on_exit"})
-"""Tasks that anyio has beside ours, and that are nobody's children: its pytest plugin waits for the test in one, and
-one ends the pool of processes with the event loop."""
+"""Tasks that anyio starts besides the test's, without a parent: its pytest plugin waits for the test in one of them,
+and another one ends the pool of processes with the event loop."""
 
 
 def _chain(tasks: dict[int, anyio.TaskInfo], task_id: int) -> list[int]:
-    """A task and those above it, upwards."""
+    """Return the ids of a task and its ancestors, upwards."""
     chain: list[int] = []
     above: int | None = task_id
     while above is not None and above not in chain:
@@ -177,7 +179,7 @@ def _on_asyncio() -> bool:
 
 
 def _working_threads() -> list[threading.Thread]:
-    """All threads but this one that do something, whoever started them."""
+    """Return all threads except this one that do something, whoever started them."""
     here = threading.current_thread()
     others = [each for each in threading.enumerate() if each is not here]
     frames = _frames() if others else {}
@@ -185,7 +187,7 @@ def _working_threads() -> list[threading.Thread]:
 
 
 def _settled_threads() -> set[threading.Thread]:
-    """Those that work, without threads of a pool that have answered and are on their way back."""
+    """Return the working threads, except threads of a pool that have answered and are about to be idle."""
     working = set(_working_threads())
     for _ in range(_CHECKPOINTS):
         if not any(hasattr(each, "queue") for each in working):
@@ -196,10 +198,10 @@ def _settled_threads() -> set[threading.Thread]:
 
 
 def _works(thread: threading.Thread, frame: FrameType | None) -> bool:
-    """Whether a thread does something, or waits in a pool to be used.
+    """Return whether a thread does something; False if it waits in a pool to be used.
 
-    Of anyio's threads for asyncio this is known exactly: work comes through a `queue.Queue`, which knows whether what
-    it gave out is done. Others are known by the innermost code that they are in: their pool's own, when they wait.
+    For anyio's threads on asyncio the answer is exact: work comes through a `queue.Queue`, which knows whether the work
+    it gave out is done. For others the innermost code that they run decides: an idle thread runs its pool's own code.
     """
     unfinished: int | None = getattr(getattr(thread, "queue", None), "unfinished_tasks", None)
     if unfinished is not None:
@@ -208,11 +210,11 @@ def _works(thread: threading.Thread, frame: FrameType | None) -> bool:
 
 
 def _frames() -> dict[int, FrameType]:
-    """What each thread is in, by its ident."""
-    return sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- documented, for just such uses
+    """Return the innermost frame of each thread, by the thread's ident."""
+    return sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- documented, for such uses
 
 
-def _place(thread: threading.Thread) -> str:
+def _location(thread: threading.Thread) -> str:
     frame = _frames().get(thread.ident or 0)
     if frame is None:
         return "(about to end)"
@@ -223,26 +225,26 @@ def _place(thread: threading.Thread) -> str:
 
 
 def _children() -> set[int]:
-    """The process ids of this process's children, of any thread; empty where the platform does not tell."""
+    """Return the process ids of this process's children, of any thread; empty if the platform does not list them."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # asks in a microsecond, and takes nothing away
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # takes a microsecond, and reaps no process
     except ChildProcessError:
-        return set()  # there is none
-    except AttributeError:  # no such call on this platform
+        return set()  # there are no children
+    except AttributeError:  # the platform has no such call
         return set()
     children: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         try:
             children.update(map(int, path.read_text(encoding="ascii").split()))
-        except OSError:  # a thread that has ended meanwhile
+        except OSError:  # the thread has ended meanwhile
             continue
     return children
 
 
 def _pooled_processes() -> set[int]:
-    """Those of anyio's worker processes that wait to be used. Not told publicly; if it is told no more, they count."""
+    """Return anyio's idle worker processes. anyio does not publish them; if their name changes, they count as left."""
     pool: Any = getattr(anyio.to_process, "_process_pool_idle_workers", None)
     try:
         return set() if pool is None else {process.pid for process, _ in pool.get()}
-    except LookupError:  # none was ever started on this loop
+    except LookupError:  # no worker process was ever started on this loop
         return set()

@@ -2,9 +2,9 @@
 
     ToolRegistry(CONTRACT_TOOLS)
 
-Handlers write down what happens to them, and hold until they are released, under keys that the suite makes up. That is
-kept in this module, for one process: what another process keeps, the suite reads there, by calls of `contract_notes`
-and `contract_release`. Everything else is answered from the arguments alone.
+Handlers record what happens to them, and wait until they are released, under keys that the suite makes up. This module
+keeps the notes and releases of one process; the suite reads those of another process by calls of `contract_notes` and
+`contract_release`. Every other tool depends only on its arguments.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from ..tools import Tool, ToolContext, ToolRegistry
 
 __all__ = ["CONTRACT_TOOLS", "contract_notes", "contract_release", "release"]
 
-_LONGEST_SECONDS = 30.0  # for what nobody can stop: the longest that it holds, where nobody releases it
-_MEETING_SECONDS = 2.0  # for calls that are awaited and may not come
+# A handler that cannot be stopped holds at most this long, if nobody releases it.
+_LONGEST_SECONDS = 30.0
+# Calls that wait for each other wait this long, because the others may not come.
+_MEETING_SECONDS = 2.0
 
 Way: TypeAlias = Literal["tool_error", "retry", "error", "base_exception", "exit"]
 
 
 class ContractExit(BaseException):
-    """What is no `Exception`, and harms no event loop where it gets through."""
+    """An exception outside `Exception` that does no harm to an event loop that it gets through."""
 
 
 class _Board:
-    """What handlers have written down, and who is released. For any thread and event loop of this process."""
+    """The notes of handlers, and the keys that are released. Safe for all threads and event loops of this process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -65,7 +67,7 @@ class _Board:
         return key in self._released
 
     def enter(self, key: str) -> int:
-        """Count one more inside; give how many there are."""
+        """Count one more call inside, and return how many there are."""
         with self._changed:
             self._inside[key] = inside = self._inside.get(key, 0) + 1
         return inside
@@ -75,7 +77,7 @@ class _Board:
             self._inside[key] -= 1
 
     async def change(self) -> None:
-        """Wait for the next change. No change is lost between a look at the board and this, which does not give way."""
+        """Wait for the next change. No change between a look at the board and this call is lost: it does not yield."""
         waiting = (anyio.lowlevel.current_token(), anyio.Event())
         with self._changed:
             self._waiting.append(waiting)
@@ -87,7 +89,7 @@ class _Board:
                     self._waiting.remove(waiting)
 
     def hold_thread(self, key: str) -> None:
-        """Block this thread until the key is released."""
+        """Block this thread until the key is released, or for `_LONGEST_SECONDS`."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._released, _LONGEST_SECONDS)
 
@@ -110,26 +112,26 @@ class _Board:
 _board = _Board()
 _mark: ContextVar[str] = ContextVar("contract_mark", default="")
 
-# ------------------------------------------------------------------------------------------------- what they give
+# --------------------------------------------------------------------------------------- tools that return or fail
 
 
 async def contract_echo(said: str) -> str:
-    """Give a text back."""
+    """Return a text."""
     return said
 
 
 def contract_echo_sync(said: str) -> str:
-    """Give a text back, from a function that is not async."""
+    """Return a text, from a function that is not async."""
     return said
 
 
 async def contract_value(value: dict[str, Any] | None = None) -> Any:
-    """Give an object back, or nothing."""
+    """Return an object, or nothing."""
     return value
 
 
 async def contract_result(message: str, data: dict[str, Any]) -> ToolResult:
-    """Give a result with everything that there is."""
+    """Return a result with every field."""
     return ToolResult(
         message=message,
         data=data,
@@ -140,7 +142,7 @@ async def contract_result(message: str, data: dict[str, Any]) -> ToolResult:
 
 
 async def contract_unwritable(kind: Literal["bytes", "cycle"]) -> Any:
-    """Give what JSON does not have."""
+    """Return a value that JSON does not have."""
     if kind == "bytes":
         return b"\x00\xff"
     cycle: list[Any] = []
@@ -170,7 +172,7 @@ def _fail(way: Way, text: str) -> None:
 
 
 async def contract_add(a: int, b: int, key: str = "") -> int:
-    """Add two numbers, and write that down."""
+    """Add two numbers, and note the call."""
     _board.note(key, "ran")
     return a + b
 
@@ -183,11 +185,11 @@ async def contract_scribble(items: list[int], inner: dict[str, Any]) -> int:
     return count
 
 
-# ------------------------------------------------------------------------------------------------- what they wait for
+# ------------------------------------------------------------------------------------------------- tools that wait
 
 
 async def contract_hold(key: str, deaf: bool = False) -> str:  # noqa: FBT001, FBT002 -- a tool's argument
-    """Hold until the key is released. One that is `deaf` does so whoever cancels it."""
+    """Hold until the key is released. A `deaf` call holds even when it is cancelled."""
     _board.note(key, "began")
     try:
         with anyio.move_on_after(_LONGEST_SECONDS if deaf else None, shield=deaf):
@@ -208,7 +210,7 @@ def contract_hold_sync(key: str) -> str:
 
 
 async def contract_meet(key: str, wanted: int) -> int:
-    """Wait until so many calls are inside at once, for at most two seconds; give how many were."""
+    """Wait until `wanted` calls are inside at once, for at most two seconds; return how many were."""
     most = _board.enter(key)
     try:
         if most >= wanted:
@@ -216,14 +218,15 @@ async def contract_meet(key: str, wanted: int) -> int:
         with anyio.move_on_after(_MEETING_SECONDS):
             while not _board.is_released(key):
                 await _board.change()
-        await anyio.lowlevel.checkpoint()  # so that one too many comes in while this one is
+        # One call too many can come in while this one is inside.
+        await anyio.lowlevel.checkpoint()
     finally:
         _board.leave(key)
     return most
 
 
 async def contract_notes(key: str, count: int = 0, seconds: float = 0.0) -> list[str]:
-    """What was written down under a key, once that are `count` notes, or after so many seconds."""
+    """Return the notes under a key, once there are `count` of them, or after `seconds`."""
     with anyio.move_on_after(seconds):
         while len(_board.notes(key)) < count:
             await _board.change()
@@ -231,20 +234,20 @@ async def contract_notes(key: str, count: int = 0, seconds: float = 0.0) -> list
 
 
 async def contract_release(key: str) -> None:
-    """Let go whatever holds under a key, now and later."""
+    """Release every handler that holds under a key, now and later."""
     release(key)
 
 
 def release(key: str) -> None:
-    """`contract_release`, for the suite: at once."""
+    """Release a key at once; for the suite, in this process."""
     _board.release(key)
 
 
-# ------------------------------------------------------------------------------------------------- what they are told
+# -------------------------------------------------------------------------------- tools that use their context
 
 
 async def contract_about(context: ToolContext[Any]) -> dict[str, Any]:
-    """What the handler is told of its call."""
+    """Return the fields of the call's context."""
     return {
         "request_id": context.request_id,
         "conversation_id": context.conversation_id,
@@ -256,7 +259,7 @@ async def contract_about(context: ToolContext[Any]) -> dict[str, Any]:
 
 
 async def contract_mark(text: str) -> str:
-    """Set a context variable, and give what it was."""
+    """Set a context variable, and return its previous value."""
     before = _mark.get()
     _mark.set(text)
     await anyio.lowlevel.checkpoint()
@@ -264,14 +267,14 @@ async def contract_mark(text: str) -> str:
 
 
 async def contract_progress(message: str, context: ToolContext[Any]) -> str:
-    """Tell how far it is, twice."""
+    """Report progress, twice."""
     await context.progress(message, done=1, total=2)
     await context.progress(message, done=2, total=2)
     return "done"
 
 
 def _any(arguments: Mapping[str, Any]) -> None:
-    """The validator of the tool that others answer."""
+    """Accept any arguments: the validator of the tool that others answer."""
 
 
 _HANDLERS: tuple[Callable[..., Any], ...] = (
@@ -298,4 +301,4 @@ CONTRACT_TOOLS: tuple[Tool[..., Any], ...] = (
     *ToolRegistry(_HANDLERS),
     Tool("contract_external", "A tool that others answer.", {"type": "object"}, validate=_any, external=True),
 )
-"""All of them, `contract_external` included, which an executor has to leave to others."""
+"""All of the tools, including `contract_external`, which an executor has to leave to others."""

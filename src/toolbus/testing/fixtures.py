@@ -1,6 +1,6 @@
-"""What the fixtures of the pytest plugin give: a clock for a test, and a factory of strict harnesses.
+"""The objects that the pytest plugin's fixtures return: a clock for a test, and a factory of strict harnesses.
 
-Imported when a test asks for one of them. Knows anyio's pytest plugin, and no hooks.
+The plugin imports this module when a test asks for one of them. It knows anyio's pytest plugin, and no hooks.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from .virtual_time import advance, settle, virtual_backend
 
 __all__ = ["Clock", "HarnessFactory", "on_virtual_time"]
 
-_OF_TIME = frozenset({"loop_factory", "use_uvloop", "clock", "instruments"})  # of a backend's options
+# These options of a backend choose its clock.
+_OF_TIME = frozenset({"loop_factory", "use_uvloop", "clock", "instruments"})
 
 
 class Clock:
-    """The virtual time of a test, as the fixture `toolbus_clock` gives it."""
+    """The virtual time of a test, which the fixture `toolbus_clock` returns."""
 
     __slots__ = ()
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the test began. To be read inside the event loop."""
+        """The virtual seconds since the test began. Read it inside the event loop."""
         return anyio.current_time()
 
     async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
-        """Let `seconds` pass, and return once all that is due by then has run: see `toolbus.testing.advance`."""
+        """Let `seconds` pass, and return once everything due by then has run: see `toolbus.testing.advance`."""
         await advance(seconds, wait_for_threads=wait_for_threads)
 
     async def settle(self, *, wait_for_threads: bool = True) -> None:
-        """Return once nothing can run any more unless time passes: see `toolbus.testing.settle`."""
+        """Return once nothing more can run until time passes: see `toolbus.testing.settle`."""
         await settle(wait_for_threads=wait_for_threads)
 
 
 @contextmanager
 def on_virtual_time(backend: Any) -> Generator[Clock]:
-    """While this is open, anyio's pytest plugin runs tests and fixtures on `backend` in virtual time, from 0 on.
+    """Run the tests and fixtures of anyio's pytest plugin on `backend` in virtual time, from 0, while this is open.
 
-    `backend` is a value of the fixture `anyio_backend`. Raises `ConfigurationError` when the plugin runs an event loop
-    with real time already, and for a loop that is neither asyncio's nor trio's.
+    `backend` is a value of the fixture `anyio_backend`. Raises `ConfigurationError` if the plugin already runs an event
+    loop with real time, and for an event loop that is neither asyncio's nor trio's.
     """
     from anyio.pytest_plugin import get_runner  # noqa: PLC0415 -- imports pytest
 
     name, options = cast("tuple[Any, dict[str, Any]]", backend) if isinstance(backend, tuple) else (backend, {})
     kept = {option: value for option, value in options.items() if option not in _OF_TIME}
-    # Who comes while a runner is there gets the same one: so async fixtures and the test run on this loop as well.
+    # While this runner exists, anyio's plugin reuses it: async fixtures and the test run on this event loop as well.
     with get_runner(name, {**kept, **virtual_backend(name)[1]}) as runner:
         try:
             runner.run_fixture(settle, {})
@@ -68,7 +69,7 @@ def on_virtual_time(backend: Any) -> Generator[Clock]:
 
 
 class HarnessFactory:
-    """What the fixture `toolbus_harness` is: called like `Harness`, it makes a strict one."""
+    """A factory of strict harnesses, which the fixture `toolbus_harness` returns. It is called like `Harness`."""
 
     def __init__(self) -> None:
         self._made: list[Harness] = []
@@ -82,13 +83,13 @@ class HarnessFactory:
         limits: Limits | None = None,
         bus: EventBus | None = None,
     ) -> Harness:
-        """A harness to be entered: see `Harness`."""
+        """Return a strict harness, which is still to be entered: see `Harness`."""
         harness = Harness(provider, tools=tools, run_tools=run_tools, limits=limits, bus=bus, strict=True)
         self._made.append(harness)
         return harness
 
     def untold_by(self, exception: BaseException) -> Iterator[tuple[str, str]]:
-        """A title and a timeline for each harness whose timeline `exception` does not carry."""
+        """Return a title and a timeline for each harness whose timeline `exception` does not carry."""
         for number, harness in enumerate(self._made):
             if harness.events and harness.told_by is not exception:
                 yield f"toolbus_harness{f' {number}' if len(self._made) > 1 else ''}", harness.timeline()

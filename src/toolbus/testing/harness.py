@@ -1,6 +1,6 @@
-"""The harness: a request on a bus where the test itself answers the calls, event by event.
+"""The harness: a request on a bus where the test itself answers the tool calls, event by event.
 
-Puts a bus, sessions, tools and the virtual time together; knows no runtime.
+The module combines a bus, sessions, tools and virtual time; it knows no runtime.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class Harness:
-    """Runs requests on a bus on which nobody runs tools: the test sees each call and answers it.
+    """A runner of requests whose tool calls the test itself answers, event by event.
 
         script = [calls(("get_weather", {"city": "Paris"})), text("Sunny.")]
         async with Harness(script, tools=["get_weather"]) as harness:
@@ -63,18 +63,19 @@ class Harness:
             result = await session.result()
             harness.assert_no_pending()
 
-    `provider` is a `Provider`, or the script of a `ScriptedProvider`; it may be left out where the requests are begun
-    by somebody else, such as a `Runtime` on the same bus. `tools` are what the model is offered: names (any arguments
-    are taken), functions, `Tool`s or `ToolSpec`s. With `run_tools` the handlers of functions and `Tool`s run, in a
-    `ToolDispatcher` on the harness's bus, and the test answers the others; without it no handler runs. `limits` are
-    the default of its requests. `bus` is a bus of the application; without it there is a fresh one.
+    `provider` is a `Provider`, or the script of a `ScriptedProvider`; omit it if the requests are started elsewhere,
+    for example by a `Runtime` on the same bus. `tools` are offered to the model: names (which accept any arguments),
+    functions, `Tool`s or `ToolSpec`s. With `run_tools` the handlers of functions and `Tool`s run, in a `ToolDispatcher`
+    on the harness's bus, and the test answers the other calls; without it no handler runs. `limits` are the default
+    limits of its requests. `bus` is a bus of the application; without it the harness makes a new one.
 
-    Works in real and in virtual time; `advance` needs virtual time. Leaving the block cancels the requests that still
-    run and waits for their end. With `strict`, leaving it also fails unless all is over: `assert_over`.
+    The harness works in real and in virtual time; `advance` needs virtual time. Leaving the block cancels the requests
+    that still run and waits for them to end. With `strict`, leaving the block also fails unless everything is over: see
+    `assert_over`.
 
-    What fails is an `AssertionError` with the timeline of the events so far; any other exception that leaves the block
-    carries the timeline as a note. A `ScriptedProvider` that was asked for a step that its script does not have, or
-    for another one than `expect=` says, fails the block when it is left, whatever became of the request.
+    Every failure is an `AssertionError` with the timeline of the events so far; any other exception that leaves the
+    block carries the timeline as a note. If a `ScriptedProvider` was asked for a step that its script does not have, or
+    for a step that contradicts its `expect=`, leaving the block fails, whatever became of the request.
     """
 
     def __init__(
@@ -89,12 +90,13 @@ class Harness:
     ) -> None:
         self.provider: Provider | None = _provider_of(provider)
         if isinstance(tools, (str, Tool, ToolSpec)) or callable(tools):
-            raise ConfigurationError(f"tools is {shown(tools)}, one alone; give a list: tools=[...]")
+            raise ConfigurationError(f"tools is {shown(tools)}, which is not a list; give a list: tools=[...]")
         given = [_tool_of(each) for each in tools]
         self.tools = [each.spec if isinstance(each, Tool) else each for each in given]
         self.bus = bus if bus is not None else EventBus()
         self.sessions: list[RequestSession] = []
-        self.told_by: BaseException | None = None  # the newest exception that carries the timeline
+        # The newest exception that carries the timeline.
+        self.told_by: BaseException | None = None
         self._runnable = [each for each in given if isinstance(each, Tool)] if run_tools else None
         self._limits = limits
         self._strict = strict
@@ -120,7 +122,8 @@ class Harness:
         return self
 
     async def __aexit__(self, kind: object, value: BaseException | None, traceback: object) -> None:
-        __tracebackhide__ = True  # for pytest: it is the test's own line that matters
+        # pytest then shows the test's own line.
+        __tracebackhide__ = True
         group = self._group
         assert group is not None
         if value is not None:
@@ -132,7 +135,7 @@ class Harness:
             try:
                 for session in self.sessions:
                     session.cancel("the harness was left")
-                # Without the exception, which the group would wrap in another one.
+                # The exception is not passed on, because the group would wrap it in another one.
                 await group.__aexit__(None, None, None)
             finally:
                 self._group = None
@@ -140,11 +143,11 @@ class Harness:
         if value is None:
             self._assert_as_scripted()
             if self._strict:
-                with self._telling():
+                with self._with_timeline():
                     await assert_idle(self.bus, ignore=self._tasks)
 
     def _annotate(self, value: BaseException) -> None:
-        """Tell the exception that leaves the block what happened, unless it does so itself."""
+        """Add the timeline to the exception that leaves the block, unless the exception already carries it."""
         if value is not self.told_by:
             for problem in self._problems():
                 value.add_note(problem)
@@ -152,14 +155,15 @@ class Harness:
                 value.add_note(f"events so far:\n{self.timeline()}")
         self.told_by = value
 
-    # ------------------------------------------------------------------------------------------------- the request
+    # ------------------------------------------------------------------------------------------------ the requests
 
     def start(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestSession:
-        """Begin a request in a task of its own and return its session at once.
+        """Start a request in a task of its own and return its session at once.
 
-        `prompt` is text, a `UserMessage`, or a list of texts, images and files; or a whole transcript that ends with
-        one. `history` is what was said before: `history=harness.transcript` goes on with the conversation. `options`
-        are those of `RequestSession`; `provider`, `tools` and `limits` default to the harness's.
+        `prompt` is text, a `UserMessage`, a list of texts, images and files, or a whole transcript that ends with a
+        user message. `history` holds the messages before the prompt: `history=harness.transcript` continues the
+        conversation. `options` are those of `RequestSession`; `provider`, `tools` and `limits` default to the
+        harness's.
         """
         if self._group is None:
             raise ConfigurationError("the harness is not entered; use `async with Harness(...) as harness:`")
@@ -174,7 +178,7 @@ class Harness:
         return session
 
     async def run(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestResult[Any]:
-        """`start`, and wait for the result: for requests in which the test has nothing to answer."""
+        """Call `start` and wait for the result, for requests in which the test has no call to answer."""
         return await self.start(prompt, history=history, **options).result()
 
     async def _run(self, session: RequestSession) -> None:
@@ -185,22 +189,22 @@ class Harness:
 
     @property
     def transcript(self) -> Sequence[Message]:
-        """The messages of the newest request so far."""
+        """The messages of the newest request so far. Fails if no request was started."""
         __tracebackhide__ = True
         if not self.sessions:
             raise self._failure("no request was started, so there is no transcript")
         return self.sessions[-1].messages
 
-    # --------------------------------------------------------------------------------------------------- injecting
+    # -------------------------------------------------------------------------------------------------- publishing
 
     def inject(self, event: Event) -> bool:
-        """Publish any event; whether the bus accepted it (see `EventBus.publish`)."""
+        """Publish any event, and return whether the bus accepted it (see `EventBus.publish`)."""
         return self.bus.publish(event)
 
     def complete(self, requested: ToolCallRequested, value: Any = None) -> bool:
         """Answer a call as if its handler had returned `value`: a text, JSON values, images, a `ToolResult`, ...
 
-        False when it was settled before, or nobody waits for it. Raises `UnserialisableResult`.
+        Returns False if the call was settled before, or nobody waits for it. Raises `UnserialisableResult`.
         """
         rendered = render(value)
         return self.bus.publish(
@@ -223,7 +227,7 @@ class Harness:
         retryable: bool = False,
         outcome_unknown: bool = False,
     ) -> bool:
-        """Answer a call as failed. False when it was settled before, or nobody waits for it."""
+        """Answer a call as failed. Returns False if the call was settled before, or nobody waits for it."""
         return self.bus.publish(
             requested.failed(
                 error,
@@ -242,11 +246,11 @@ class Harness:
         by: str = "",
         remember: bool = False,
     ) -> bool:
-        """Let a call run that waits for a person, with other `arguments` where given. False when that came too late."""
+        """Approve a call that waits for a person, maybe with other `arguments`. Returns False if it is too late."""
         return self.bus.publish(requested.decided(approved=True, arguments=arguments, by=by, remember=remember))
 
     def deny(self, requested: ApprovalRequested, reason: str = "", *, by: str = "", remember: bool = False) -> bool:
-        """Refuse a call that waits for a person; `reason` is told to the model. False when that came too late."""
+        """Deny a call that waits for a person; the model is sent `reason`. Returns False if it is too late."""
         return self.bus.publish(requested.decided(approved=False, reason=reason, by=by, remember=remember))
 
     async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
@@ -254,18 +258,18 @@ class Harness:
         await advance(seconds, wait_for_threads=wait_for_threads)
 
     async def settle(self) -> None:
-        """Let everything run that can without time passing: see `toolbus.testing.settle`."""
+        """Let everything run that can run before time passes: see `toolbus.testing.settle`."""
         await settle()
 
     # --------------------------------------------------------------------------------------------------- observing
 
     @property
     def events(self) -> list[Event]:
-        """All events since the block was entered, in the order of the bus."""
+        """All events since the block was entered, in the order in which the bus delivered them."""
         return [event for _, event in self._log]
 
     def seen(self, kind: type[E], **fields: Any) -> list[E]:
-        """The events of `kind` so far whose `fields` have these values."""
+        """Return the events of `kind` so far whose `fields` have these values."""
         _check_fields(kind, fields)
         return [event for event in self.events if isinstance(event, kind) and _matches(event, fields)]
 
@@ -277,10 +281,10 @@ class Harness:
         within_seconds: float | None = None,
         **fields: Any,
     ) -> E:
-        """The next event of `kind` that no `expect` has returned yet, whose `fields` have these values.
+        """Return the next event of `kind` that no `expect` has returned yet, and whose `fields` have these values.
 
-        Looks at what happened already, then waits: for `within_seconds`, or else until all requests on the bus have
-        ended. In virtual time waiting lets time pass. Fails with the timeline when there is no such event.
+        Looks at the events so far, then waits: for `within_seconds`, or else until all requests on the bus have ended.
+        In virtual time, waiting lets time pass. Fails with the timeline if there is no such event.
         """
         __tracebackhide__ = True
         _check_fields(kind, fields)
@@ -319,7 +323,7 @@ class Harness:
         return [each for each in self.seen(ApprovalRequested) if (each.request_id, each.call_id) not in settled]
 
     def assert_no_pending(self) -> None:
-        """Fail when a requested call has no terminal event, an approval no decision, or an event went to nobody."""
+        """Fail if a requested call has no terminal event, an approval has no decision, or an event had no receiver."""
         __tracebackhide__ = True
         if pending := self.pending:
             raise self._failure(f"not answered: {', '.join(f'{each.name} ({each.call_id})' for each in pending)}")
@@ -329,7 +333,7 @@ class Harness:
             raise self._failure(f"addressed to nobody: {', '.join(each.letter_type for each in letters)}")
 
     def assert_over(self) -> None:
-        """Fail unless all is over: no call pending, no request running, no step left over, and no receiver raised."""
+        """Fail unless all is over: no pending call, no running request, no unused step, and no receiver that raised."""
         __tracebackhide__ = True
         self.assert_no_pending()
         if running := [each for each in self.sessions if not each.ended]:
@@ -338,11 +342,11 @@ class Harness:
             raise self._failure("; ".join(f"{each.receiver} raised {each.error}" for each in failed))
         self._assert_as_scripted()
         if isinstance(self.provider, ScriptedProvider):
-            with self._telling(ScriptError):
+            with self._with_timeline(ScriptError):
                 self.provider.assert_done()
 
     def timeline(self) -> str:
-        """The events so far, a line each, with the seconds since the first."""
+        """Return one line for each event so far, with the seconds since the first event."""
         return timeline(self._log)
 
     # --------------------------------------------------------------------------------------------------- internals
@@ -375,8 +379,8 @@ class Harness:
             raise self._failure(problems[0])
 
     @contextmanager
-    def _telling(self, kind: type[Exception] = AssertionError) -> Generator[None]:
-        """An exception of `kind` becomes a failure with the timeline."""
+    def _with_timeline(self, kind: type[Exception] = AssertionError) -> Generator[None]:
+        """Turn an exception of `kind` into a failure with the timeline."""
         __tracebackhide__ = True
         try:
             yield
@@ -401,7 +405,7 @@ def _tool_of(given: Any) -> Tool[..., Any] | ToolSpec:
 
 
 def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
-    """What a session takes: the prompt behind the history, or a transcript that was given as the prompt."""
+    """Return the messages for a session: the history and then the prompt, which may itself be a transcript."""
     if isinstance(prompt, Sequence) and any(hasattr(each, "role") for each in prompt):
         return [*read_messages(history), *prompt]
     return [*read_messages(history), read_prompt(prompt)]

@@ -1,6 +1,6 @@
-"""No real models in tests, unless they are allowed.
+"""A block on real models in tests, unless a test allows them.
 
-Imports nothing of toolbus when it is loaded but the one switch: the pytest plugin loads it in every run.
+The pytest plugin loads this module in every run, so it imports only the switch in `toolbus.network`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ _HOW = (
     "mark the test with @pytest.mark.allow_network_providers, use `with toolbus.testing.allow_network_providers():`, "
     "or run pytest with --toolbus-allow-network-providers"
 )
-_allowed = 0  # how many ask for it now; a number, since they may overlap in any order
+# The number of open blocks that allow the network; they may overlap in any order.
+_allowed = 0
 
 
 @contextmanager
 def allow_network_providers() -> Generator[None]:
-    """In this block `respond` of real providers may reach any server, in all tasks and threads of the process.
+    """Let `respond` of real providers reach any server in this block, in all tasks and threads of the process.
 
-    Only needed where they are blocked: in pytest, by toolbus's plugin. Servers on this machine are never blocked.
+    Only needed if servers are blocked: in pytest, by toolbus's plugin. Servers on this machine are never blocked.
     """
-    global _allowed  # noqa: PLW0603 -- for the process: see `network.forbid`
+    global _allowed  # noqa: PLW0603 -- the block is one for the process: see `network.forbid`
     _allowed += 1
     try:
         yield
@@ -34,9 +35,9 @@ def allow_network_providers() -> Generator[None]:
 
 
 def forbid_network_providers() -> None:
-    """From now on `respond` of real providers raises `ConfigurationError` for servers on other machines.
+    """Make `respond` of real providers raise `ConfigurationError` for servers on other machines, from now on.
 
-    The pytest plugin does it for all tests; call it yourself in other test runners.
+    The pytest plugin calls this for all tests; call it yourself in other test runners.
     """
     forbid(_object)
 
@@ -58,5 +59,5 @@ def _is_here(url: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
+    except ValueError:  # The host is a name.
         return False

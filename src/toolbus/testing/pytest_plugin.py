@@ -1,7 +1,8 @@
 """toolbus's pytest plugin: the fixtures `toolbus_harness` and `toolbus_clock`, and no real models in tests.
 
-Loaded in every pytest run where toolbus is installed, so it imports pytest and two tiny modules, and the rest when a
-test asks for it. It works beside any plugin for async tests; `toolbus_clock` needs anyio's, which comes with anyio.
+Every pytest run in an environment with toolbus loads this module, so it imports only pytest and two tiny modules, and
+the rest when a test asks for it. It works beside any plugin for async tests; `toolbus_clock` needs anyio's plugin,
+which is part of anyio.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _OPTION = "toolbus_allow_network_providers"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one option, for the command line and for the configuration file."""
+    """Add the one option, for the command line and for the configuration file."""
     says = "let toolbus's providers reach real models in all tests (otherwise by marker: allow_network_providers)"
     parser.getgroup("toolbus").addoption("--toolbus-allow-network-providers", action="store_true", help=says)
     parser.addini(_OPTION, says, type="bool", default=False)
@@ -37,13 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Allow real models where the test is marked, for its fixtures too."""
+    """Allow real models in a test that has the marker, and in its fixtures."""
     with allow_network_providers() if item.get_closest_marker(_MARKER) else nullcontext():
         return (yield)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Put the clock in front of all fixtures that belong to one test, so that async ones run on its time too."""
+    """Put the clock before a test's other function-scoped fixtures, so that async fixtures also run on its time."""
     names: list[str] = getattr(item, "fixturenames", [])
     if "toolbus_clock" in names:
         known: dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
@@ -54,10 +55,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def toolbus_clock(anyio_backend: Any) -> Iterator[Clock]:
-    """Virtual time for this test: an hour passes in no time. `toolbus_clock.now`, `await toolbus_clock.advance(30)`.
+    """Virtual time for this test; an hour passes at once: `toolbus_clock.now`, `await toolbus_clock.advance(30)`.
 
-    The test and its async fixtures run on the event loop that `anyio_backend` names (on asyncio and, where it is
-    installed, trio), with a clock of their own that begins at 0. No mark is needed beside it. For a module or a class:
+    The test and its async fixtures run on the event loop that `anyio_backend` names (on asyncio and, if it is
+    installed, trio), with a clock of their own that begins at 0. No other mark is needed. For a module or a class:
     `pytestmark = pytest.mark.usefixtures("toolbus_clock")`.
     """
     from .fixtures import on_virtual_time  # noqa: PLC0415 -- see the module's docstring
@@ -68,7 +69,7 @@ def toolbus_clock(anyio_backend: Any) -> Iterator[Clock]:
 
 @pytest.fixture
 def toolbus_harness() -> HarnessFactory:
-    """Makes strict harnesses of what `Harness` takes; where the test fails, the report shows their events.
+    """A factory of strict harnesses: call it like `Harness`. When the test fails, the report shows their events.
 
     async with toolbus_harness(script, tools=[...]) as harness: ...
     """
@@ -79,7 +80,7 @@ def toolbus_harness() -> HarnessFactory:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Put the timelines of a test that fails into its report, where its exception does not carry them."""
+    """Add the timelines of a failing test to its report, unless its exception carries them."""
     try:
         return (yield)
     except BaseException as exc:

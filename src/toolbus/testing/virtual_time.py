@@ -1,7 +1,8 @@
 """Virtual time for tests, on asyncio and on trio: a time-out of an hour takes no time, and fires when it should.
 
-Knows both event loops, and nothing of toolbus but its errors. trio brings a virtual clock; asyncio gets the loop in
-`_loop`. On both, time stands still while anything can run or a worker thread works, and then jumps to the next timer.
+The module knows both event loops, and only the errors of toolbus. trio has a virtual clock of its own; asyncio gets the
+event loop in `_virtual_loop`. On both, time stands still while anything can run or a worker thread works, and then
+jumps to the next timer.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ BackendName: TypeAlias = Literal["asyncio", "trio"]
 
 
 def virtual_backend(name: BackendName) -> tuple[str, dict[str, Any]]:
-    """An anyio backend whose time is virtual, with its options: made anew at each call, so that time begins at 0.
+    """Return an anyio backend whose time is virtual, and its options. Each call makes new ones: their time begins at 0.
 
         backend, options = virtual_backend("trio")
         anyio.run(main, backend=backend, backend_options=options)
 
-    Raises `ConfigurationError` for another name, and `MissingExtra` where trio is not installed.
+    Raises `ConfigurationError` for another name, and `MissingExtra` if trio is not installed.
     """
     if name == "asyncio":
         return "asyncio", {"loop_factory": VirtualTimeLoop}
@@ -38,16 +39,16 @@ def virtual_backend(name: BackendName) -> tuple[str, dict[str, Any]]:
             raise MissingExtra("trio", "trio") from exc
         clock = _trio.new_clock()
         return "trio", {"clock": clock, "instruments": [_trio.ThreadWatch(clock)]}
-    raise ConfigurationError(f"{name!r} is no backend; there are 'asyncio' and 'trio'")
+    raise ConfigurationError(f"{name!r} is not a backend; use 'asyncio' or 'trio'")
 
 
 def virtual_backends(*names: BackendName) -> Any:
-    """A pytest fixture: with it, each async test of a module runs on both loops (or on those named) in virtual time.
+    """Return a pytest fixture that runs a module's async tests on both event loops, or on `names`, in virtual time.
 
         anyio_backend = virtual_backends()  # in the test module
 
-    Each test has a clock of its own that begins at 0. The fixture is function-scoped, so async fixtures of the module
-    have to be as well. Needs pytest with anyio's plugin.
+    Each test has a clock of its own that begins at 0. The fixture is function-scoped, so the async fixtures of the
+    module have to be function-scoped as well. Needs pytest with anyio's plugin.
     """
     import pytest  # noqa: PLC0415 -- the other helpers work without it
 
@@ -60,32 +61,32 @@ def virtual_backends(*names: BackendName) -> Any:
 async def advance(seconds: float, *, wait_for_threads: bool = True) -> None:
     """Let `seconds` of virtual time pass, and return once everything that is due by then has run.
 
-    Timers on the way fire one after the other, each at its own moment. Worker threads take no virtual time: they are
-    waited for before it passes, unless `wait_for_threads` is false, for tests of threads that hang. A task that never
-    blocks keeps this from returning. Cancelling it leaves the time where it is.
+    Timers on the way fire one after the other, each at its own moment. Worker threads take no virtual time: `advance`
+    waits for them before time passes, unless `wait_for_threads` is false, which is for tests of threads that hang. A
+    task that never blocks keeps `advance` from returning. Cancelling `advance` leaves the time where it is.
 
-    Raises `ConfigurationError` on an event loop whose time is real, and for seconds that are negative or no number.
+    Raises `ConfigurationError` on an event loop whose time is real, and for seconds that are negative or not finite.
     """
     if not 0 <= seconds < math.inf:
-        raise ConfigurationError(f"time cannot advance by {seconds!r} seconds")
+        raise ConfigurationError(f"time cannot advance by {seconds!r} seconds; give a finite number of at least 0")
     await _clockwork().advance(seconds, wait_for_threads=wait_for_threads)
 
 
 async def settle(*, wait_for_threads: bool = True) -> None:
-    """Return once nothing can run any more unless time passes. No virtual time passes meanwhile.
+    """Return once nothing more can run until time passes. No virtual time passes meanwhile.
 
-    Waits for worker threads too, for at most some seconds of real time, unless `wait_for_threads` is false. Raises
+    Also waits for worker threads, for at most five seconds of real time, unless `wait_for_threads` is false. Raises
     `ConfigurationError` on an event loop whose time is real.
     """
     await _clockwork().settle(wait_for_threads=wait_for_threads)
 
 
 def _clockwork() -> Any:
-    """What moves the time of the running event loop: a `VirtualTimeLoop`, or the module `_trio`."""
+    """Return the object that moves the time of the running event loop: a `VirtualTimeLoop`, or the trio module."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        from . import _virtual_trio as _trio  # noqa: PLC0415 -- it is there: this is trio
+        from . import _virtual_trio as _trio  # noqa: PLC0415 -- trio runs, so it is installed
 
         if _trio.is_virtual():
             return _trio

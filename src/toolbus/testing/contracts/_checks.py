@@ -1,6 +1,6 @@
-"""What the contract suites have in common: checks by name, how they are run, what is written down, the report.
+"""The parts that the contract suites share: checks by name, the code that runs them, recorded failures, the report.
 
-Knows no contract.
+The module knows no contract.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
     "words_of",
 ]
 
-_SHOWN = 400  # characters of what came, in a report
+_SHOWN = 400  # characters of an actual value, in a report
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is not as it should be: the check's name, what it looked at, what was expected, and what came."""
+    """One violation: the check's name, what it looked at, what was expected, and what came."""
 
     check: str
     what: str
@@ -49,11 +49,11 @@ class Failure:
 
 
 class Abandoned(Exception):
-    """The check cannot go on; why is written down."""
+    """The check cannot continue; the reason is recorded as a failure."""
 
 
 class ContractBroken(AssertionError):
-    """A contract is not kept. The text has all that is wrong; so have the `failures`. `who` is what was checked."""
+    """A contract is broken. The text and `failures` hold every violation; `who` names the object that was checked."""
 
     def __init__(self, failures: Collection[Failure], ran: int, who: str = "provider") -> None:
         broken = len({each.check for each in failures})
@@ -70,17 +70,17 @@ class ContractBroken(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class ContractReport:
-    """Which checks passed, and which were left out: what they are about is said not to be there."""
+    """The checks that passed, and those that were left out because the object is declared to lack what they need."""
 
     passed: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
-# ------------------------------------------------------------------------------------------------- writing down
+# -------------------------------------------------------------------------------------------------- recording
 
 
 class Ledger:
-    """What has been found so far: failures, and which checks passed or were left out. `name` is the one that runs."""
+    """The findings so far: failures, and the checks that passed or were left out. `name` is the running check."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -89,28 +89,28 @@ class Ledger:
         self.left_out: list[str] = []
 
     def fail(self, what: str, expected: object, came: object) -> None:
-        """Write a failure down."""
+        """Record a failure."""
         self.failures.append(Failure(self.name, what, shown(expected), shown(came)))
 
     def expect(self, what: str, expected: object, came: object) -> None:
-        """Write a failure down unless the two are equal."""
+        """Record a failure unless the two values are equal."""
         if expected != came:
             self.fail(what, expected, came)
 
     def require(self, what: str, expected: str, came: object, *, ok: bool) -> None:
-        """Write a failure down unless `ok`."""
+        """Record a failure unless `ok`."""
         if not ok:
             self.fail(what, expected, came)
 
     def report(self, who: str) -> ContractReport:
-        """What has been found of `who`. Raises `ContractBroken` where anything is wrong."""
+        """Return the findings about `who`. Raises `ContractBroken` if there are failures."""
         if self.failures:
             raise ContractBroken(self.failures, len(self.passed) + len({each.check for each in self.failures}), who)
         return ContractReport(tuple(self.passed), tuple(self.left_out))
 
 
 async def hold_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
-    """Write a failure down unless an exception of the block's own comes out of it as it is, in no group."""
+    """Record a failure unless an exception of the block comes out of the block unchanged, and not in a group."""
     raised = LookupError("of the block")
 
     async def use() -> None:
@@ -119,14 +119,14 @@ async def hold_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManage
 
     try:
         await use()
-    except Exception as exc:  # what it is, is the question
+    except Exception as exc:  # any exception may come out, and that is checked here
         ledger.require("what comes out", repr(raised), exc, ok=exc is raised)
     else:
         ledger.fail("what comes out", raised, "nothing: it was swallowed")
 
 
 def shown(value: object) -> str:
-    """A value for a report."""
+    """Return a value as text for a report, at most `_SHOWN` characters of it."""
     text = value if isinstance(value, str) and value.isprintable() else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
@@ -139,7 +139,7 @@ Run: TypeAlias = Callable[[LedgerT], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[LedgerT]):
-    """One check: what it is called, what it holds, what it needs of what is checked, and how it goes."""
+    """One check: its name, the promise that it checks, the features that it needs, and the function that runs it."""
 
     name: str
     holds: str
@@ -151,7 +151,7 @@ class Checks(dict[str, Check[LedgerT]]):
     """The checks of a contract by name, in the order in which they run."""
 
     def check(self, name: str, *needs: str) -> Callable[[Run[LedgerT]], Run[LedgerT]]:
-        """Put a function among the checks. Its docstring says what it holds."""
+        """Register a function as a check. Its docstring states the promise that it checks."""
 
         def add(run: Run[LedgerT]) -> Run[LedgerT]:
             self[name] = Check(name, " ".join((run.__doc__ or "").split()), frozenset(needs), run)
@@ -160,11 +160,11 @@ class Checks(dict[str, Check[LedgerT]]):
         return add
 
     def holds(self) -> dict[str, str]:
-        """Name, and what it holds, of each."""
+        """Return the promise of each check, by the check's name."""
         return {name: each.holds for name, each in self.items()}
 
     def chosen(self, only: Collection[str] | None, without: Collection[str], listed_by: str) -> list[Check[LedgerT]]:
-        """Those that are to run. Raises `ConfigurationError` for names that there are not."""
+        """Return the checks that are to run. Raises `ConfigurationError` for names of checks that do not exist."""
         wanted = set(self) if only is None else set(only)
         if unknown := (wanted | set(without)) - set(self):
             raise ConfigurationError(f"there are no checks {', '.join(sorted(unknown))}: see {listed_by}()")
@@ -177,7 +177,7 @@ async def run_all(
     cannot: AbstractSet[str],
     run_one: Callable[[Check[LedgerT]], Awaitable[bool]],
 ) -> None:
-    """Run them one after the other, whatever fails, but for those that need what what is checked `cannot`."""
+    """Run the checks one after the other, whatever fails, except those that need a feature in `cannot`."""
     for each in checks:
         if each.needs & cannot:
             ledger.left_out.append(each.name)
@@ -186,7 +186,7 @@ async def run_all(
 
 
 async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> bool:
-    """Run a check, for so long at most, and write down how it breaks: whether it passed."""
+    """Run a check, for at most `seconds`, record how it breaks, and return whether it passed."""
     before = len(ledger.failures)
     ledger.name = check.name
     try:
@@ -196,7 +196,7 @@ async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> b
             ledger.fail("the check", "comes to its end", f"it did not in {seconds:g} s")
     except Abandoned:
         pass
-    except BaseException as exc:  # what is checked may break in any way, and the other checks go on
+    except BaseException as exc:  # the object may break in any way, and the other checks still run
         if is_ours(exc):
             raise
         ledger.fail("the check", "comes to its end", words_of(exc))
@@ -204,11 +204,11 @@ async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> b
 
 
 def is_ours(exc: BaseException) -> bool:
-    """Whether an exception is a cancellation or interrupt, and none that what is checked has let through."""
+    """Return whether an exception is a cancellation or an interrupt that the checked object has not caused."""
     passing = (anyio.get_cancelled_exc_class(), KeyboardInterrupt)
     return any(isinstance(each, passing) for each in leaves_of(exc))
 
 
 def words_of(exc: BaseException) -> str:
-    """An exception in words; of a group, all that are in it."""
+    """Return an exception in words; for a group, all exceptions in it."""
     return "; ".join(f"{type(each).__name__}: {each}" for each in leaves_of(exc))

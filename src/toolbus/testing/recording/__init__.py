@@ -3,10 +3,24 @@
     with record("tests/recordings/weather.jsonl", runtime):
         await runtime.run("Weather in Paris?")
 
-    await replay("tests/recordings/weather.jsonl")  # raises ReplayDifference at the first fact that is another one
+    await replay("tests/recordings/weather.jsonl")  # raises ReplayDifference at the first fact that differs
 
-A recording is a file of JSON lines: a header, for each request what was agreed for it, then its facts in the order of
-its journal. docs/how-to/record-and-replay.md has the whole format.
+A recording is a file of JSON lines: a header, the agreement of each request, and its facts in the order of its journal.
+docs/how-to/record-and-replay.md has the whole format.
+
+The package knows sessions, buses, events and the file format, and no provider, store or event loop. Only `_inside`
+reads private parts of a session.
+
+Invariants:
+
+1. A recording is a journal. Only a journal sees the facts in the order in which they became facts; a listener on the
+bus
+   also sees a person's input before the session takes it, and a replay in that order would make other facts.
+2. A fact carries the position at which its step began. Without it a replay could not give the session in one step the
+   inputs that it took in one step.
+3. A replay's clock reads the recorded moments. With the machine's time, deadlines and timestamps would differ in each
+   run.
+4. A file that cannot be written ends the recording and no request. A recording must not change the run that it records.
 """
 
 from ._difference import ReplayDifference

@@ -1,4 +1,4 @@
-"""What a recording says of a request in front of its facts: what was agreed, its tools, its history. Data."""
+"""The line of a recording before a request's facts: its agreement, its tools, its history. Data only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPEC_FIELDS = tuple(each.name for each in dataclasses.fields(ToolSpec) if each.
 
 
 def agreement_of(view: SessionView, history_count: int) -> dict[str, Any]:
-    """The agreement as JSON values, at the request's first facts. `history_count` messages were there before these."""
+    """Return the agreement as JSON values, at the request's first facts; its history is `history_count` messages."""
     state = view.state
     agreed: dict[str, Any] = {
         "request_id": view.request_id,
@@ -31,13 +31,13 @@ def agreement_of(view: SessionView, history_count: int) -> dict[str, Any]:
 
 
 def tools_now(view: SessionView) -> Mapping[str, ToolSpec]:
-    """The tools that calls are judged by, without that of the structured output."""
+    """Return the tools against which calls are checked, without the tool of the structured output."""
     known = view.state.tools or view.tools.specs
     return {name: spec for name, spec in known.items() if spec.control != "output"}
 
 
 def specs_of(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """Tools as JSON values, without what they are by default."""
+    """Return tools as JSON values, without the fields that have their default."""
     return [
         {
             name: FUNCTION if callable(value) else value
@@ -49,11 +49,11 @@ def specs_of(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def spec_from(written: Mapping[str, Any], **functions: Any) -> ToolSpec:
-    """A tool as it was. `functions` stand in for those that it had."""
+    """Return a tool as it was recorded. `functions` replace the functions that it had."""
     known = {name: value for name, value in written.items() if name in _SPEC_FIELDS}
     return ToolSpec(**{**known, **functions})
 
 
 def history_in(agreed: Mapping[str, Any]) -> list[Message]:
-    """The messages of earlier turns. Raises `ConfigurationError` for what are none."""
+    """Return the messages of earlier turns. Raises `ConfigurationError` if they are not messages."""
     return messages_from(agreed.get("history"))

@@ -1,4 +1,4 @@
-"""The first difference between what was recorded and what a replay makes: found, and told so that one can read it."""
+"""The first difference between a recording and its replay: the code that finds it, and a readable error for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._format import RecordedRequest
 
 __all__ = ["ReplayDifference", "compare", "difference_at"]
 
-_AROUND = 3  # lines before and behind
+_AROUND = 3  # lines before and after
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 200
 _shown.maxlist = _shown.maxdict = _shown.maxtuple = 8
@@ -23,10 +23,10 @@ _MISSING = object()
 
 
 class ReplayDifference(AssertionError):
-    """A replay has made another fact than the recorded one, or none, or one too many.
+    """A replay made a fact that differs from the recorded one, or one too few or too many.
 
-    `path` and `line` are where the recorded fact stands, `request_id` whose it is, `field` which of its fields is
-    another one ("arguments.city"; empty where the facts are of different kinds), `expected` and `got` its two values.
+    `path` and `line` locate the recorded fact, `request_id` is its request, `field` is the field that differs
+    ("arguments.city"; empty if the facts are of different kinds), `expected` and `got` are the field's two values.
     """
 
     def __init__(
@@ -42,13 +42,14 @@ class ReplayDifference(AssertionError):
 
 
 def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, Any, Any] | None:
-    """The first field that differs, and its two values; None where there is none.
+    """Return the first field that differs, and its two values; None if the facts are equal.
 
-    `ignore` has names of fields ("at"), or those of one type ("tool_call_requested.deadline"), at the event's top.
+    `ignore` has names of top-level fields, in all events ("at") or in one type ("tool_call_requested.deadline").
     """
     was, made = _values(expected), _values(got)
     if isinstance(expected, ToolCallRequested) and not expected.definition:
-        was = {name: value for name, value in was.items() if name != "definition"}  # it is older than the field
+        # The recording is older than the field.
+        was = {name: value for name, value in was.items() if name != "definition"}
     for name in was.keys() | made.keys() if was.get("type") != made.get("type") else was:
         if name not in ignore and f"{expected.type}.{name}" not in ignore:
             for path, one, other in _differences(name, was.get(name, _MISSING), made.get(name, _MISSING)):
@@ -57,26 +58,26 @@ def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, 
 
 
 def difference_at(
-    path: Path, request: RecordedRequest, place: int, what: str, *, got: Event | None = None, field: Any = None
+    path: Path, request: RecordedRequest, position: int, what: str, *, got: Event | None = None, field: Any = None
 ) -> ReplayDifference:
-    """What is wrong at the fact number `place` of a request. `got` was made there; `field` is what `compare` gave."""
+    """Return the error for a fact at `position`. The replay made `got` there; `compare` returned `field`."""
     facts, lines = request.facts, request.lines
-    expected = facts[place] if place < len(facts) else None
-    line = lines[place] if expected is not None else (lines[-1] if lines else request.line)
+    expected = facts[position] if position < len(facts) else None
+    line = lines[position] if expected is not None else (lines[-1] if lines else request.line)
     name, was, made = field or ("", expected and expected.type, got and got.type)
-    told = [f"{path}:{line}: {what} (request {request.request_id}, fact {place})"]
+    report = [f"{path}:{line}: {what} (request {request.request_id}, fact {position})"]
     if name:
-        told.append(f"  field     {name}")
+        report.append(f"  field     {name}")
     if name or got is not None or expected is None:
-        told += [f"  expected  {_value(was)}", f"  got       {_value(made)}"]
+        report += [f"  expected  {_value(was)}", f"  got       {_value(made)}"]
     began = facts[0].at if facts else 0.0
-    told.append("the recording around it:")
-    for at in range(max(0, place - _AROUND), min(len(facts), place + _AROUND + 1)):
-        told.append(f"{'>' if at == place else ' '} {_line(lines[at], facts[at], began)}")
+    report.append("the recording around it:")
+    for at in range(max(0, position - _AROUND), min(len(facts), position + _AROUND + 1)):
+        report.append(f"{'>' if at == position else ' '} {_line(lines[at], facts[at], began)}")
     if got is not None:
-        told.append(f"the replay made:\n> {_line(0, got, began)}")
+        report.append(f"the replay made:\n> {_line(0, got, began)}")
     return ReplayDifference(
-        "\n".join(told), path=path, line=line, request_id=request.request_id, field=name, expected=was, got=made
+        "\n".join(report), path=path, line=line, request_id=request.request_id, field=name, expected=was, got=made
     )
 
 
@@ -93,16 +94,16 @@ def _values(event: Event) -> Mapping[str, Any]:
 
 
 def _differences(path: str, was: Any, made: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The innermost places at which two JSON values differ."""
+    """Yield the innermost paths at which two JSON values differ, with both values."""
     if isinstance(was, dict) and isinstance(made, dict):
         one, other = cast("dict[str, Any]", was), cast("dict[str, Any]", made)
         for name in [*one, *(each for each in other if each not in one)]:
             yield from _differences(f"{path}.{name}", one.get(name, _MISSING), other.get(name, _MISSING))
     elif isinstance(was, list) and isinstance(made, list):
         ours, theirs = cast("list[Any]", was), cast("list[Any]", made)
-        for place in range(max(len(ours), len(theirs))):
-            one = ours[place] if place < len(ours) else _MISSING
-            other = theirs[place] if place < len(theirs) else _MISSING
-            yield from _differences(f"{path}[{place}]", one, other)
+        for position in range(max(len(ours), len(theirs))):
+            one = ours[position] if position < len(ours) else _MISSING
+            other = theirs[position] if position < len(theirs) else _MISSING
+            yield from _differences(f"{path}[{position}]", one, other)
     elif was is not made and (was != made or isinstance(was, bool) is not isinstance(made, bool)):
         yield path, None if was is _MISSING else was, None if made is _MISSING else made

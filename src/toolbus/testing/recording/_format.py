@@ -1,8 +1,8 @@
-"""The file: a header, what was agreed for each request, its facts in order, and a last line that says it is whole.
+"""The file format: a header, each request's agreement, its facts in order, and a last line that shows it is complete.
 
-Knows events and JSON, and neither sessions nor how a recording comes about. Every line is one JSON object with a
-`type`; all but five types are those of events, in their wire form; facts have
-beside it the place at which their step began.
+The module knows events and JSON, and neither sessions nor the recorder. Every line is one JSON object with a `type`.
+Five types belong to the format itself; all others are those of events, in their wire form. The line of a fact also has
+the position at which its step began.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ __all__ = [
 
 FORMAT = "toolbus-recording"
 FORMAT_VERSION = 1
-"""Goes up when an older toolbus could not read a file rightly. New fields and options alone do not need it."""
+"""The version of the format. It rises when an older toolbus could not read a file correctly; new fields and options do
+not need a new version."""
 
 Line: TypeAlias = Literal["recording", "request", "changed", "left", "end"]
 HEADER: Line = "recording"
 AGREED: Line = "request"
-CHANGED: Line = "changed"  # what is agreed from here on
-LEFT: Line = "left"  # its session was left by its host, or broke, and wrote no ending
+CHANGED: Line = "changed"  # the agreement from here on
+LEFT: Line = "left"  # the request has no ending: its host left it, or its session broke
 END: Line = "end"
 
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
@@ -64,7 +65,7 @@ _TERMINAL = (ToolCallCompleted, ToolCallFailed)
 
 
 class RecordingError(ToolbusError, ValueError):
-    """A file that is no recording, or not a whole one: its text names the file and the line."""
+    """A file that is not a recording, or not a complete one: the text names the file and the line."""
 
     fault = "caller"
     code = "recording"
@@ -78,10 +79,11 @@ class RecordingError(ToolbusError, ValueError):
 
 @dataclass(slots=True)
 class RecordedRequest:
-    """One request of a recording: what was agreed for it, and its facts in order with the line of each.
+    """One request of a recording: its agreement, and its facts in order with the line number of each.
 
-    `steps` are the places at which the step of each fact began: what a session decides in one go, it writes in one go.
-    `changes` are those of what was agreed: the place of the first fact that was made with it, and what is agreed then.
+    `steps` has the position at which the step of each fact began; a session writes the facts of one decision in one
+    step. `changes` are changes of the agreement: the position of the first fact that was made under it, and the new
+    values.
     """
 
     request_id: str
@@ -95,27 +97,27 @@ class RecordedRequest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its ending is there."""
+        """Return whether the request's ending was recorded."""
         return bool(self.facts) and isinstance(self.facts[-1], _ENDINGS)
 
     @property
     def is_below(self) -> bool:
-        """Whether it worked for a call of another request."""
+        """Return whether the request is a sub-request: it worked for a call of another request."""
         return bool(self.facts) and bool(cast("RequestStarted", self.facts[0]).parent_request_id)
 
-    def is_own(self, place: int) -> bool:
-        """Whether the session made the fact itself; else somebody published it: a result, or what a person asked."""
-        fact = self.facts[place]
+    def is_own(self, position: int) -> bool:
+        """Return whether the session made the fact itself; others publish results of calls, and inputs of people."""
+        fact = self.facts[position]
         if isinstance(fact, _TERMINAL):
-            return fact.event_id.startswith(f"{self.request_id}_f")  # as `core.facts` names them
+            return fact.event_id.startswith(f"{self.request_id}_f")  # `core.facts` makes such ids
         return not isinstance(fact, _ASKED)
 
 
 @dataclass(slots=True)
 class Recording:
-    """A file that was read: `version` is that of its format, `toolbus` who wrote it. `lines` are as they were.
+    """A file that was read: `version` is that of its format, `toolbus` that of its writer. `lines` are the raw lines.
 
-    `damage` is set where they are not those that were written, though each of them can be read.
+    `damage` is set if the lines are not those that were written, though each of them can be read.
     """
 
     path: Path
@@ -128,12 +130,12 @@ class Recording:
 
     @property
     def facts(self) -> int:
-        """How many there are, of all requests."""
+        """The number of facts of all requests."""
         return sum(len(each.facts) for each in self.requests)
 
 
 def read_recording(path: str | Path, *, partial: bool = False) -> Recording:
-    """The recording in a file. `partial` takes one that is cut off at its end, as a process that died leaves it.
+    """Return the recording in a file. `partial` accepts one that is cut off at its end, as a killed process leaves it.
 
     Raises `RecordingError`, which names the line, for a file that is damaged, cut off, or of a format that this version
     does not know; and `OSError`.
@@ -145,9 +147,9 @@ def read_recording(path: str | Path, *, partial: bool = False) -> Recording:
 
 
 def read_lines(path: Path, *, partial: bool) -> Recording:
-    """`read_recording` for who can tell more of a damaged file than that it is damaged."""
+    """Read a recording as `read_recording` does, but return a damaged one, with `damage` set."""
     lines = path.read_bytes().split(b"\n")
-    unfinished = bool(lines.pop())  # behind the last line break
+    unfinished = bool(lines.pop())  # after the last line break
     if unfinished and not partial:
         raise RecordingError(path, len(lines) + 1, "the file is cut off in this line")
     return _Reader(path, lines).read(partial=partial)
@@ -168,7 +170,7 @@ class _Reader:
         header = self._header(numbered)
         for number, line in numbered:
             if self._ended:
-                raise self._error(number, "there is a line behind the last one")
+                raise self._error(number, "there is a line after the last one")
             self._take(number, line)
             self._digest.update(line + b"\n")
         if not partial:
@@ -191,11 +193,11 @@ class _Reader:
         except orjson.JSONDecodeError:
             header = None
         if not isinstance(header, dict) or cast("dict[str, Any]", header).get("format") != FORMAT:
-            raise self._error(number, f"this is no recording: its first line is no header with the format {FORMAT!r}")
+            raise self._error(number, f"this is not a recording: its first line has no header of format {FORMAT!r}")
         read = cast("dict[str, Any]", header)
         version = read.get("version")
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise self._error(number, f"the header's version is {version!r}; it is a whole number from 1")
+            raise self._error(number, f"the header's version is {version!r}; it has to be a whole number from 1")
         if version > FORMAT_VERSION:
             by = f" (by toolbus {read['toolbus']})" if read.get("toolbus") else ""
             raise self._error(
@@ -212,7 +214,7 @@ class _Reader:
         except orjson.JSONDecodeError as exc:
             raise self._error(number, f"the line is not JSON: {exc}") from exc
         if not isinstance(read, dict):
-            raise self._error(number, "the line is no JSON object")
+            raise self._error(number, "the line is not a JSON object")
         given = cast("dict[str, Any]", read)
         kind = given.get("type")
         if kind == AGREED:
@@ -238,7 +240,7 @@ class _Reader:
     def _leave(self, number: int, given: Mapping[str, Any]) -> None:
         request = self._request(number, given)
         if given.get("facts") not in (None, len(request.facts)):
-            here = f"and {len(request.facts)} are here"
+            here = f"and the file has {len(request.facts)}"
             raise self._error(number, f"{given['facts']} facts of request {request.request_id} were written, {here}")
         request.was_left = True
 
@@ -267,7 +269,7 @@ class _Reader:
         request = self._requests.get(str(given.get("request_id")))
         if request is None:
             raise self._error(
-                number, f"it belongs to request {given.get('request_id')!r}, which no line before it begins"
+                number, f"the line belongs to request {given.get('request_id')!r}, which no earlier line begins"
             )
         return request
 
@@ -287,10 +289,10 @@ class _Reader:
         for each in self._requests.values():
             if not each.is_whole and not each.was_left:
                 raise self._error(
-                    last, f"the file is cut off behind this line, in the middle of request {each.request_id}"
+                    last, f"the file is cut off after this line, in the middle of request {each.request_id}"
                 )
         if not self._ended:
-            raise self._error(last, "the file is cut off behind this line: the last one is missing")
+            raise self._error(last, "the file is cut off after this line: the last one is missing")
         if not self._requests:
             raise self._error(last, "no request was recorded")
 

@@ -1,7 +1,8 @@
-"""Secrets of a recording: found by the names that they stand under and by their looks, and hidden at every place alike.
+"""The masking of secrets in a recording: they are found by names and by looks, and replaced alike everywhere.
 
-A replay goes on to work, since a text becomes the same wherever it stands: as the model's arguments, as the call's, in
-the transcript. `core.redaction` says what looks like a secret; unlike its `redacted`, nothing is cut or left out here.
+A masked recording still replays, because a text is replaced equally wherever it occurs: as the model's arguments, as
+the call's, in the transcript. `core.redaction` decides which texts look like secrets; unlike its `redacted`, this
+module cuts and leaves out nothing.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from ...secrets import MASK, is_secret_name, masked
 __all__ = ["Mask", "hide"]
 
 Mask: TypeAlias = Callable[[str], str]
-"""Gives a text without its secrets; the same for the same text."""
+"""Returns a text without its secrets; the same result for the same text."""
 
 _IDS = frozenset({
     "type", "role", "event_id", "request_id", "conversation_id", "parent_id", "parent_request_id", "parent_call_id",
     "call_id", "provider_call_id", "message_id", "idempotency_key", "vendor", "model", "definition", "media_type",
     "finish_reason", "tools", "limits", "prices", "output_schema", "granted", "url",
 })  # fmt: skip
-_GIVEN = frozenset({"arguments", "data", "output", "metadata"})  # what is in there the application names as it likes
+_GIVEN = frozenset({"arguments", "data", "output", "metadata"})  # the application chooses the names in these fields
 _NO_IDS = frozenset[str]()
-_PARSED = 10_000_000  # characters: what is longer is looked at as text, not as JSON
+_PARSED = 10_000_000  # characters; a longer text is masked as text, not as JSON
 
 
 def hide(line: Mapping[str, Any], mask: Mask = masked) -> dict[str, Any]:
-    """A line of a recording without its secrets. Ids, tools, limits, and images and files, stay as they are."""
+    """Return a line of a recording without its secrets. Ids, tools, limits, images and files stay as they are."""
     return {name: value if name in _IDS else _hidden(value, mask, _ids_in(name, _IDS)) for name, value in line.items()}
 
 
 def _ids_in(name: str, ids: frozenset[str]) -> frozenset[str]:
-    """The names that stand for ids below a field of this name."""
+    """Return the names of ids below a field of this name."""
     return _NO_IDS if name in _GIVEN else ids
 
 
@@ -61,12 +62,12 @@ def _object(value: Mapping[str, Any], mask: Mask, ids: frozenset[str]) -> dict[s
 
 
 def _counts(name: str, value: Any) -> bool:
-    """Whether it is a number of tokens, which is no secret."""
+    """Return whether a field is a number of tokens, and not a secret."""
     return name.endswith("_tokens") and isinstance(value, (int, float))
 
 
 def _text(text: str, mask: Mask) -> str:
-    """JSON is looked at value by value, so that a call's arguments become the same as text and as an object."""
+    """Mask a text. JSON is masked value by value, so that a call's arguments are equal as text and as an object."""
     if text[:1] in ("{", "[") and len(text) <= _PARSED:
         try:
             read: Any = orjson.loads(text)

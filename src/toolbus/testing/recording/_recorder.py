@@ -1,7 +1,7 @@
-"""Writes a recording: a `Journal` that puts what it is given into a file, in the place of another one or around it.
+"""The writer of a recording: a `Journal` that writes its facts into a file, instead of another journal or around it.
 
-A journal sees the facts in the order in which they became facts; a listener on the bus hears what people ask when they
-ask it, and the session may take it later. Knows sessions, buses and stores.
+A journal sees the facts in the order in which they became facts; a listener on the bus sees inputs of people when they
+are published, and the session may take them later. Knows sessions, buses and stores.
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ class Recorder:
         with Recorder("weather.jsonl", bus) as recorder:
             result = await RequestSession(bus, provider, "Weather?", tools=tools, journal=recorder).run()
 
-    The facts go to `journal` first, where there is one, and then into the file, which is made anew; into it go those of
-    requests that tools make as well. `signals` writes the signals as well, and `deltas` the pieces of replies: replays
-    pass both over. `mask` hides what looks like a secret (`True`), or what a function from text to text hides.
+    The facts are first passed to `journal`, if there is one, and then written to the file, which is created anew; it
+    also gets the facts of the requests that tools make. `signals` also writes the signals, and `deltas` the pieces of
+    replies: replays skip both. `mask` hides texts that look like secrets (`True`), or the texts that a function from
+    text to text replaces.
 
-    A file that cannot be written costs the recording and no request: the log tells, and leaving the block raises
-    `RecordingError`. Writing is not awaited: it is for tests and for looking into things. Raises `RecordingError` where
-    the file cannot be made.
+    If the file cannot be written, the recording ends and the requests continue: the error is logged, and leaving the
+    block raises `RecordingError`. Writing blocks the event loop: a recorder is meant for tests and for debugging.
+    Raises `RecordingError` if the file cannot be created.
     """
 
     with_sub_requests = True
-    """For the session: requests that its tools make write to this journal too."""
+    """Read by the session: requests that its tools make write to this journal too."""
 
     def __init__(
         self,
@@ -85,17 +86,18 @@ class Recorder:
         self._signals = signals
         self._deltas = deltas
         self._mask: Mask | None = masked if mask is True else mask or None
-        self._agreed: dict[str, dict[str, Any]] = {}  # what may change, by request, of those that run
-        self._written: dict[str, int] = {}  # facts, by request
-        self._below: set[str] = set()  # sub-requests that run
+        # The parts of the agreement that may change, by request, for the requests that run.
+        self._agreed: dict[str, dict[str, Any]] = {}
+        self._written: dict[str, int] = {}  # number of facts, by request
+        self._sub_requests: set[str] = set()  # sub-requests that run
         self._digest = hashlib.sha256()
         self._lines = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO | None = self.path.open("wb")
         except OSError as exc:
-            raise RecordingError(self.path, 0, f"the file cannot be made: {exc.strerror or exc}") from exc
-        self._disconnect = bus.connect(Event, self._hear)
+            raise RecordingError(self.path, 0, f"the file cannot be created: {exc.strerror or exc}") from exc
+        self._disconnect = bus.connect(Event, self._on_event)
         self._write({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": _version()})
 
     def __enter__(self) -> Recorder:
@@ -109,7 +111,7 @@ class Recorder:
             raise self.problem
 
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
-        """See `toolbus.protocols.Journal`. Raises what the journal behind it raises."""
+        """Implement `toolbus.protocols.Journal`. Raises what the inner journal raises."""
         size_bytes: int | None = None
         if self._journal is not None and self._is_for(self._journal, request_id, facts):
             size_bytes = await self._journal.append(request_id, seq, facts)
@@ -117,12 +119,12 @@ class Recorder:
         return size_bytes
 
     async def facts_of(self, request_id: str) -> Sequence[Event]:
-        """Those of the journal behind this one. See `toolbus.storage.FactReader`."""
+        """Return the facts of the inner journal. See `toolbus.storage.FactReader`."""
         return await self._journal.facts_of(request_id) if isinstance(self._journal, FactReader) else ()
 
     def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         if self._file is None or (seq > 0 and request_id not in self._written):
-            return  # of one that was begun before the recording, or elsewhere, the beginning is not known
+            return  # the request began before the recording, or elsewhere, so its beginning is unknown
         view = self._bus.arbitration.view(request_id)
         if isinstance(view, SessionView):
             self._write_agreement(view, seq, facts)
@@ -135,11 +137,11 @@ class Recorder:
             self._written.pop(request_id, None)
 
     def _is_for(self, journal: Journal, request_id: str, facts: Sequence[Event]) -> bool:
-        """Whether the journal behind this one wants these facts: those of sub-requests only where it says so."""
+        """Return whether the inner journal wants these facts; it has to ask for those of sub-requests."""
         first = facts[0]
         if isinstance(first, RequestStarted) and first.parent_request_id:
-            self._below.add(request_id)
-        return request_id not in self._below or getattr(journal, "with_sub_requests", False)
+            self._sub_requests.add(request_id)
+        return request_id not in self._sub_requests or getattr(journal, "with_sub_requests", False)
 
     def close(self) -> None:
         """End the file. Requests that still run are not recorded any further. Idempotent."""
@@ -149,9 +151,9 @@ class Recorder:
         for request_id in list(self._agreed):
             self._leave(request_id)
         self._write({"type": END, "lines": self._lines, "sha256": self._digest.hexdigest()})
-        self._let_go()
+        self._close_file()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # each line was flushed
@@ -159,18 +161,18 @@ class Recorder:
 
     # ---------------------------------------------------------------------------------------------- internals
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if event.is_fact:
             if isinstance(event, _ENDINGS):
-                self._below.discard(event.request_id)
+                self._sub_requests.discard(event.request_id)
                 if self._agreed.pop(event.request_id, None) is not None:
-                    # Its journal has not seen that: the host has left it, or it broke.
+                    # The request's journal has not seen the ending: its host left the request, or the session broke.
                     self._leave(event.request_id, ending=event.type)
         elif self._deltas if isinstance(event, _DELTAS) else self._signals:
             self._write_event(event)
 
     def _write_agreement(self, view: SessionView, seq: int, facts: Sequence[Event]) -> None:
-        """What was agreed, in front of the first facts; then what has changed of it."""
+        """Write the agreement before the first facts, and later each change of it."""
         request_id = view.request_id
         if seq == 0:
             started = cast("RequestStarted", facts[0])
@@ -191,17 +193,17 @@ class Recorder:
         self._write({"type": LEFT, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
 
     def _write_event(self, event: Event, **more: int) -> None:
-        with self._noting():
+        with self._ending_on_error():
             try:
                 line = encode(event, default=_as_json)
-            except TypeError:  # a key that is no text, say: written as Python's own module does
+            except TypeError:  # a key is not text, for example; Python's own module writes it
                 line = json.dumps(dataclasses.asdict(event), default=_as_json).encode()
             if self._mask is not None:
                 line = orjson.dumps(hide(orjson.loads(line), self._mask))
             self._put(line[:-1] + b"," + orjson.dumps(more)[1:] if more else line)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        with self._noting():
+        with self._ending_on_error():
             if self._mask is not None and line["type"] == AGREED:
                 line = hide(line, self._mask)
             self._put(orjson.dumps(line, default=_as_json, option=orjson.OPT_NON_STR_KEYS))
@@ -216,12 +218,12 @@ class Recorder:
         self._file.flush()
 
     @contextlib.contextmanager
-    def _noting(self) -> Generator[None]:
-        """A problem with the file ends the recording, and nothing else."""
+    def _ending_on_error(self) -> Generator[None]:
+        """Turn an error of the file into the end of the recording, and let nothing else fail."""
         try:
             yield
         except Exception as exc:
-            self._let_go()
+            self._close_file()
             self.problem = RecordingError(self.path, 0, f"the recording could not be written: {exc}")
             self.problem.__cause__ = exc
             logger.error("%s", self.problem)
@@ -238,7 +240,7 @@ def record(
 ) -> Generator[Recorder]:
     """Record the requests that a runtime begins inside this block, and those that their tools make.
 
-    See `Recorder`. Of requests that still run at the end of the block, what follows is not recorded. Raises
+    See `Recorder`. Requests that still run at the end of the block are recorded up to that moment. Raises
     `ConfigurationError` while another recording of the runtime runs.
     """
     journal = runtime.journal

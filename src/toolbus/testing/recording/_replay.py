@@ -1,6 +1,6 @@
-"""Replay: the sessions of a recording again, each by itself, with what its model said and how its calls ended.
+"""Replay: the sessions of a recording again, each by itself, with the recorded replies of its model and ends of calls.
 
-A sub-request is replayed like any other request; the one above it gets its call's recorded result.
+A sub-request is replayed like any other request; the request above it gets the recorded result of its call.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["Replayed", "replay"]
 
 @dataclass(slots=True)
 class Replayed:
-    """A replay that made the same facts. `facts` is how many these were.
+    """A replay that made the same facts. `facts` is their number.
 
-    `results` are those of the requests, in the order in which they began; None of one that was recorded in part.
-    `asked` is what each of them asked its model, call by call: the application's own `instructions` and `tools` stand
-    there, where they were given.
+    `results` are those of the requests, in the order in which the requests began; None for a request that was recorded
+    in part. `asked` holds the model requests of each request, in order, with the application's own `instructions` and
+    `tools`, if `replay` was given them.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class Replayed:
 
 @dataclass(slots=True, kw_only=True)
 class _Own:
-    """What the application has given in the place of what was recorded; for requests, not for sub-requests."""
+    """The options that the application gives instead of the recorded ones; for requests, not for sub-requests."""
 
     tools: ToolsLike | None
     limits: Limits | None
@@ -65,17 +65,17 @@ async def replay(
     ignore: str | Collection[str] = (),
     partial: bool = False,
 ) -> Replayed:
-    """Carry the recorded requests out again, without model, tools, people and time, and compare every fact.
+    """Run the recorded requests again, without model, tools, people and time, and compare every fact.
 
-    The model says what it said, calls end as they ended and people ask what they asked, in the recorded order. The rest
-    follows anew: which calls run, are refused, time out or wait for a person, what joins the transcript, how the
-    request ends. `tools`, `limits`, `instructions`, `output` and `compression` are the application's own as they are
-    now, in the place of the recorded ones; handlers never run. `ignore` names fields that may differ, of all facts
-    ("at") or of one type ("tool_call_requested.deadline"); with `limits`, `deadline` is ignored anyway. `partial` takes
-    a recording that is cut off, and compares what there is.
+    The model's replies, the ends of calls and the inputs of people are the recorded ones, in the recorded order. All
+    else is computed again: which calls run, are refused, time out or wait for a person, which messages join the
+    transcript, and how the request ends. `tools`, `limits`, `instructions`, `output` and `compression` are the
+    application's current ones and replace the recorded ones; handlers never run. `ignore` names fields that may differ,
+    in all facts ("at") or in those of one type ("tool_call_requested.deadline"); with `limits`, `deadline` is ignored
+    anyway. `partial` accepts a recording that is cut off, and compares the facts that it has.
 
     Needs no network and takes no time, on any event loop. Raises `ReplayDifference`, an `AssertionError`, at the first
-    fact that is another one, and `RecordingError` for a file that is damaged or cut off.
+    fact that differs, and `RecordingError` for a file that is damaged or cut off.
     """
     read = recording if isinstance(recording, Recording) else read_lines(Path(recording), partial=partial)
     own = _Own(tools=tools, limits=limits, instructions=instructions, output=output, compression=compression)
@@ -103,7 +103,7 @@ async def _replay_request(
         stage = Stage(path, request, facts, ignore)
         session = _session(stage, facts, own)
     except (ToolbusError, TypeError, KeyError, ValueError) as exc:
-        raise RecordingError(path, request.line, f"the request cannot be begun again: {exc}") from exc
+        raise RecordingError(path, request.line, f"the request cannot be started again: {exc}") from exc
     result = await session.run()
     stage.check_end()
     if request.is_whole and result.error is not None and not isinstance(request.facts[-1], RequestFailed):
@@ -133,7 +133,7 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
     stage.bus = ReplayBus(stage)
 
     async def prepare() -> Earlier:
-        stage.publish()  # what people have asked before the request began
+        stage.publish()  # inputs of people from before the request began
         return Earlier(messages=history if prompt is not None else [], notes=stage.notes)
 
     def window(state: TurnState) -> ContextWindow:
@@ -163,7 +163,7 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
 
 
 def _prompt(request: RecordedRequest) -> UserMessage | None:
-    """What the user said; None for a request that went on from its history."""
+    """Return the user's prompt; None for a request that continued from its history."""
     started = cast("RequestStarted", request.facts[0])
     if not started.parent_id:
         return None
@@ -173,7 +173,7 @@ def _prompt(request: RecordedRequest) -> UserMessage | None:
             return message
         if message is None:
             break
-    # It was refused, or nobody has looked at it: then there is no text of it either.
+    # The prompt was refused, or no interceptor has seen it: then the recording does not have its text.
     return UserMessage(content=started.prompt or "(not kept)", message_id=started.parent_id)
 
 
@@ -183,9 +183,7 @@ def _guard(request: RecordedRequest, facts: Facts) -> Guard | None:
     started = cast("RequestStarted", request.facts[0])
     second: Event | None = request.facts[1] if len(request.facts) > 1 else None
     refused = second if isinstance(second, RequestFailed) else None
-    return Guard(
-        facts, refused=refused, never_looked=bool(started.parent_id) and not started.prompt and refused is None
-    )
+    return Guard(facts, refused=refused, never_seen=bool(started.parent_id) and not started.prompt and refused is None)
 
 
 def _providers(request: RecordedRequest) -> int:

@@ -1,9 +1,9 @@
-"""What a replayed session stands on: a place in the recording, and a journal, clock, bus and model that go by it.
+"""The environment of a replayed session: a position in the recording, and a journal, clock, bus and model at it.
 
-The journal compares each fact with the recorded one, and then publishes what was published next in the recording. The
-clock reads the moment of the session's next own fact, so that a replay needs no time and makes the same moments; its
-deadlines fire where the recording goes on with what follows from one. So the order of things is that of the recording,
-whatever the machine, the event loop or its load.
+The journal compares each fact with the recorded one, and then publishes the next published events of the recording. The
+clock reads the time of the session's next own fact, so that a replay needs no time and makes the same timestamps; its
+deadlines fire if the recording continues with the effect of one. So events come in the order of the recording, whatever
+the machine, the event loop or its load.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ from ._stand_ins import Facts, Guard, raised_as, summary_in
 
 __all__ = ["RecordedModel", "RecordedTools", "RecordedWindow", "ReplayBus", "Stage"]
 
-_BY_CLOCK = (ToolCallPaused, ToolCallResumed)  # others publish them, and their facts have the session's time
+# Others publish these, and the session sets the time of their facts.
+_BY_CLOCK = (ToolCallPaused, ToolCallResumed)
 _ENDS_HERE = "the recording ends here"
-_NOT_NOW = 1e9  # seconds: too long for a retry
+_NOT_NOW = 1e9  # seconds; too long for a retry
 
 
 class Stopped(ToolbusError):
-    """The replay is over before its session is: by a difference, or because the recording ends there."""
+    """The replay ends before its session does: because of a difference, or because the recording ends there."""
 
     fault = "caller"
 
 
 class _Spent:
-    """Stands in for the sub-requests of a call that was given up."""
+    """A stand-in for the sub-requests of a call that was abandoned."""
 
     waits = False
 
@@ -69,12 +70,12 @@ class _Spent:
 
 
 class Stage:
-    """One request of a recording, and how far its replay has come. It is the replayed session's `Journal`."""
+    """One request of a recording, and the position of its replay. It is the replayed session's `Journal`."""
 
     def __init__(self, path: Path, request: RecordedRequest, facts: Facts, ignore: Collection[str]) -> None:
         self.request = request
         self.difference: ReplayDifference | None = None
-        self.place = 0  # of the next fact
+        self.position = 0  # position of the next fact
         self.bus: ReplayBus
         self.state: TurnState
         self.guard: Guard | None = None
@@ -82,140 +83,142 @@ class Stage:
         self._path = path
         self._ignore = ignore
         self._facts = facts
-        self._published = 0  # the facts before it that others have made are published
+        self._published = 0  # all facts before this position that others made are published
         self._fired_at = -1
 
     # ----------------------------------------------------------------------------------------- the recording
 
     @property
     def next_own(self) -> int:
-        """The place of the session's next own fact; behind the last one where there is none."""
-        place, request = self.place, self.request
-        while place < len(request.facts) and not request.is_own(place):
-            place += 1
-        return place
+        """The position of the session's next own fact; the end of the facts if it makes no more."""
+        position, request = self.position, self.request
+        while position < len(request.facts) and not request.is_own(position):
+            position += 1
+        return position
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether what comes before the session's next own fact is, or has in it, a wish to cancel."""
-        return any(isinstance(each, CancelRequested) for each in self.request.facts[self.place : self.next_own])
+        """Return whether a wish to cancel comes before the session's next own fact."""
+        return any(isinstance(each, CancelRequested) for each in self.request.facts[self.position : self.next_own])
 
-    def fact(self, place: int) -> Event | None:
-        """The fact at a place; None behind the last one."""
+    def fact(self, position: int) -> Event | None:
+        """Return the fact at a position; None after the last one."""
         facts = self.request.facts
-        return facts[place] if place < len(facts) else None
+        return facts[position] if position < len(facts) else None
 
     def now(self) -> float:
-        """The moment at which the session does what it does next."""
+        """Return the time of the session's next decision."""
         facts = self.request.facts
-        for place in range(self.place, len(facts)):
-            if self.request.is_own(place) or isinstance(facts[place], _BY_CLOCK):
-                return facts[place].at
+        for position in range(self.position, len(facts)):
+            if self.request.is_own(position) or isinstance(facts[position], _BY_CLOCK):
+                return facts[position].at
         return facts[-1].at
 
     # ------------------------------------------------------------------------------------------- the journal
 
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:  # noqa: ARG002 -- the protocol
-        """Compare, and go on. Raises `Stopped`."""
+        """Compare the facts with the recorded ones, and publish the next inputs. Raises `Stopped`."""
         for fact in facts:
-            expected = self.fact(self.place)
+            expected = self.fact(self.position)
             if expected is None:
                 if not self.request.is_whole:
                     raise Stopped(_ENDS_HERE)
-                self.differs("the recording has ended, and the replay goes on", got=fact)
+                self.differs("the recording has ended, and the replay continues", got=fact)
             elif type(expected) is not type(fact):
                 self.differs(f"{fact.type} instead of {expected.type}", got=fact)
             elif (field := compare(expected, fact, self._ignore)) is not None:
                 self.differs(f"{fact.type} differs", got=fact, field=field)
             if isinstance(fact, ToolCallRequested):
-                self._spend(fact.call_id)
-            self.place += 1
-        if self.place >= len(self.request.facts) and not self.request.is_whole:
+                self._restore_spent(fact.call_id)
+            self.position += 1
+        if self.position >= len(self.request.facts) and not self.request.is_whole:
             raise Stopped(_ENDS_HERE)
         self.publish()
 
     def publish(self) -> None:
-        """Publish what the session takes in its next step, and make known what was agreed meanwhile."""
-        request, place = self.request, self.place
-        if place >= len(request.facts):
+        """Publish the inputs of the session's next step, and apply the changes of the agreement up to there."""
+        request, position = self.request, self.position
+        if position >= len(request.facts):
             return
         for begins, changed in request.changes:
-            if begins == place:
+            if begins == position:
                 self.state.granted.update(changed.get("granted") or {})
-        step = request.steps[place]
-        while place < len(request.facts) and request.steps[place] == step:
-            if place >= self._published and not request.is_own(place):
-                self._published = place + 1
-                if not self.bus.publish(request.facts[place]):
-                    self.differs(f"nobody waits for {request.facts[place].type} here", place=place)
-            place += 1
+        step = request.steps[position]
+        while position < len(request.facts) and request.steps[position] == step:
+            if position >= self._published and not request.is_own(position):
+                self._published = position + 1
+                if not self.bus.publish(request.facts[position]):
+                    self.differs(f"nobody waits for {request.facts[position].type} here", position=position)
+            position += 1
 
-    def _spend(self, call_id: str) -> None:
-        for place in range(self.place, len(self.request.facts)):
-            fact = self.request.facts[place]
+    def _restore_spent(self, call_id: str) -> None:
+        for position in range(self.position, len(self.request.facts)):
+            fact = self.request.facts[position]
             if isinstance(fact, ToolCallFailed) and fact.call_id == call_id:
-                if fact.spent is not None and self.request.is_own(place):
+                if fact.spent is not None and self.request.is_own(position):
                     self.state.open_calls[call_id].sub_requests = (_Spent(fact.spent),)
                 return
 
     # --------------------------------------------------------------------------------------------- deadlines
 
     def fires(self, moment: float) -> bool:
-        """Whether a timer of the session that is set to `moment` has fired in the recording."""
+        """Return whether a timer of the session that is set to `moment` has fired in the recording."""
         state = self.state
-        place = self.next_own
-        fact = self.fact(place)
+        position = self.next_own
+        fact = self.fact(position)
         if state.phase is Phase.MODEL:
             if moment == state.not_before:
                 return True
-            while fact is not None and (isinstance(fact, HistoryCompressed) or not self.request.is_own(place)):
-                place += 1
-                fact = self.fact(place)
+            while fact is not None and (isinstance(fact, HistoryCompressed) or not self.request.is_own(position)):
+                position += 1
+                fact = self.fact(position)
             return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
-        if state.phase is not Phase.TOOLS or self.bus.has_mail:
-            return False  # what has been published comes first
-        if place > self.place:
-            self.differs(f"{self.request.facts[self.place].type} means nothing here")
+        if state.phase is not Phase.TOOLS or self.bus.has_unread:
+            return False  # the session first takes the published inputs
+        if position > self.position:
+            self.differs(f"{self.request.facts[self.position].type} has no effect here")
         if isinstance(fact, ApprovalRequested) and self._asks_again(fact):
             return False
-        if not isinstance(fact, ToolCallFailed) or self._fired_at == self.place:
+        if not isinstance(fact, ToolCallFailed) or self._fired_at == self.position:
             calls = ", ".join(f"{each.call.name} ({each.call.call_id})" for each in state.open_calls.values())
             self.differs(f"the replay waits for {calls}, and the recording does not")
-        self._fired_at = self.place
+        self._fired_at = self.position
         return True
 
     def _asks_again(self, fact: ApprovalRequested) -> bool:
-        """A question that is put again, since somebody answered an older one: answer such a one."""
+        """Handle a question that is asked again, because somebody answered an older one: publish such an answer."""
         call = self.state.open_calls.get(fact.call_id)
-        if call is None or call.status is not CallStatus.WAITING or self._fired_at == self.place:
+        if call is None or call.status is not CallStatus.WAITING or self._fired_at == self.position:
             return False
-        self._fired_at = self.place
+        self._fired_at = self.position
         envelope = self.state.envelope(fact.at)
         stale = ApprovalDecided(**envelope, call_id=fact.call_id, definition="an older one", approved=False)
         return self.bus.publish(stale)
 
-    def differs(self, what: str, *, place: int | None = None, got: Event | None = None, field: Any = None) -> NoReturn:
-        """End the replay by its first difference. Raises `Stopped`."""
+    def differs(
+        self, what: str, *, position: int | None = None, got: Event | None = None, field: Any = None
+    ) -> NoReturn:
+        """End the replay with its first difference. Raises `Stopped`."""
         if self.difference is None:
-            at = self.place if place is None else place
+            at = self.position if position is None else position
             self.difference = difference_at(self._path, self.request, at, what, got=got, field=field)
         raise Stopped(what)
 
     def check_end(self) -> None:
         """Raise the difference, if there is one."""
-        if self.difference is None and self.request.is_whole and self.place < len(self.request.facts):
-            expected = self.request.facts[self.place]
+        if self.difference is None and self.request.is_whole and self.position < len(self.request.facts):
+            expected = self.request.facts[self.position]
             self.difference = difference_at(
-                self._path, self.request, self.place, f"the replay has ended, and {expected.type} is expected"
+                self._path, self.request, self.position, f"the replay has ended, and {expected.type} is expected"
             )
         if self.difference is not None:
             raise self.difference
 
-    # ------------------------------------------------------------------------------------------ how it begins
+    # ---------------------------------------------------------------------------------------- at the beginning
 
     @property
     def notes(self) -> list[SystemMessage]:
-        """What was put in front of the prompt, for the model to know."""
+        """Return the system messages that were put before the prompt."""
         found: list[SystemMessage] = []
         for fact in self.request.facts[1:]:
             if not isinstance(fact, MessageAppended) or not isinstance(fact.message, SystemMessage):
@@ -224,11 +227,11 @@ class Stage:
         return found
 
     def tools_now(self) -> dict[str, ToolSpec]:
-        """The tools with which the session's next own fact was made."""
-        place = self.next_own
+        """Return the tools under which the session's next own fact was made."""
+        position = self.next_own
         written: list[Mapping[str, Any]] = list(self.request.agreed.get("tools") or [])
         for begins, changed in self.request.changes:
-            if begins <= place:
+            if begins <= position:
                 written = changed.get("tools", written)
         return self._facts.specs(written)
 
@@ -241,12 +244,12 @@ class RecordedTools:
 
     @property
     def specs(self) -> Mapping[str, ToolSpec]:
-        """See `ToolSource`."""
+        """The tools at the current position: see `ToolSource`."""
         return self._stage.tools_now()
 
 
 class RecordedModel:
-    """Answers as the model did, and fails as it did."""
+    """A provider that returns the recorded replies and raises the recorded errors."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -254,13 +257,13 @@ class RecordedModel:
         self.model = "recorded"
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:  # noqa: ARG002 -- named by the protocol
-        """See `NativeOutputProvider`: as it was for the reply that comes next."""
+        """Implement `NativeOutputProvider`: return the value of the next recorded reply."""
         fact = self._stage.fact(self._stage.next_own)
         was_native = isinstance(fact, ModelResponded) and fact.native_output
         return "with_tools" if was_native or self._stage.request.agreed.get("output_mode") == "native" else ""
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002 -- it does not stream
-        """See `Provider`. Raises `Stopped` where the recording goes on with something else."""
+        """Implement `Provider`. Raises `Stopped` if the recording continues without a reply or an error."""
         stage = self._stage
         stage.asked.append(request)
         fact = stage.fact(stage.next_own)
@@ -282,12 +285,12 @@ class RecordedModel:
         if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
         failed = isinstance(fact, (ModelRetrying, RequestFailed)) and fact.reason != ProviderTimeout.code
-        if fact.at >= stage.state.model_deadline and not failed:  # it may have failed at that moment
+        if fact.at >= stage.state.model_deadline and not failed:  # the model may also have failed at that moment
             await anyio.sleep_forever()  # until the deadline, which has fired already
         raise self._failure(fact)
 
     def _failure(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ProviderError:
-        if isinstance(fact, RequestCompleted):  # a last answer that failed
+        if isinstance(fact, RequestCompleted):  # the last answer failed
             return ProviderError(fact.reason)
         wait = _NOT_NOW
         if isinstance(fact, ModelRetrying) and fact.provider == self._stage.state.provider:
@@ -298,7 +301,7 @@ class RecordedModel:
 
 
 class RecordedWindow(ContextWindow):
-    """Tells of a history that was shortened when the recording does; what is sent here is the whole one."""
+    """A context window that reports a shortened history where the recording does, and sends the whole history."""
 
     __slots__ = ("_stage",)
 
@@ -307,14 +310,14 @@ class RecordedWindow(ContextWindow):
         self._stage = stage
 
     def look(self, specs: Mapping[str, ToolSpec]) -> None:
-        """Nothing is shortened here."""
+        """Do nothing: nothing is shortened here."""
 
     async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:  # noqa: ARG002
-        """See `ContextWindow`."""
+        """Implement `ContextWindow`."""
         return Messages(self._stage.state.messages, system)
 
     def shaped(self) -> HistoryShaped | None:
-        """See `ContextWindow`."""
+        """Implement `ContextWindow`."""
         fact = self._stage.fact(self._stage.next_own)
         if not isinstance(fact, HistoryCompressed):
             return None
@@ -322,11 +325,11 @@ class RecordedWindow(ContextWindow):
         return HistoryShaped(shape, summary_in(fact, self._stage.state.prices))
 
     def answered(self, usage: Usage) -> None:
-        """Nothing is learned of a model that is not there."""
+        """Do nothing: there is no model whose token counts could be learned."""
 
 
 class _ReplayClock(SessionClock):
-    """Reads what the recording says."""
+    """A clock that reads the recording."""
 
     __slots__ = ("_stage",)
 
@@ -349,11 +352,11 @@ class ReplayBus(EventBus):
         self._stage = stage
 
     @property
-    def has_mail(self) -> bool:
-        """Return whether the session has still to take what was published for it."""
+    def has_unread(self) -> bool:
+        """Return whether the session has still to take events that were published for it."""
         return any(map(len, self.arbitration.mailboxes.values()))
 
     @property
     def clock(self) -> SessionClock:
-        """See `EventBus`."""
+        """The recording's clock: see `EventBus`."""
         return _ReplayClock(self._stage)

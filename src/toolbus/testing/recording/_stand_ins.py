@@ -1,6 +1,7 @@
-"""What stands in for the application's code in a replay: its tools, rules and guardrails, as the facts tell of them.
+"""Stand-ins for the application's code in a replay: its tools, approval rules and guardrails, rebuilt from the facts.
 
-A validator refuses what was refused, a rule asks about what was asked about. Pure, but for waiting in a guardrail.
+A validator refuses the arguments that were refused, and a rule asks for the approvals that were asked for. Pure, except
+for waiting in a guardrail.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ __all__ = ["Facts", "Guard", "RecordedOutput", "raised_as", "summary_in"]
 E = TypeVar("E", bound=Exception)
 _UNCHECKED = "The arguments could not be checked: the validator raised "
 _APPROVED_WITH = "The arguments that it was approved with are invalid: "
-_BY_PEOPLE = ("and that was to be remembered.", "s).")  # of the decision on another call, or of none in time
+_BY_PEOPLE = ("and that was to be remembered.", "s).")  # the ends of a remembered decision, and of a missing one
 _REPAIR = "This is not the answer that was asked for: "
-_WAYS = (". Call ", ". Answer again, ")  # by the tool, natively
+_WAYS = (". Call ", ". Answer again, ")  # by the tool, by native output
 _NO_OUTPUT = ("the model gave no valid output: ", " (max_output_repairs=")
 
 
 def raised_as(name: str, base: type[E], code: str = "") -> type[E]:
-    """An exception's class under a name, and with a code, of which the recording tells."""
+    """Return an exception class with a recorded name and code."""
     return cast("type[E]", type(name, (base,), {"code": code} if code else {}))
 
 
@@ -56,17 +57,19 @@ def _same(name: str, arguments: Any) -> tuple[str, bytes]:
 
 
 class Facts:
-    """What the facts of a request say of decisions that were the application's."""
+    """The application's decisions, as the facts of a request contain them."""
 
     def __init__(self, request: RecordedRequest) -> None:
         self._refused: dict[tuple[str, bytes], str] = {}
         self._asked: set[tuple[str, bytes]] = set()
-        self.denied: list[tuple[int, int, str]] = []  # round, place and reason of calls that a guardrail has denied
-        self.texts: dict[str, tuple[dict[str, Any] | None, str]] = {}  # what was read of answers, or why nothing was
+        # The round, the position and the reason of calls that a guardrail has denied.
+        self.denied: list[tuple[int, int, str]] = []
+        # By text of an answer: the output that was read, or the reason why it was refused.
+        self.texts: dict[str, tuple[dict[str, Any] | None, str]] = {}
         self._read(request)
 
     def specs(self, written: list[Mapping[str, Any]]) -> dict[str, ToolSpec]:
-        """The tools as they were, with validators and rules that decide as theirs did."""
+        """Return the tools as they were, with validators and rules that decide as the recorded ones did."""
         made: dict[str, ToolSpec] = {}
         for each in written:
             functions: dict[str, Any] = {"validate": self._validator(each["name"])}
@@ -76,7 +79,7 @@ class Facts:
         return made
 
     def policy(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-        """An `ApprovalPolicy` that asks about what was asked about."""
+        """Implement `ApprovalPolicy`: ask for the calls for which the recording asked."""
         return _same(spec.name, arguments) in self._asked
 
     def _rule(self, name: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -94,10 +97,10 @@ class Facts:
         return validate
 
     def _read(self, request: RecordedRequest) -> None:
-        calls: dict[str, tuple[str, str]] = {}  # by id: the tool, and the arguments as they were written
+        calls: dict[str, tuple[str, str]] = {}  # by id: the tool, and its argument text
         decided: dict[str, ApprovalDecided] = {}
         reply: ModelResponded | None = None
-        for place, fact in enumerate(request.facts):
+        for position, fact in enumerate(request.facts):
             if isinstance(fact, ModelResponded):
                 reply = fact
                 message = cast("AssistantMessage", fact.message)
@@ -106,11 +109,11 @@ class Facts:
                 self._asked.add(_same(fact.name, fact.arguments))
             elif isinstance(fact, ApprovalDecided):
                 decided[fact.call_id] = fact
-            elif isinstance(fact, ToolCallFailed) and request.is_own(place) and reply is not None:
-                self._on_refused(fact, calls.get(fact.call_id, ("", "")), decided.get(fact.call_id), reply)
-            self._on_text(request, place)
+            elif isinstance(fact, ToolCallFailed) and request.is_own(position) and reply is not None:
+                self._read_refusal(fact, calls.get(fact.call_id, ("", "")), decided.get(fact.call_id), reply)
+            self._read_answer(request, position)
 
-    def _on_refused(
+    def _read_refusal(
         self, fact: ToolCallFailed, call: tuple[str, str], decided: ApprovalDecided | None, reply: ModelResponded
     ) -> None:
         name, written = call
@@ -118,7 +121,7 @@ class Facts:
         if edited is not None and fact.error.startswith(_APPROVED_WITH):
             self._refused[_same(name, edited)] = fact.error.removeprefix(_APPROVED_WITH)
         elif fact.reason in ("invalid_arguments", "error"):
-            with contextlib.suppress(InvalidArguments):  # what cannot be read, the turn machine refuses itself
+            with contextlib.suppress(InvalidArguments):  # the turn machine refuses unreadable arguments itself
                 self._refused[_same(name, parse_arguments(written))] = fact.error
         elif fact.reason == "denied" and decided is None and not fact.error.endswith(_BY_PEOPLE):
             message = cast("AssistantMessage", reply.message)
@@ -126,10 +129,10 @@ class Facts:
             if fact.call_id in ids:
                 self.denied.append((reply.round, ids.index(fact.call_id), fact.error))
 
-    def _on_text(self, request: RecordedRequest, place: int) -> None:
-        """What became of a text that was read as a structured output."""
-        fact = request.facts[place]
-        before = request.facts[place - 1] if place else None
+    def _read_answer(self, request: RecordedRequest, position: int) -> None:
+        """Record the output, or the error, of a text that was read as a structured output."""
+        fact = request.facts[position]
+        before = request.facts[position - 1] if position else None
         if isinstance(fact, RequestCompleted) and fact.output is not None:
             self.texts[fact.text] = (fact.output, "")
             return
@@ -138,18 +141,18 @@ class Facts:
             return
         text = answer.text
         if isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
-            told = str(fact.message.content)
-            self.texts[text] = (None, _between(told, _REPAIR, max(_WAYS, key=told.rfind)))
+            content = str(fact.message.content)
+            self.texts[text] = (None, _between(content, _REPAIR, max(_WAYS, key=content.rfind)))
         elif isinstance(fact, RequestFailed):
             self.texts[text] = (None, _between(fact.error, *_NO_OUTPUT))
 
 
-def _between(text: str, before: str, behind: str) -> str:
-    return text.removeprefix(before).rpartition(behind)[0]
+def _between(text: str, before: str, after: str) -> str:
+    return text.removeprefix(before).rpartition(after)[0]
 
 
 class RecordedOutput(OutputType[Any]):
-    """The structured output that was asked for: takes what was taken, and refuses what was refused."""
+    """The recorded structured output: accepts the texts that were accepted, and refuses those that were refused."""
 
     __slots__ = ("_texts",)
 
@@ -158,11 +161,11 @@ class RecordedOutput(OutputType[Any]):
         self.spec = facts.specs([written])[written["name"]]
 
     def load(self, arguments: Mapping[str, Any]) -> Any:
-        """The arguments themselves: of which type they were is not known here."""
+        """Return the arguments themselves, because their type is not known here."""
         return dict(arguments)
 
     def read(self, text: str) -> dict[str, Any]:
-        """See `OutputType`."""
+        """Return the recorded output of a text: see `OutputType`."""
         arguments, error = self._texts.get(text, (None, "the answer was not read in the recording"))
         if arguments is None:
             raise InvalidArguments(error)
@@ -170,32 +173,32 @@ class RecordedOutput(OutputType[Any]):
 
 
 class Guard(Interceptor):
-    """Stands in for the interceptors of a request: denies what they have denied. For one request."""
+    """A stand-in for the interceptors of one request: it denies the calls that they have denied."""
 
-    def __init__(self, facts: Facts, *, refused: RequestFailed | None, never_looked: bool) -> None:
+    def __init__(self, facts: Facts, *, refused: RequestFailed | None, never_seen: bool) -> None:
         self._refused = refused
-        self._never_looked = never_looked
-        self._denied = {(number, place): reason for number, place, reason in facts.denied}
+        self._never_seen = never_seen
+        self._denied = {(number, position): reason for number, position, reason in facts.denied}
         self._round = -1
         self._next: deque[int] = deque()
 
     def on_reply(self, number: int, message: AssistantMessage) -> None:
-        """A reply goes out now: its calls come to `before_tool` in order, but for those that are no JSON object."""
+        """Prepare for a reply: its calls come to `before_tool` in order, except calls whose arguments are no object."""
         self._round = number
-        self._next = deque(place for place, call in enumerate(message.tool_calls) if _is_object(call.arguments))
+        self._next = deque(position for position, call in enumerate(message.tool_calls) if _is_object(call.arguments))
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:  # noqa: ARG002
-        """See `Interceptor`."""
+        """Refuse the prompt if the recording did: see `Interceptor`."""
         if self._refused is not None:
             raise raised_as("Refused", ToolbusError, self._refused.reason)(self._refused.error)
-        if self._never_looked:  # the request was cancelled meanwhile
+        if self._never_seen:  # the request was cancelled before an interceptor saw the prompt
             await anyio.sleep_forever()
         return prompt
 
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:  # noqa: ARG002
-        """See `Interceptor`."""
-        place = self._next.popleft() if self._next else -1
-        if (reason := self._denied.get((self._round, place))) is not None:
+        """Deny the call if the recording did: see `Interceptor`."""
+        position = self._next.popleft() if self._next else -1
+        if (reason := self._denied.get((self._round, position))) is not None:
             raise Denied(reason)
         return arguments
 
@@ -209,7 +212,7 @@ def _is_object(written: str) -> bool:
 
 
 def summary_in(fact: HistoryCompressed, prices: Mapping[str, Price] | None) -> Summary | None:
-    """The summary that a fact tells of, by a model that costs what it did; None where none was asked for."""
+    """Return the summary of a fact, by a model with the recorded cost; None if no summary was made."""
     if not fact.summary and fact.usage == Usage():
         return None
     for name in prices or () if fact.cost is not None else ():

@@ -6,8 +6,24 @@
     run_seed(4711)          # the same again, event for event
 
 Time is virtual and chance is seeded, so a seed is a whole run of several conversations: a model, tools, people,
-strangers, listeners and a store, none of them reliable. The invariants of docs/reference/guarantees.md that can be seen
-from outside are checked at every event, and at the end nothing may hang, leak or stay open.
+strangers, listeners and a store, all of them unreliable. The guarantees of docs/reference/guarantees.md that can be
+observed from outside are checked at every event, and at the end nothing may hang, leak or stay open.
+
+The package knows the public API of toolbus, the pure core and asyncio. The checks (`_watch`, `_end`) know nothing of
+how a world is made: they see events, results and the journal.
+
+Invariants:
+
+1. A seed is the same run on every machine. Ids, clocks, random numbers and the order in which tasks are cancelled come
+   from the seed; otherwise a failure could not be reproduced.
+2. Every actor draws from a stream of random numbers of its own, named after its decision. With one shared stream, a
+small
+   change of timing would change all later decisions, and a reduced world would not show the same failure.
+3. Actors do only what the documentation allows. If an actor broke a rule itself, a broken guarantee would not be a bug
+   of toolbus.
+4. A process that was killed writes, publishes and counts nothing any more, as after SIGKILL. If it did, the checks
+would
+   see effects that no real process has.
 """
 
 from ._findings import SeedReport, SimulationFailed

@@ -1,4 +1,4 @@
-"""What the checks know of each request and call of one process: as its events tell of them. Data."""
+"""The state of each request and call in one process, as the checks know it from events. Data only."""
 
 from __future__ import annotations
 
@@ -9,63 +9,63 @@ from ...core.limits import Limits
 from ...events import Event, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...messages import Message
 
-__all__ = ["Call", "Durable", "Request"]
+__all__ = ["Call", "JournalState", "Request"]
 
 
-class Durable(Protocol):
-    """What the journal of a simulated world tells the checks of one process."""
+class JournalState(Protocol):
+    """The journal of a simulated world, as the checks of one process see it."""
 
     @property
     def remembered(self) -> set[str]:
-        """Conversations in which a person's word was to be remembered, in any process."""
+        """The conversations in which any process was asked to remember a person's decision."""
         ...
 
     @property
     def asked_at(self) -> dict[str, float]:
-        """When the newest append of each request was begun, on the loop's clock."""
+        """The time of each request's newest append, on the event loop's clock."""
         ...
 
     def is_durable(self, fact: Event) -> bool:
-        """Whether the journal has this fact, and no other one in its place."""
+        """Return whether the journal has this fact, and not another one at its position."""
         ...
 
     def written(self, request_id: str) -> Sequence[Event]:
-        """What it has of a request, in order."""
+        """Return the facts of a request in the journal, in order."""
         ...
 
     def has_failed(self, request_id: str) -> bool:
-        """Whether an append by this process for this request has failed."""
+        """Return whether an append by this process for this request has failed."""
         ...
 
-    def is_unheard(self, request_id: str) -> bool:
-        """Whether an append by this process has failed without a word on whose the request is."""
+    def is_unanswered(self, request_id: str) -> bool:
+        """Return whether an append by this process has failed without saying who holds the request's lease."""
         ...
 
     def has_given_up(self, request_id: str) -> bool:
-        """Whether any process has gone on with the request without its journal."""
+        """Return whether any process has continued the request without its journal."""
         ...
 
     def failed_since(self, moment: float) -> bool:
-        """Whether anything has gone wrong with the store from this moment on, on the loop's clock."""
+        """Return whether the store has had a fault since this time on the event loop's clock."""
         ...
 
     def is_ours(self, request_id: str) -> bool:
-        """Whether no other process has taken the request over."""
+        """Return whether no other process has taken the request over."""
         ...
 
     def reports(self, event: ToolCallCompleted | ToolCallFailed) -> bool:
-        """A terminal event is heard: whether no process has reported another one of this call."""
+        """Record a terminal event, and return whether no process has published another one for the call."""
         ...
 
     def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
-        """A handler begins: whether no other process has begun it, and the key that the first one had."""
+        """Record that a handler begins; return whether no other process has begun it, and the first one's key."""
         ...
 
 
 class Call:
-    """One call. `before` is its request in another process, of which nobody knows what became.
+    """One call. `before` is its request in another process; nobody knows the outcome of that one.
 
-    `settled_at` does not count the time in which the process stood still.
+    `settled_at` does not count the time in which the process was paused.
     """
 
     __slots__ = ("approved", "asked", "attempts", "before", "deadline", "name", "requested", "settled_at", "terminal")
@@ -83,16 +83,17 @@ class Call:
 
 
 class Request:
-    """One request."""
+    """One request, as one process knows it."""
 
     __slots__ = (
         "appended",
+        "asked_elsewhere",
         "calls",
         "cancelled_at",
         "conversation",
         "ending",
         "facts",
-        "is_below",
+        "is_sub_request",
         "is_trusted",
         "limits",
         "paused",
@@ -102,7 +103,6 @@ class Request:
         "resumed_at",
         "settled_at",
         "started",
-        "unasked",
     )
 
     def __init__(self, request_id: str, limits: Limits) -> None:
@@ -115,19 +115,20 @@ class Request:
         self.appended: list[Message] = []
         self.replies = 0
         self.requested = 0
-        self.conversation = ""  # for which a person's word is remembered: that of the topmost request
-        self.is_trusted = False  # none of its calls needs a person's word
-        self.is_below = False  # it works for a call of another request, which is the one that the journal knows
-        self.settled_at = float("-inf")  # when its newest call was
+        # The conversation for which a person's decision is remembered: that of the topmost request.
+        self.conversation = ""
+        self.is_trusted = False  # no call of the request needs a person's approval
+        self.is_sub_request = False  # a sub-request: it works for a call of another request, and has no journal
+        self.settled_at = float("-inf")  # the time at which the newest call was settled
         self.cancelled_at = float("inf")
-        self.paused = False  # its clocks have stood still at some time, so that its deadlines moved
-        self.resumed_at: float | None = None  # when it went on in this process
-        self.unasked: set[str] = set()  # calls that a person was asked about elsewhere, and has to be again
+        self.paused = False  # the request's clocks have been paused, so its deadlines have moved
+        self.resumed_at: float | None = None  # the time at which this process resumed the request
+        self.asked_elsewhere: set[str] = set()  # calls whose question has to be asked again
 
     def interrupt(self, now: float) -> None:
-        """All that is known of it was in another process; now it goes on in this one."""
+        """Note that all earlier events were those of another process, and that this process resumes the request now."""
         self.resumed_at, self.paused = now, True
         for call_id, call in self.calls.items():
             call.attempts, call.before, call.requested = 0, call.requested, None
             if call.asked and not call.approved and call.terminal is None and call.before is None:
-                self.unasked.add(call_id)
+                self.asked_elsewhere.add(call_id)

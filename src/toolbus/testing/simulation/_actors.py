@@ -1,4 +1,4 @@
-"""Who else is on a process's bus: people, strangers who answer calls, and listeners. None of them reliable."""
+"""The other actors on a process's bus: people, strangers who answer calls, and listeners. All are unreliable."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ __all__ = ["Actors"]
 
 
 class Actors:
-    """Those of one process, which live as long as it does."""
+    """The actors of one process; they live as long as the process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._world = process.world
         self._bus = process.bus
         self._faults = process.world.faults
-        self._dropping: set[str] = set()  # requests that want no late results
+        self._dropping: set[str] = set()  # requests with late_results="drop"
 
     def listen(self) -> None:
-        """Hear the bus, before anything happens on it."""
+        """Connect to the bus, before anything is published on it."""
         bus, chance = self._bus, self._chance("listeners")
         bus.connect(RequestStarted, self._on_begun)
         bus.connect(RequestResumed, self._on_begun)
@@ -60,7 +60,7 @@ class Actors:
     # ------------------------------------------------------------------------------------------------------ people
 
     def _on_begun(self, event: RequestStarted | RequestResumed) -> None:
-        """People have plans for each request that begins, or goes on."""
+        """Make people's plans for a request that begins or is resumed: to steer it, or to cancel it."""
         chance = self._chance(f"people {event.request_id}")
         view = self._bus.arbitration.view(event.request_id)
         if view is None:
@@ -88,7 +88,7 @@ class Actors:
         return {"request_id": begun.request_id, "conversation_id": begun.conversation_id}
 
     def _on_question(self, event: ApprovalRequested) -> None:
-        """Somebody is asked: he answers, or not, or twice."""
+        """Let a person answer a question: once, twice, or never."""
         chance = self._chance(f"approval {event.call_id}")
         for _ in range(chance.pick([1, 1, 1, 2, 0])):
             self._process.group.start_soon(
@@ -106,7 +106,7 @@ class Actors:
     # --------------------------------------------------------------------------------------------------- strangers
 
     def _on_requested(self, event: ToolCallRequested) -> None:
-        """Whoever answers calls from elsewhere: late, twice, or never; and one who answers calls of others."""
+        """Let strangers answer: external calls late, twice or never; and calls of others at times."""
         chance = self._chance(f"stranger {event.call_id}")
         if event.name == "outside":
             for _ in range(chance.pick([1, 1, 1, 2, 0])):
@@ -124,18 +124,18 @@ class Actors:
         )
 
     async def _publish(self, event: ToolCallCompleted | ToolCallFailed) -> None:
-        """Nothing vanishes: an answer is taken, or becomes a letter that all can see, unless they want to drop it."""
+        """Publish an answer, and check that it is accepted, becomes a dead letter, or is dropped as requested."""
         letters = self._process.watch.letters
         if not self._bus.publish(event):
             self._faults["answered too late, or to nobody"] += 1
-            waits = self._process.watch.journal is not None  # for the journal to have what came first
-            told = self._process.watch.letters > letters or waits or event.request_id in self._dropping
-            self._process.watch.note("G05", told, f"{event.type} of {event.call_id} vanished")
+            waits = self._process.watch.journal is not None  # the answer waits for the append of earlier facts
+            is_seen = self._process.watch.letters > letters or waits or event.request_id in self._dropping
+            self._process.watch.note("G05", is_seen, f"{event.type} of {event.call_id} vanished")
 
     # --------------------------------------------------------------------------------------------------- listeners
 
     def _raising(self, name: str) -> Callable[[Event], None]:
-        """A receiver that raises at times."""
+        """Return a receiver that raises at times."""
         chance = self._chance(f"receiver {name}")
 
         def receive(event: Event) -> None:
@@ -146,14 +146,14 @@ class Actors:
         return receive
 
     def _talking(self, event: Event) -> None:
-        """A receiver that answers an event with an event."""
+        """Answer an event with an event."""
         if isinstance(event, ToolCallRequested) and event.round == 0:
             self._bus.publish(
                 ToolCallProgress(request_id=event.request_id, call_id=event.call_id, name=event.name, message="heard")
             )
 
     async def _subscriber(self, name: str) -> None:
-        """Reads events, slowly or not at all."""
+        """Read events, slowly or not at all."""
         chance = self._chance(f"subscriber {name}")
         kinds = [] if chance.says(0.5) else [chance.pick(FACT_TYPES)]
         subscription = self._bus.subscribe(

@@ -1,4 +1,4 @@
-"""Chance that is the same each time: every actor of a simulated world has a stream of its own. Knows nothing else."""
+"""Reproducible chance: every actor of a simulated world has its own stream of random numbers. Knows nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Chance"]
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
 
-_HAIR = 1e-6  # seconds: more than the rounding of a clock that counts from the epoch
+_HAIR = 1e-6  # seconds; more than the rounding of a clock that counts from the epoch
 _BLINK = 1e-3
 
 
@@ -21,30 +21,30 @@ class Chance:
     __slots__ = ("_random",)
 
     def __init__(self, seed: int, name: str) -> None:
-        self._random = random.Random(f"{seed}/{name}")  # noqa: S311 -- it has to be the same each time
+        self._random = random.Random(f"{seed}/{name}")  # noqa: S311 -- the numbers have to be the same each time
 
     def says(self, probability: float) -> bool:
-        """True that often."""
+        """Return True with this probability."""
         return self._random.random() < probability
 
     def below(self, most: float) -> float:
-        """A number from 0 to `most`."""
+        """Return a number from 0 to `most`."""
         return self._random.random() * most
 
     def whole(self, least: int, most: int) -> int:
-        """A whole number, both ends included."""
+        """Return a whole number, both ends included."""
         return self._random.randint(least, most)
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of these."""
+        """Return one of the choices."""
         return self._random.choice(choices)
 
     def weighted(self, choices: dict[Name, float]) -> Name:
-        """One of the keys, as often as their weights say."""
+        """Return one of the keys, as often as their weights say."""
         return self._random.choices(list(choices), list(choices.values()))[0]
 
     def around(self, deadline: float) -> float:
-        """A delay that is often at a deadline, exactly or nearly, since that is where races are."""
+        """Return a delay that is often at a deadline, exactly or nearly, because races happen there."""
         kind = self._random.random()
         if kind < 0.35:
             return 0.0

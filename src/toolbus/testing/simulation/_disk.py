@@ -1,7 +1,7 @@
-"""What outlives the processes of a simulated world: a store that fails at times, and a handle on it for each process.
+"""The part of a simulated world that outlives its processes: a store with faults, and each process's handle on it.
 
-The disk knows what is durable, whose it is and what went wrong, and tells the checks. What its faults do is what a full
-disk, a locked database or a broken connection does.
+The disk knows which facts are durable, which process holds each request and which faults happened, and the checks read
+this. Its faults have the effects of a full disk, a locked database or a broken connection.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ T = TypeVar("T")
 _SECONDS = {"well": [0.01, 0.5], "ill": [0.01, 0.5, 4.0, 6.0]}
 _FAULTS = {"refused": 4.0, "locked": 2.0, "full": 2.0, "written, and then refused": 1.5, "no answer": 1.0}
 _WRITTEN_FIRST = "written, and then refused"
-_SILENCE_SECONDS = 20.0  # over the time that anybody waits
+_SILENCE_SECONDS = 20.0  # longer than any caller waits
 
 
 class Disk:
-    """A store in memory that is ill for a while, as its chance has it. `journals` is whether it has a journal."""
+    """A store in memory that has faults for a while, as its chance decides. With `journals` it has a journal."""
 
     def __init__(self, world: World, *, journals: bool) -> None:
         chance = world.chance("disk")
@@ -42,99 +42,99 @@ class Disk:
         self.chance = chance
         self.memory = MemoryStore(journal=journals)
         self.journals = journals
-        self._ill_from = chance.pick([0.0, 0.5, 2.0, 8.0]) if chance.says(0.35) else float("inf")
-        self._ill_until = self._ill_from + chance.pick([1.0, 5.0, 30.0])
-        self._illness = chance.pick([0.1, 0.3, 1.0])  # how often something goes wrong then
+        self._faulty_from = chance.pick([0.0, 0.5, 2.0, 8.0]) if chance.says(0.35) else float("inf")
+        self._faulty_until = self._faulty_from + chance.pick([1.0, 5.0, 30.0])
+        self._fault_probability = chance.pick([0.1, 0.3, 1.0])  # the probability of a fault during that time
         self.newest_fault = float("-inf")
         self._written: dict[str, list[Event]] = {}
         self._durable: dict[str, Event] = {}
-        self.holders: dict[str, Process] = {}  # who has taken each request, the newest
+        self.holders: dict[str, Process] = {}  # by request, the process that took it last
         self.endings: dict[str, str] = {}
-        self.broken: set[str] = set()  # requests of which an append has failed, or was not answered
-        self.given_up: set[str] = set()  # those of them that went on, as `on_store_failure="warn"` has it
-        self.ran: dict[tuple[str, str], tuple[Process, str]] = {}  # who has begun each call, with which key
-        self.reported: dict[tuple[str, str], str] = {}  # by call, the terminal event that was heard in any process
-        self.remembered: set[str] = set()  # conversations in which a person's word was to be remembered
+        self.broken: set[str] = set()  # requests with an append that failed, or was not answered
+        self.given_up: set[str] = set()  # those of `broken` that continued, because of `on_store_failure="warn"`
+        self.ran: dict[tuple[str, str], tuple[Process, str]] = {}  # by call, the first process, and its key
+        self.reported: dict[tuple[str, str], str] = {}  # by call, the first terminal event of any process
+        self.remembered: set[str] = set()  # conversations in which a person's decision was to be remembered
 
-    # ------------------------------------------------------------------------------------------- what is durable
+    # ---------------------------------------------------------------------------------------------- durable facts
 
     def is_durable(self, fact: Event) -> bool:
-        """Whether the journal has this fact, and no other one in its place."""
+        """Return whether the journal has this fact, and not another one at its position."""
         return self._durable.get(fact.event_id) is fact
 
     def facts(self, request_id: str) -> Sequence[Event]:
-        """What was written of a request, in order."""
+        """Return the facts of a request in the journal, in order."""
         return self._written.get(request_id, ())
 
     def has_failed(self, request_id: str) -> bool:
-        """Whether an append for this request has failed."""
+        """Return whether an append for this request has failed."""
         return request_id in self.broken
 
     def begun(self) -> list[str]:
-        """Requests that have durable facts."""
+        """Return the requests that have durable facts."""
         return list(self._written)
 
     def unfinished(self) -> list[str]:
-        """Requests that have durable facts and no ending."""
+        """Return the requests that have durable facts and no ending."""
         return [request_id for request_id in self._written if request_id not in self.endings]
 
     def note(self, entry: Entry) -> None:
-        """An entry is durable from now on."""
+        """Record that an entry is durable from now on."""
         self._written.setdefault(entry.request_id, []).extend(entry.facts)
         self._durable.update((fact.event_id, fact) for fact in entry.facts)
         if entry.ending is not None:
             self.endings[entry.request_id] = entry.ending
 
-    # -------------------------------------------------------------------------------------------------- illness
+    # --------------------------------------------------------------------------------------------------- faults
 
     def recover(self) -> None:
-        """From now on nothing goes wrong any more."""
-        self._ill_until = 0.0
+        """Have no more faults from now on."""
+        self._faulty_until = 0.0
 
     @property
-    def is_ill(self) -> bool:
-        """Whether something may go wrong now."""
-        return self._ill_from <= anyio.current_time() < self._ill_until
+    def is_faulty(self) -> bool:
+        """Return whether the store may have a fault now."""
+        return self._faulty_from <= anyio.current_time() < self._faulty_until
 
     def fault(self) -> str:
-        """What goes wrong with the next that is asked of it; empty for nothing."""
-        if not (self.is_ill and self.chance.says(self._illness)):
+        """Return the fault of the next operation; empty for no fault."""
+        if not (self.is_faulty and self.chance.says(self._fault_probability)):
             return ""
         self.newest_fault = anyio.current_time()
         return self.chance.weighted(_FAULTS)
 
     def delay(self) -> float:
-        """Seconds that an answer takes."""
+        """Return the seconds that an answer takes."""
         if not self.chance.says(0.2):
             return 0.0
-        if not self.is_ill:
+        if not self.is_faulty:
             return self.chance.pick(_SECONDS["well"])
         self.newest_fault = anyio.current_time()
         return self.chance.pick(_SECONDS["ill"])
 
 
 class Handle:
-    """One process's way to the disk: a `Store`, and a `JournalStore`. `die` is the end of it."""
+    """One process's access to the disk: a `Store`, and a `JournalStore`. After `die` it is closed for good."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk
         self._process = process
         self._inner: JournalStore | None = disk.memory.journal
         self._is_dead = False
-        self._failed: set[str] = set()  # requests of which an append by this process has failed
-        self._unheard: set[str] = set()  # those of them to which the store has not said that they are another's
-        self._stopped: dict[str, set[str]] = {}  # those of them that it has not taken over anew: which facts failed
-        self.given_up: set[str] = set()  # those that go on in this process without their journal
-        self.asked_at: dict[str, float] = {}  # when the newest append of a request was begun
-        self._keeps = process.on_store_failure == "warn"
+        self._failed: set[str] = set()  # requests with an append of this process that failed
+        self._unanswered: set[str] = set()  # those of `_failed` without an answer that says who holds the lease
+        self._stopped: dict[str, set[str]] = {}  # the facts that failed, by request, unless it was taken over again
+        self.given_up: set[str] = set()  # requests that continue in this process without their journal
+        self.asked_at: dict[str, float] = {}  # the time of each request's newest append
+        self._continues = process.on_store_failure == "warn"
 
     def die(self) -> None:
-        """The process was killed: nothing of it is written any more."""
+        """Write nothing any more: the process was killed."""
         self._is_dead = True
 
     @property
     def journal(self) -> JournalStore | None:
-        """See `Store`."""
+        """The journal: see `Store`."""
         return None if self._inner is None else self
 
     @property
@@ -143,7 +143,7 @@ class Handle:
         return self._inner
 
     async def _ask(self, what: Callable[[], Awaitable[T]]) -> T:
-        """Have the disk do something, slowly, or not at all, or nobody knows whether."""
+        """Let the disk do something: slowly, not at all, or without an answer."""
         disk = self._disk
         self._check()
         fault = disk.fault()
@@ -178,59 +178,60 @@ class Handle:
 
     @property
     def remembered(self) -> set[str]:
-        """Conversations in which a person's word was to be remembered, in any process."""
+        """The conversations in which any process was asked to remember a person's decision."""
         return self._disk.remembered
 
     def is_durable(self, fact: Event) -> bool:
-        """Whether the journal has this fact, and no other one in its place."""
+        """Return whether the journal has this fact, and not another one at its position."""
         return self._disk.is_durable(fact)
 
     def written(self, request_id: str) -> Sequence[Event]:
-        """What the journal has of a request, in order."""
+        """Return the facts of a request in the journal, in order."""
         return self._disk.facts(request_id)
 
     def has_failed(self, request_id: str) -> bool:
-        """Whether an append by this process for this request has failed."""
+        """Return whether an append by this process for this request has failed."""
         return request_id in self._failed
 
-    def is_unheard(self, request_id: str) -> bool:
-        """Whether an append by this process has failed without a word on whose the request is."""
-        return request_id in self._unheard
+    def is_unanswered(self, request_id: str) -> bool:
+        """Return whether an append by this process has failed without saying who holds the request's lease."""
+        return request_id in self._unanswered
 
     def has_given_up(self, request_id: str) -> bool:
-        """Whether any process has gone on with the request without its journal."""
+        """Return whether any process has continued the request without its journal."""
         return request_id in self._disk.given_up
 
     def failed_since(self, moment: float) -> bool:
-        """Whether anything has gone wrong with the disk from this moment on."""
+        """Return whether the disk has had a fault since this time."""
         return self._disk.newest_fault >= moment
 
     def is_ours(self, request_id: str) -> bool:
-        """Whether no other process has taken the request over."""
+        """Return whether no other process has taken the request over."""
         return self._disk.holders.get(request_id, self._process) is self._process
 
     def reports(self, event: TerminalEvent) -> bool:
-        """A terminal event is heard: whether no process has reported another one of this call."""
+        """Record a terminal event, and return whether no process has published another one for the call."""
         return self._disk.reported.setdefault((event.request_id, event.call_id), event.event_id) == event.event_id
 
     def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
-        """A handler begins: whether no other process has begun it, and the key that the first one had."""
+        """Record that a handler begins; return whether no other process has begun it, and the first one's key."""
         process, first = self._disk.ran.setdefault((request_id, call_id), (self._process, key))
         return process is self._process, first
 
     # ------------------------------------------------------------------------------------------------ the journal
 
     async def append(self, entry: Entry) -> int:
-        """See `JournalStore`."""
+        """Implement `JournalStore`, with faults."""
         request_id, watch = entry.request_id, self._process.watch
         failed = self._stopped.get(request_id)
-        told = {each.event_id for each in entry.facts}
-        goes_on = self._keeps or failed is None or told <= failed  # a request that is left tries once more
-        watch.note("G11", goes_on, f"{request_id} goes on after its journal failed")
+        written = {each.event_id for each in entry.facts}
+        # A request that is left tries the same facts once more.
+        may_write = self._continues or failed is None or written <= failed
+        watch.note("G11", may_write, f"{request_id} continues after its journal failed")
         self.asked_at[request_id] = anyio.current_time()
 
         async def write() -> int:
-            self._process.counts_append(is_before=True)
+            self._process.count_append(is_before=True)
             self._check()
             size_bytes = await self._journal.append(entry)
             known = self._disk.facts(request_id)
@@ -238,9 +239,9 @@ class Handle:
             if entry.seq == 0:
                 self._disk.holders[request_id] = self._process
             is_holder = self._disk.holders.get(request_id) is self._process
-            watch.note("G20", is_holder, f"{request_id} is another process's, and this one writes")
+            watch.note("G20", is_holder, f"{request_id} belongs to another process, and this one writes it")
             self._disk.note(entry)
-            self._process.counts_append(is_before=False)
+            self._process.count_append(is_before=False)
             return size_bytes
 
         try:
@@ -249,30 +250,30 @@ class Handle:
             if not self._is_dead:
                 self._failed.add(request_id)
                 if not isinstance(exc, LeaseLost):
-                    self._unheard.add(request_id)
-                self._stopped[request_id] = told
+                    self._unanswered.add(request_id)
+                self._stopped[request_id] = written
                 self._disk.broken.add(request_id)
-                if self._keeps and not isinstance(exc, LeaseLost):
+                if self._continues and not isinstance(exc, LeaseLost):
                     self._disk.given_up.add(request_id)
                     self.given_up.add(request_id)
                 self._disk.faults["journal failed"] += 1
             raise
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
-        """See `JournalStore`. As a database has them: what they were as JSON."""
+        """Implement `JournalStore`, with faults. The facts have been encoded and decoded, as in a database."""
         found = await self._ask(lambda: self._journal.facts(request_id, start=start))
         return [replace(each, fact=decode(encode(each.fact))) for each in found]
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        """See `JournalStore`."""
+        """Implement `JournalStore`, with faults."""
         return _as_written(await self._ask(lambda: self._journal.request(request_id)))
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        """See `JournalStore`."""
+        """Implement `JournalStore`, with faults."""
         return await self._ask(lambda: self._journal.unfinished(limit=limit))
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-        """See `JournalStore`."""
+        """Implement `JournalStore`, with faults."""
 
         async def take() -> RequestRecord | None:
             taken = await self._journal.take(request_id, owner, seconds)
@@ -285,15 +286,15 @@ class Handle:
         return _as_written(await self._ask(take))
 
     async def renew(self, owner: str, seconds: float) -> int:
-        """See `JournalStore`."""
+        """Implement `JournalStore`, with faults."""
         return await self._ask(lambda: self._journal.renew(owner, seconds))
 
     async def release(self, request_id: str, epoch: int) -> bool:
-        """See `JournalStore`."""
+        """Implement `JournalStore`, with faults."""
         return await self._ask(lambda: self._journal.release(request_id, epoch))
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-        """See `JournalStore`."""
+        """Implement `JournalStore`, with faults."""
 
         async def abandon() -> bool:
             is_ours = await self._journal.abandon(request_id, epoch)
@@ -304,43 +305,43 @@ class Handle:
         return await self._ask(abandon)
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        """See `JournalStore`."""
+        """Implement `JournalStore`."""
         return await self._journal.prune(before=before, conversations=conversations)
 
     async def statistics(self) -> StoreStatistics:
-        """See `JournalStore`."""
+        """Implement `JournalStore`."""
         return await self._journal.statistics()
 
     # ----------------------------------------------------------------------------------------------- conversations
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
-        """See `Store`."""
+        """Implement `Store`, with faults."""
         return await self._ask(lambda: self._disk.memory.history(conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        """See `Store`."""
+        """Implement `Store`, with faults."""
         await self._ask(lambda: self._disk.memory.remember(conversation_id, messages))
 
     async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        """See `Store`."""
+        """Implement `Store`."""
         return await self._disk.memory.conversations(search=search, limit=limit)
 
     async def forget(self, conversation_id: str) -> bool:
-        """See `Store`."""
+        """Implement `Store`."""
         return await self._disk.memory.forget(conversation_id)
 
     async def aclose(self) -> None:
-        """See `Store`."""
+        """Do nothing: the disk outlives the process."""
 
 
 def _refuse(fault: str) -> NoReturn:
     if fault == "full":
-        raise OSError(28, "no space left")  # as an application's own store may
+        raise OSError(28, "no space left")  # an application's own store may raise this
     if fault == "locked":
         raise StoreUnavailable("the database is locked")
-    raise StoreError(f"the disk is ill: {fault}")
+    raise StoreError(f"the disk has a fault: {fault}")
 
 
 def _as_written(record: RequestRecord | None) -> RequestRecord | None:
-    """A record as a database gives it: what was agreed, as JSON."""
+    """Return a record as a database returns it: with its agreement from JSON."""
     return None if record is None else replace(record, agreed=orjson.loads(orjson.dumps(dict(record.agreed))))

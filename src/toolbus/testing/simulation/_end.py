@@ -1,6 +1,6 @@
-"""What has to hold at the end of a world: of each result, of each process, and of what is on the disk.
+"""The checks at the end of a world: of each result, of each process, and of the disk's contents.
 
-Knows what the checks of a process have heard, and the pure core.
+The module knows the events that the checks of a process have seen, and the pure core.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from ._findings import Broken
 from ._process import Process
 from ._watch import Watch
 
-__all__ = ["look_at_the_disk", "look_at_the_process", "look_at_the_results"]
+__all__ = ["check_disk", "check_process", "check_results"]
 
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
-def look_at_the_process(process: Process, warned: set[str]) -> None:
-    """A process that was not killed has left nothing behind, and told each ending.
+def check_process(process: Process, warned: set[str]) -> None:
+    """Check that a process that was not killed has left nothing behind, and has reported each ending.
 
-    `warned` are the requests of which the log has told that they go on without their journal.
+    `warned` are the requests for which a log warning said that they continue without their journal.
     """
     watch = process.watch
     heard = [event for _, event in watch.heard]
     same = [id(each) for each in process.order] == [id(each) for each in heard]
-    watch.check("G03", same, "listeners heard two orders")
+    watch.check("G03", same, "listeners saw two orders")
     left = process.bus.statistics()
     watch.check("G10", not left.mailboxes, f"{left.mailboxes} mailboxes are left")
     watch.check("G06", not left.open_calls, f"{left.open_calls} calls are left open")
     watch.check("G02", not left.subscriptions, f"{left.subscriptions} are left")
     resumable = {result.request_id for result, _ in process.results if result.resumable}
     for each in watch.requests.values():
-        told = each.ending is not None or each.request_id in resumable or not process.handle.is_ours(each.request_id)
-        watch.check("G10", told, f"{each.request_id} has no ending")
+        holds = each.ending is not None or each.request_id in resumable or not process.handle.is_ours(each.request_id)
+        watch.check("G10", holds, f"{each.request_id} has no ending")
     for request_id in process.handle.given_up:
-        told = request_id in warned or watch.slack_seconds > 0  # while it stood still, the session's own time was over
-        watch.check("G11", told, f"{request_id} goes on without its journal, and nobody is told")
+        holds = request_id in warned or watch.slack_seconds > 0  # the session's deadline passed during the pause
+        watch.check("G11", holds, f"{request_id} continues without its journal, and no log line says so")
     for result, request in process.results:
-        _look_at_the_result(process, result, request)
+        _check_result(process, result, request)
 
 
-def _look_at_the_result(process: Process, result: RequestResult[Any], request: Request | None) -> None:
-    """Check a result against what was heard of its request until then, and what the journal has."""
+def _check_result(process: Process, result: RequestResult[Any], request: Request | None) -> None:
+    """Check a result against the events of its request until then, and against the journal."""
     watch = process.watch
     watch.valid(result.messages, f"{result.request_id} leaves")
     turn = result.new_messages
@@ -82,21 +82,21 @@ def _look_at_the_result(process: Process, result: RequestResult[Any], request: R
     has_failed = watch.journal is not None and watch.journal.has_failed(result.request_id)
     if result.resumable or (has_failed and not result.journaled):
         return
-    watch.check("G10", request.ending is not None, f"the ending of {result.request_id} was not told")
-    watch.check("G06", asked == list(request.calls), f"{result.request_id} was told to call {list(request.calls)}")
+    watch.check("G10", request.ending is not None, f"the ending of {result.request_id} was not published")
+    watch.check("G06", asked == list(request.calls), f"the replies of {result.request_id} call {list(request.calls)}")
     _replay(watch, request, result)
 
 
 def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
-    """The facts, applied again, have to give the same transcript, usage and ending.
+    """Check that the facts, applied again, give the same transcript, usage and ending.
 
-    What people ask is heard when they do, and becomes a fact when the session takes it, as the journal has it.
+    An input of a person is published when it is made, and becomes a fact when the session takes it, as in the journal.
     """
     facts = request.facts if watch.journal is None else watch.journal.written(request.request_id) or request.facts
     if facts is request.facts and any(isinstance(fact, _ASKED) for fact in facts):
         return
     if request.started is None:
-        return  # what had to be waited for has failed, so that it did not begin
+        return  # a preparation failed, so the request did not begin
     state = TurnState(
         request.request_id,
         limits=request.limits,
@@ -110,39 +110,40 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
         raise Broken("G01", f"the facts of {request.request_id} cannot be replayed: {exc}") from exc
     same = state.messages == result.messages and state.usage == result.usage
     same = same and (state.ending is request.ending or request.ending not in facts)
-    watch.check("G01", same, f"the facts of {request.request_id}, replayed, give another turn")
+    watch.check("G01", same, f"the facts of {request.request_id}, applied again, give another turn")
 
 
-def look_at_the_results(process: Process) -> None:
-    """What a process said of requests is so in the end, also where it was killed afterwards.
+def check_results(process: Process) -> None:
+    """Check that the results that a process reported are true at the end, even if it was killed afterwards.
 
-    One that was reported to have ended, and not to be resumable, is ended in another way by nobody.
+    No process may end a request in another way after a result said that it has ended and is not resumable.
     """
     watch, disk = process.watch, process.world.disk
     for result, _ in process.results:
         request_id, ending = result.request_id, disk.endings.get(result.request_id)
-        watch.check("G19", not (result.journaled and result.resumable), f"{request_id} has ended, and is to go on")
+        watch.check("G19", not (result.journaled and result.resumable), f"{request_id} has ended, and is resumable")
         if watch.journal is None or result.resumable:
             continue
         ends = (result.outcome,) if result.journaled else (result.outcome, "abandoned", None)
-        is_unknown = not result.journaled and request_id in process.handle.given_up  # to those who go on with it
+        # A process that resumes the request cannot know a result that was not written.
+        is_unknown = not result.journaled and request_id in process.handle.given_up
         holds = is_unknown or ending in ends
         watch.check("G19", holds, f"{request_id} ended {result.outcome}, and the journal says {ending}")
         known = result.journaled or process.handle.has_failed(request_id) or not disk.facts(request_id)
-        watch.check("G11", known, f"{request_id} is not in the journal, and nothing says why")
+        watch.check("G11", known, f"{request_id} is not in the journal, and no fault explains it")
 
 
-async def look_at_the_disk(disk: Disk, conversations: int, watch: Watch) -> None:
-    """Each request that has begun has ended once, with one outcome of each call; each turn was remembered once."""
+async def check_disk(disk: Disk, conversations: int, watch: Watch) -> None:
+    """Check that each request has one ending and one outcome of each call, and that each turn was remembered once."""
     for request_id in disk.begun():
         watch.check("G19", request_id in disk.endings, f"{request_id} has not ended")
         facts = disk.facts(request_id)
         endings = [each for each in facts if isinstance(each, _ENDINGS)]
         ends = 0 if disk.endings[request_id] == "abandoned" else 1
         watch.check("G19", len(endings) == ends, f"{request_id} has {len(endings)} endings")
-        watch.check("G19", not ends or facts[-1] is endings[0], f"{request_id} goes on after its ending")
-        told = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
-        twice = [call_id for call_id, times in told.items() if times > 1]
+        watch.check("G19", not ends or facts[-1] is endings[0], f"{request_id} continues after its ending")
+        outcomes = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
+        twice = [call_id for call_id, times in outcomes.items() if times > 1]
         watch.check("G19", not twice, f"{request_id} has two outcomes of {twice}")
     for number in range(1, conversations + 1):
         kept = await disk.memory.history(f"c{number}")

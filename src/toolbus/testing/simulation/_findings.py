@@ -1,4 +1,4 @@
-"""What a simulation finds: an invariant that did not hold, with the seed that shows it."""
+"""The findings of a simulation: an invariant that did not hold, with the seed that shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 __all__ = ["Broken", "SeedReport", "SimulationFailed"]
 
 _LISTS = re.compile(r"\[[^\]]*\]")
-_IDS = re.compile(r"\bs\d+_\w+")  # of a world: s4711_2a, s4711_2a_0_1
+_IDS = re.compile(r"\bs\d+_\w+")  # ids of a world: s4711_2a, s4711_2a_0_1
 _NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?\b")
 
 
@@ -22,7 +22,7 @@ class Broken(AssertionError):
 
 
 class SimulationFailed(AssertionError):
-    """A seed broke an invariant: `seed` shows it again, each time; `guarantee` is which. The text has the timeline."""
+    """A seed broke an invariant: running `seed` shows it again; `guarantee` names it. The text has the timeline."""
 
     def __init__(self, seed: int, guarantee: str, problem: str, timeline: str) -> None:
         super().__init__(
@@ -36,13 +36,13 @@ class SimulationFailed(AssertionError):
 
     @property
     def kind(self) -> str:
-        """The problem without what differs from seed to seed: ids, numbers and lists."""
+        """The problem without the parts that differ from seed to seed: ids, numbers and lists."""
         return _NUMBERS.sub("N", _IDS.sub("#", _LISTS.sub("[#]", self.problem)))
 
 
 @dataclass(slots=True, kw_only=True)
 class SeedReport:
-    """What one seed did. `digest` is the same each time; `checks` counts invariants checked, by guarantee."""
+    """The results of one seed. `digest` is the same each time; `checks` counts the checks by guarantee."""
 
     seed: int
     digest: str

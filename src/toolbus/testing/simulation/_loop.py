@@ -1,6 +1,6 @@
-"""Virtual time in which everything has the same order each time, and in which processes can stand still.
+"""Virtual time in which everything has a reproducible order, and in which processes can be paused.
 
-Knows asyncio, and of processes only which one a context variable names.
+The module knows asyncio; it knows a process only as the value of a context variable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Held = tuple[asyncio.Handle, Callable[..., object], tuple[Any, ...], contextvar
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose place in a set is its number, not its address: task groups cancel in the order of a set."""
+    """A task whose hash is its number, not its address, because task groups cancel in the order of a set."""
 
     numbers = itertools.count()
 
@@ -41,7 +41,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class SteadyLoop(VirtualTimeLoop):
-    """Virtual time, and the same order of everything each time."""
+    """An event loop in virtual time with a reproducible order of everything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,29 +51,29 @@ class SteadyLoop(VirtualTimeLoop):
 
     @classmethod
     def running(cls) -> SteadyLoop:
-        """The loop that runs now."""
+        """Return the running event loop."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, cls)
         return loop
 
     def pause(self, process: object, seconds: float) -> None:
-        """Have nothing of a process run for so long: what is due meanwhile runs then, in its order."""
+        """Let nothing of a process run for `seconds`: callbacks that become due then run afterwards, in their order."""
         raise NotImplementedError
 
     def wake_all(self) -> None:
-        """Let all go on that stand still: what is cancelled has to run, else the loop would wait for it for ever."""
+        """End all pauses: cancelled tasks have to run, or the event loop would wait for them for ever."""
 
 
 class PausingLoop(SteadyLoop):
-    """One whose processes can stand still, which costs a little of each callback."""
+    """An event loop whose processes can be paused, which costs a little in each callback."""
 
     def pause(self, process: object, seconds: float) -> None:
-        """See `SteadyLoop`."""
+        """Implement `SteadyLoop.pause`."""
         self._held[id(process)] = []
         contextvars.Context().run(self.call_later, seconds, self._wake, id(process))
 
     def wake_all(self) -> None:
-        """See `SteadyLoop`."""
+        """Implement `SteadyLoop.wake_all`."""
         for held in list(self._held):
             self._wake(held)
 
@@ -83,7 +83,7 @@ class PausingLoop(SteadyLoop):
                 super().call_soon(callback, *args, context=context)
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        """As asyncio's, unless the process whose context it is stands still."""
+        """Do as asyncio does, unless the process of the context is paused."""
         context = context or contextvars.copy_context()
         ours: list[asyncio.Handle] = []
         made = super().call_soon(self._unless_paused, ours, callback, args, context, context=context)
@@ -93,7 +93,7 @@ class PausingLoop(SteadyLoop):
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """As asyncio's, unless the process whose context it is stands still."""
+        """Do as asyncio does, unless the process of the context is paused."""
         context = context or contextvars.copy_context()
         ours: list[asyncio.Handle] = []
         made = super().call_at(when, self._unless_paused, ours, callback, args, context, context=context)
@@ -116,9 +116,9 @@ class PausingLoop(SteadyLoop):
 
 @contextmanager
 def steady_scopes() -> Generator[None]:
-    """Inside of a `SteadyLoop`: one scope after the other is cancelled in an order that is the same each time.
+    """Cancel the scopes of a `SteadyLoop` in a reproducible order, while the block is open.
 
-    anyio keeps the scopes within a scope in a set, so their order is that of their addresses, as with tasks.
+    anyio keeps the scopes inside a scope in a set, so their order is that of their addresses, as with tasks.
     """
     kind: Any = type(anyio.CancelScope())
     kind.__hash__ = _number_of_host
@@ -129,7 +129,7 @@ def steady_scopes() -> Generator[None]:
 
 
 def _number_of_host(scope: Any) -> int:
-    return hash(scope._host_task)  # noqa: SLF001 -- set before it joins those of another one
+    return hash(scope._host_task)  # noqa: SLF001 -- set before the scope joins its parent
 
 
 def _steady(loop: Any, coroutine: Any, **keywords: Any) -> _Task:

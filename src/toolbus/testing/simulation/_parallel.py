@@ -1,4 +1,4 @@
-"""Seeds on several cores. Each process runs its share one after the other; the lowest seed that fails is raised."""
+"""Seeds on several cores. Each process runs its seeds one after the other; the lowest seed that fails is raised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ._run import run_seed
 
 __all__ = ["run_in_processes"]
 
-_SHARE = 50  # seeds that are handed out at once: more than what handing out costs, few enough to end soon
+_SHARE = 50  # seeds that a process gets at once: enough to be worth the hand-over, few enough to end soon
 
 _Failure = tuple[int, str, str, str]
 
@@ -27,14 +27,14 @@ _Failure = tuple[int, str, str, str]
 def run_in_processes(
     seeds: Iterable[int], jobs: int, seconds: float | None, *, keep_going: bool = False
 ) -> Iterator[SeedReport | SimulationFailed]:
-    """The report of each seed, in no order, on `jobs` processes; no new ones are begun after so many `seconds`.
+    """Yield the report of each seed, in no order, from `jobs` processes; after `seconds` no new seeds are started.
 
-    Raises `SimulationFailed` for the lowest seed among those that have failed by then; with `keep_going`, gives it.
+    Raises `SimulationFailed` for the lowest seed among those that have failed by then; with `keep_going`, yields it.
     """
     began = time.monotonic()
     left = iter(seeds)
     failures: list[_Failure] = []
-    # Not forked: a process that has threads or loops of its own would take half of them along.
+    # The processes are not forked: a fork of a process with threads or event loops would copy half of them.
     with ProcessPoolExecutor(
         jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_the_others
     ) as pool:
@@ -42,7 +42,7 @@ def run_in_processes(
         while True:
             in_time = seconds is None or time.monotonic() - began < seconds
             while in_time and not failures and len(running) < 2 * jobs and (share := list(islice(left, _SHARE))):
-                with _without_interrupts():  # it may start a process
+                with _without_interrupts():  # submit() may start a process
                     running.add(pool.submit(_run_share, share, keep_going=keep_going))
             if not running:
                 break
@@ -60,7 +60,7 @@ def run_in_processes(
 
 @contextlib.contextmanager
 def _without_interrupts() -> Generator[None]:
-    """Inside, Ctrl-C waits; in a process that is started inside, until `_end_with_the_others`."""
+    """Delay Ctrl-C inside the block; in a process that is started inside, until `_end_with_the_others`."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -72,9 +72,9 @@ def _without_interrupts() -> Generator[None]:
 
 
 def _end_with_the_others() -> None:
-    """Have Ctrl-C end this process without a word, which Python's own handler would not; and the end of its parent.
+    """Let this process end without a traceback on Ctrl-C, and when its parent ends.
 
-    Of a parent that is killed, processes of a pool do not learn: they would wait for work for ever.
+    The processes of a pool do not learn that their parent was killed: they would wait for work for ever.
     """
     threading.Thread(target=_end_after, args=(multiprocessing.parent_process(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -92,7 +92,7 @@ def _run_share(seeds: list[int], *, keep_going: bool) -> list[SeedReport | _Fail
     for seed in seeds:
         try:
             found.append(run_seed(seed))
-        except SimulationFailed as exc:  # as data: an exception's cause may not be fit to travel
+        except SimulationFailed as exc:  # sent as data, because an exception's cause may not be picklable
             found.append((exc.seed, exc.guarantee, exc.problem, exc.timeline))
             if not keep_going:
                 break

@@ -1,4 +1,4 @@
-"""What becomes of each process of a simulated world: it is left, drained, killed and so on, and another goes on."""
+"""The plan of each process of a simulated world: it is left, drained, cancelled, killed or paused, then replaced."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WAYS: dict[Way, float] = {"killed": 6.0, "paused": 2.5, "cancelled": 2.5, "drai
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """How one process ends. Seconds are virtual.
+    """The way in which one process ends. Seconds are virtual.
 
-    `after_seconds`, or at the `at_append`th append to the journal, before or behind it, or at the `at_event`th event.
-    `pause_seconds` is how long it stands still; `next_after_seconds` when another process begins from then on.
+    It ends `after_seconds`, or at append number `at_append` to the journal (before or after it), or at event number
+    `at_event`. `pause_seconds` is the length of a pause; the next process begins `next_after_seconds` later.
     """
 
     way: Way
@@ -31,7 +31,7 @@ class Plan:
 
 
 def plans_of(chance: Chance, model_seconds: float, *, journals: bool) -> list[Plan]:
-    """The processes of a world, one after the other; without a journal there is nothing for a second one to do."""
+    """Return the plans of a world's processes, one after the other; without a journal one process is enough."""
     if not journals:
         return [_drained(chance, model_seconds) if chance.says(0.15) else Plan(way="left")]
     deaths = chance.pick([0, 0, 0, 0, 1, 1, 1, 2, 3])

@@ -1,4 +1,4 @@
-"""One process of a simulated world: a bus, a runtime and who else is there. It may be killed or paused at any time."""
+"""One process of a simulated world: a bus, a runtime and the other actors. It may be killed or paused at any time."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Process"]
 
-_PATIENCE_SECONDS = 300.0  # virtual: over any lease, and any illness of the disk
+_PATIENCE_SECONDS = 300.0  # virtual; more than any lease, and any fault of the disk
 
 
 class Process:
-    """The `number`th process of a world. `makes_way` is set when the next one may begin: it was killed, paused or left.
+    """Process `number` of a world. `next_may_begin` is set when it was killed, paused or left.
 
-    `epoch` is the wall clock's reading at the beginning of the loop's time; `stop` is called with what is broken.
+    `epoch` is the wall clock's time when the event loop's time is 0; `stop` is called with a broken invariant.
     """
 
     def __init__(self, world: World, number: int, plan: Plan, epoch: float, stop: Callable[[Broken], object]) -> None:
@@ -58,24 +58,24 @@ class Process:
             idempotent=IDEMPOTENT,
             journal=self.handle if world.disk.journals else None,
         )
-        self.makes_way = anyio.Event()
-        self.results: list[tuple[RequestResult[Any], Request | None]] = []  # with what was heard until then
-        self._started: list[RequestSession] = []  # whose results nobody waits for any more
+        self.next_may_begin = anyio.Event()
+        self.results: list[tuple[RequestResult[Any], Request | None]] = []  # with the request's events until then
+        self._started: list[RequestSession] = []  # sessions without a caller that waits for the result
         self.refused = 0
         self.order: list[Event] = []
         self.is_dead = False
         self._scope = anyio.CancelScope()
-        self._host = anyio.CancelScope()  # around the runtime and all who use it
+        self._host = anyio.CancelScope()  # around the runtime and its callers
         self._appends = 0
         self._events = 0
         self._grace = chance.pick([1.0, 30.0])
 
     def named(self, name: str) -> str:
-        """The name of a `Chance` that later processes do not share."""
+        """Return the name of a `Chance` that later processes do not share."""
         return f"{name} in {self.number}" if self.number else name
 
     async def run(self) -> None:
-        """Live, until left or killed."""
+        """Run until the process is left or killed."""
         PROCESS.set(self)
         try:
             with self._scope:
@@ -84,7 +84,7 @@ class Process:
             if not self.is_dead:
                 raise
         finally:
-            self.makes_way.set()
+            self.next_may_begin.set()
 
     async def _live(self) -> None:
         plan = self.plan
@@ -101,16 +101,16 @@ class Process:
                 await self._use(runtime)
             for session in tuple(self._started):
                 await self._wait_for(session)
-            await self._look_at_what_is_left()
+            await self._check_leases()
             self.watch.listeners()
-            self._look_at_the_dispatcher(runtime)
+            self._check_dispatcher(runtime)
             self.group.cancel_scope.cancel()
 
     async def _use(self, runtime: Runtime) -> None:
         world, plan = self.world, self.plan
         async with runtime, anyio.create_task_group() as asking:
             if self.number:
-                asking.start_soon(self._go_on, runtime, asking)
+                asking.start_soon(self._resume_all, runtime, asking)
             for number in range(1 if self.number else world.requests):
                 asking.start_soon(self._ask, runtime, number)
             if plan.way == "drained":
@@ -124,7 +124,7 @@ class Process:
             tools=TOOLS,
             store=self.handle,
             bus=self.bus,
-            max_sessions=world.places,
+            max_sessions=world.max_sessions,
             max_queued=4,
             max_concurrency=world.workers,
             drain_seconds=self._grace,
@@ -157,8 +157,8 @@ class Process:
         except (Overloaded, ConversationBusy, NotRunning):
             self.refused += 1
 
-    async def _go_on(self, runtime: Runtime, asking: anyio.abc.TaskGroup) -> None:
-        """Go on with what other processes have left, until nothing is left."""
+    async def _resume_all(self, runtime: Runtime, asking: anyio.abc.TaskGroup) -> None:
+        """Resume the requests that other processes have left, until none is left."""
         disk, began = self.world.disk, anyio.current_time()
         while disk.unfinished() and anyio.current_time() - began < _PATIENCE_SECONDS:
             try:
@@ -181,18 +181,18 @@ class Process:
         self._take(result, is_carried=True)
 
     def _take(self, result: RequestResult[Any], *, is_carried: bool = False) -> None:
-        """A result: where the request was left, what was done of it is durable, and it can go on."""
+        """Keep a result; if the request was left, check that its facts are durable and that it can be resumed."""
         if self.is_dead:
             return
         self.results.append((result, self.watch.requests.get(result.request_id)))
         request_id, disk = result.request_id, self.world.disk
         if is_carried and disk.journals:
-            self._look_at_who_ended(result)
+            self._check_cancellation(result)
         if not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):
             return
         ending, request = disk.endings.get(request_id), self.watch.requests.get(request_id)
         if self.handle.has_failed(request_id):
-            return  # nobody knows what of it was written, and what was not may be written once more
+            return  # nobody knows which facts were written, and the others may be written once more
         self.watch.note("G18", ending is None, f"{request_id} was left to be resumed, and has ended as {ending}")
         if request is None:
             return
@@ -204,8 +204,8 @@ class Process:
             asked = request.cancelled_at < float("inf") or request.limits.on_failure == "fail_fast"
             self.watch.note("G18", asked or not is_cancelled, f"{call_id} was cancelled, and its request was left")
 
-    def _look_at_who_ended(self, result: RequestResult[Any]) -> None:
-        """A request that the runtime carries, and that has begun, is cancelled by nobody but people."""
+    def _check_cancellation(self, result: RequestResult[Any]) -> None:
+        """Check that only people have cancelled a request that the runtime holds and that has begun."""
         request = self.watch.requests.get(result.request_id)
         if request is None or result.outcome != "cancelled" or result.resumable or not request.replies:
             return
@@ -219,8 +219,8 @@ class Process:
         if self._events == self.plan.at_event:
             self._end()
 
-    def counts_append(self, *, is_before: bool) -> None:
-        """An append is about to be durable, or is so now."""
+    def count_append(self, *, is_before: bool) -> None:
+        """Count an append, which is about to be durable or has become so."""
         self._appends += is_before
         plan = self.plan
         if plan.at_append and self._appends == plan.at_append and is_before is plan.is_before:
@@ -240,24 +240,24 @@ class Process:
             self._host.cancel()
 
     def kill(self) -> None:
-        """As SIGKILL does: nothing that happens here from now on is ever seen."""
+        """End as by SIGKILL: no effect of this process is seen from now on."""
         if self.is_dead:
             return
         self.world.faults["process killed"] += 1
         self.is_dead = self.watch.is_over = True
         self.handle.die()
         self._scope.cancel()
-        self.makes_way.set()
+        self.next_may_begin.set()
 
     def _pause(self, seconds: float) -> None:
-        """As SIGSTOP does, and SIGCONT after so many seconds."""
+        """Pause as by SIGSTOP, with a SIGCONT after so many seconds."""
         self.world.faults["process paused"] += 1
-        self.watch.stand_still(seconds)
+        self.watch.note_pause(seconds)
         SteadyLoop.running().pause(self, seconds)
-        contextvars.Context().run(self.makes_way.set)
+        contextvars.Context().run(self.next_may_begin.set)
 
-    async def _look_at_what_is_left(self) -> None:
-        """What was left while the store worked can be taken at once."""
+    async def _check_leases(self) -> None:
+        """Check that requests that were left while the store worked can be taken at once."""
         journal = self.world.disk.memory.journal
         for result, _ in self.results:
             if not result.resumable or journal is None or self.world.disk.newest_fault >= 0:
@@ -266,9 +266,9 @@ class Process:
             is_free = record is None or not record.owner or not self.handle.is_ours(result.request_id)
             self.watch.note("G18", is_free, f"{result.request_id} was left, and its lease was not given back")
 
-    def _look_at_the_dispatcher(self, runtime: Runtime) -> None:
+    def _check_dispatcher(self, runtime: Runtime) -> None:
         watch, left = self.watch, runtime.dispatcher.statistics()
-        watch.note("G17", not left.running, f"{left.running} handlers hold places after the runtime was left")
+        watch.note("G17", not left.running, f"{left.running} handlers still run after the runtime was left")
         watch.note("G17", not left.queued, f"{left.queued} calls wait after the runtime was left")
-        watch.note("G17", not left.overdue, f"{left.overdue} run on after the runtime was left")
+        watch.note("G17", not left.overdue, f"{left.overdue} cancelled handlers still run after the runtime was left")
         watch.note("G13", not left.retrying, f"{left.retrying} calls wait to be retried after the runtime was left")

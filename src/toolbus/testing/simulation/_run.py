@@ -1,4 +1,4 @@
-"""Runs seeds: builds the world of each on a loop of its own, lets it go, and looks at what is left."""
+"""Runs of single seeds: each builds a world on an event loop of its own, runs it, and checks the remains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...clock import wall_time_from
 from ...events import Event
 from ...events._base import ids_from
 from .._virtual_loop import VirtualDeadlock
-from ._end import look_at_the_disk, look_at_the_process, look_at_the_results
+from ._end import check_disk, check_process, check_results
 from ._findings import Broken, SeedReport, SimulationFailed
 from ._loop import PausingLoop, SteadyLoop, steady_scopes
 from ._plans import Plan
@@ -26,16 +26,16 @@ from ._world import World
 __all__ = ["run_seed"]
 
 _EPOCH = 1_000_000_000.0
-_LONGEST_SECONDS = 100_000.0  # of virtual time: far over any sum of deadlines in a world
-_MOST_RESTARTS = 4  # more than what is needed where nothing goes wrong
+_LONGEST_SECONDS = 100_000.0  # virtual; far more than the sum of all deadlines in a world
+_MOST_RESTARTS = 4  # more than needed if nothing goes wrong
 _LOGGERS = ("toolbus", "asyncio")
 
 
 def run_seed(seed: int) -> SeedReport:
     """Run one seed, on asyncio in virtual time. The same seed is the same run, event for event.
 
-    Raises `SimulationFailed`. Changes the process while it runs (ids, the wall clock that toolbus reads, logging), so
-    one at a time, and not inside an event loop.
+    Raises `SimulationFailed`. Changes global state while it runs (ids, the wall clock of toolbus, logging), so call it
+    once at a time, and not inside an event loop.
     """
     world = World(seed)
     run = _Run(world)
@@ -47,7 +47,7 @@ def run_seed(seed: int) -> SeedReport:
         raise SimulationFailed(seed, exc.guarantee, str(exc), timeline(run.heard())) from None
     except VirtualDeadlock as exc:
         raise SimulationFailed(seed, "G10", f"G10: {exc}", timeline(run.heard())) from exc
-    except BaseException as exc:  # whatever came through, nobody in the world may have raised it
+    except BaseException as exc:  # no exception of an actor may come through
         if isinstance(exc, KeyboardInterrupt):
             raise
         problem = f"G15: {type(exc).__name__} came through: {exc}"
@@ -60,12 +60,12 @@ def _wall_time() -> float:
 
 @contextmanager
 def _quiet(warned: set[str]) -> Generator[None]:
-    """Failures by the thousand need no lines in the log; of the store's it is kept of which requests they tell."""
-    store, ears = logging.getLogger("toolbus.store"), _Ears(warned)
+    """Silence the log, which failures would fill, and collect the requests that warnings of the store are about."""
+    store, collector = logging.getLogger("toolbus.store"), _WarningCollector(warned)
     kept = store.level, store.propagate
     store.setLevel(logging.WARNING)
     store.propagate = False
-    store.addHandler(ears)
+    store.addHandler(collector)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [each.level for each in loggers]
     for each in loggers:
@@ -73,15 +73,15 @@ def _quiet(warned: set[str]) -> Generator[None]:
     try:
         yield
     finally:
-        store.removeHandler(ears)
+        store.removeHandler(collector)
         store.setLevel(kept[0])
         store.propagate = kept[1]
         for each, level in zip(loggers, levels, strict=True):
             each.setLevel(level)
 
 
-class _Ears(logging.Handler):
-    """Notes the requests that warnings are about."""
+class _WarningCollector(logging.Handler):
+    """A handler that collects the requests that warnings are about."""
 
     def __init__(self, warned: set[str]) -> None:
         super().__init__()
@@ -99,10 +99,10 @@ class _Run:
         self._processes: list[Process] = []
         self._scope: anyio.CancelScope
         self._broken: Broken | None = None
-        self.warned: set[str] = set()  # requests of which the log has told that they go on without their journal
+        self.warned: set[str] = set()  # requests with a warning that they continue without their journal
 
     async def go(self) -> SeedReport:
-        """Let the world go, to its end."""
+        """Run the world to its end."""
         with steady_scopes():
             return await self._go()
 
@@ -114,20 +114,20 @@ class _Run:
                 for plan in world.plans:
                     process = self._process(plan)
                     group.start_soon(process.run)
-                    await process.makes_way.wait()
+                    await process.next_may_begin.wait()
                     await anyio.sleep(plan.next_after_seconds)
             world.disk.recover()
             while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MOST_RESTARTS:
-                await self._process(Plan(way="left")).run()  # somebody starts the application again some day
+                await self._process(Plan(way="left")).run()  # the application is started again
         if self._broken is not None:
             raise self._broken
         last = self._processes[-1].watch
         last.check("G10", not patience.cancelled_caught, "the world did not end")
         for process in self._processes:
-            look_at_the_results(process)
+            check_results(process)
             if not process.is_dead:
-                look_at_the_process(process, self.warned)
-        await look_at_the_disk(world.disk, world.conversations, last)
+                check_process(process, self.warned)
+        await check_disk(world.disk, world.conversations, last)
         tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         last.check("G17", not tasks, f"tasks are left: {tasks}")
         return self._report()
@@ -138,7 +138,7 @@ class _Run:
         return process
 
     def _stop(self, broken: Broken) -> None:
-        """Keep the first thing that broke, and stop the world: in what order is no matter."""
+        """Keep the first broken invariant, and stop the world, in any order."""
         self._broken = broken
         for process in self._processes:
             process.watch.is_over = True
@@ -146,7 +146,7 @@ class _Run:
         self._scope.cancel()
 
     def heard(self) -> list[tuple[float, Event]]:
-        """What all processes have heard, in order of time."""
+        """Return the events of all processes, in order of time."""
         return sorted((each for process in self._processes for each in process.watch.heard), key=lambda each: each[0])
 
     def _report(self) -> SeedReport:

@@ -1,4 +1,4 @@
-"""Many seeds, and what they did together."""
+"""Runs of many seeds, and a report of all of them together."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["SimulationReport", "simulate"]
 
 @dataclass(slots=True, kw_only=True)
 class SimulationReport:
-    """What all seeds together did. `checks` counts invariants checked, by guarantee; `seconds` are real.
+    """The results of all seeds together. `checks` counts the checks by guarantee; `seconds` are of real time.
 
-    `broken` are the seeds that broke an invariant, by the kind of the problem (`SimulationFailed.kind`); of what else
-    they did nothing is counted.
+    `broken` are the seeds that broke an invariant, by the kind of the problem (`SimulationFailed.kind`); their events,
+    requests and checks are not counted.
     """
 
     seeds: int = 0
@@ -34,7 +34,7 @@ class SimulationReport:
 
     @property
     def seeds_per_second(self) -> float:
-        """Of real time; 0 for none."""
+        """The number of seeds per second of real time; 0 without seeds."""
         return self.seeds / self.seconds if self.seconds else 0.0
 
     def add(self, one: SeedReport | SimulationFailed) -> None:
@@ -59,11 +59,11 @@ def simulate(
     keep_going: bool = False,
     on_seed: Callable[[SeedReport | SimulationFailed], object] | None = None,
 ) -> SimulationReport:
-    """Run so many seeds, from `first` on, or as many as `seconds` of real time allow; the first failure is raised.
+    """Run `seeds` seeds, from `first` on, or as many as `seconds` of real time allow, and raise the first failure.
 
-    With `keep_going` failures are counted instead, in `SimulationReport.broken`. With `jobs` above 1, seeds run on so
-    many processes: then the order is any, and of several failures the lowest seed is raised. A program that calls this
-    needs the usual `if __name__ == "__main__":` then. `on_seed` is called with each seed's report or failure. Raises
+    With `keep_going` failures are counted instead, in `SimulationReport.broken`. With `jobs` above 1, seeds run on that
+    many processes, in any order, and of several failures the lowest seed is raised; the calling program then needs the
+    usual `if __name__ == "__main__":`. `on_seed` is called with each seed's report or failure. Raises
     `SimulationFailed`, and `ConfigurationError` for numbers below 1.
     """
     if min(seeds, jobs) < 1:

@@ -1,4 +1,4 @@
-"""Events as lines for people, in short. Shared with nobody but what fails."""
+"""The newest events as lines of text for people, for reports of failures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .._timeline import event_line
 
 __all__ = ["timeline"]
 
-_MOST_LINES = 200  # of a timeline: the newest say most
+_MOST_LINES = 200  # lines of a timeline; the newest are the most useful
 
 
 def timeline(heard: Iterable[tuple[float, Event]]) -> str:
-    """The newest events, a line each, with their moment and their request."""
+    """Return one line for each of the newest events, with its time and its request."""
     lines = [f"{moment:10.6f}s  {event.request_id:>8}  {event_line(event)}" for moment, event in heard]
     left_out = len(lines) - _MOST_LINES
     return "\n".join([f"  ({left_out} earlier events)", *lines[-_MOST_LINES:]] if left_out > 0 else lines)

@@ -1,7 +1,7 @@
-"""The tools of a simulated world: each misbehaves in a way of its own, as its call's chance has it.
+"""The tools of a simulated world: each misbehaves in its own way, as the chance of its call decides.
 
-A handler asks `PROCESS`, a context variable, which process of which world it is in: that reaches handlers as any
-application's does. Some are idempotent: they may run once more where nobody knows whether they have run.
+A handler reads its process, and so its world, from the context variable `PROCESS`, which reaches handlers like any of
+an application's. Some tools are idempotent: their calls may run once more if nobody knows whether they have run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OUTCOMES = {"text": 6.0, "data": 2.0, "result": 2.0, "long": 1.0, "raise": 2.0,
 
 
 async def _behave(context: ToolContext[Any] | None, name: str) -> Any:
-    """Wait about as long as may be, then end somehow."""
+    """Wait about as long as the call may take, then end in one of the ways."""
     process = PROCESS.get()
     world = process.world
     if context is not None:

@@ -1,6 +1,7 @@
 """The invariants of docs/reference/guarantees.md, checked at every event of a bus, and once more at the end.
 
-Knows events, results and the pure core, and nothing of how the simulated world is made. What it finds is a `Broken`.
+The module knows events, results and the pure core, and nothing of how the simulated world is made. Its findings are
+`Broken` exceptions.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from ...events import (
 )
 from ...messages import AssistantMessage, Message, ToolMessage
 from ...tool_results import failure_content
-from ._accounts import Call, Durable, Request
+from ._accounts import Call, JournalState, Request
 from ._findings import Broken
 
 __all__ = ["Watch", "is_store_failure"]
 
-_STORE_SECONDS = 5.0  # in which a fault of the store is told
-_EPSILON = 1e-5  # seconds: over the rounding of moments since the epoch
+_STORE_SECONDS = 5.0  # time in which a fault of the store has to be reported
+_EPSILON = 1e-5  # seconds; more than the rounding of times since the epoch
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
@@ -57,12 +58,12 @@ _DEFAULT_LIMITS = Limits()
 
 
 class Watch:
-    """Hears the bus of one process as its first receiver. `stop` is called with the first invariant that did not hold.
+    """The first receiver on the bus of one process. `stop` is called with the first invariant that did not hold.
 
-    `epoch` is the wall clock's reading at the beginning of the loop's time. `needs_approval` names the tools of which
-    each call needs a person's word; `retries` how often a tool's call is tried again, `idempotent` the tools of which
-    a call may run once more after a crash. `journal` tells what it has, where there is one. `slack_seconds` is how long
-    the process has stood still. Once `is_over`, nothing is checked any more.
+    `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls all
+    need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls may run
+    once more after a crash. `journal` is the journal's state, if there is one. `slack_seconds` is the time for which
+    the process has been paused. Once `is_over`, nothing is checked any more.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Watch:
         needs_approval: frozenset[str] = frozenset(),
         retries: dict[str, int] | None = None,
         idempotent: frozenset[str] = frozenset(),
-        journal: Durable | None = None,
+        journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
         self._epoch = epoch
@@ -86,35 +87,35 @@ class Watch:
         self._position = bus.statistics().position
         self._ids: set[str] = set()
         self._remembered: set[str] = set() if journal is None else journal.remembered
-        self._allowed: set[str] = set()  # conversations in which a person's word was taken to be remembered
-        self._recalls = False
+        self._allowed: set[str] = set()  # conversations in which a person's decision is remembered
+        self._is_replaying = False
         self.is_over = False
         self.slack_seconds = 0.0
-        self._pauses: list[tuple[float, float]] = []  # when they began, and how long they were to last
+        self._pauses: list[tuple[float, float]] = []  # beginning and planned length of each pause
         self.requests: dict[str, Request] = {}
         self.heard: list[tuple[float, Event]] = []
         self.checks: Counter[str] = Counter()
-        self.letters = 0  # events that were addressed to nobody, or came too late
+        self.letters = 0  # dead letters and late results
 
     # ------------------------------------------------------------------------------------------------- every event
 
     def _now(self) -> float:
         return self._bus.clock()
 
-    def stand_still(self, seconds: float) -> None:
-        """The process stands still from now on, for so long."""
+    def note_pause(self, seconds: float) -> None:
+        """Note that the process is paused from now on, for so long."""
         self.slack_seconds += seconds
         self._pauses.append((self._now(), seconds))
 
-    def _lived(self) -> float:
-        """The clock's reading without the time in which the process stood still: it could do nothing then."""
+    def _time_without_pauses(self) -> float:
+        """Return the clock's time without the pauses, in which the process could do nothing."""
         now = self._now()
         return now - sum(min(now - began, seconds) for began, seconds in self._pauses)
 
     def __call__(self, event: Event) -> None:
         """Check one event. For `EventBus.connect`."""
         if self.is_over:
-            return  # the world is being stopped, and in what order is no matter
+            return  # the world is being stopped, in any order
         self.heard.append((self._now() - self._epoch, event))
         try:
             self._position += 1
@@ -122,42 +123,42 @@ class Watch:
             is_new = event.event_id not in self._ids or self._is_asked_again(event)
             self.check("G01", is_new, f"two events have the id {event.event_id!r}")
             self._ids.add(event.event_id)
-            self._of_request(event)
+            self._check_in_request(event)
         except Broken as exc:
             self.fail(exc)
 
     def _is_asked_again(self, event: Event) -> bool:
-        """Whether it is a question of a request that was resumed here: published again, as the event that it was."""
+        """Return whether the event is the question of a request that was resumed here: it is published once more."""
         request = self.requests.get(event.request_id)
         return isinstance(event, ApprovalRequested) and request is not None and request.resumed_at is not None
 
     def trusts(self, request_id: str) -> None:
-        """A person has allowed a tool for the rest of the request's conversation; the journal may not have it yet."""
+        """Note that a person has allowed a tool for the rest of the conversation; the journal may not have it yet."""
         if (request := self.requests.get(request_id)) is not None:
             self._allowed.add(request.conversation)
 
     def check(self, guarantee: str, holds: object, problem: str | Callable[[], str]) -> None:
         """Count one check; raise `Broken` if it does not hold."""
-        if self._recalls:
+        if self._is_replaying:
             return
         self.checks[guarantee] += 1
         if not holds:
             raise Broken(guarantee, problem if isinstance(problem, str) else problem())
 
     def note(self, guarantee: str, holds: object, problem: str) -> None:
-        """`check` for the actors of the world: it stops the world, and does not raise."""
+        """Check as `check` does, for the actors of the world: stop the world instead of raising."""
         try:
             self.check(guarantee, holds, problem)
         except Broken as exc:
             self.fail(exc)
 
     def fail(self, exc: Broken) -> None:
-        """Stop the world: this broke."""
+        """Stop the world because of a broken invariant."""
         if not self.is_over:
             self.is_over = True
             self._stop(exc)
 
-    def _of_request(self, event: Event) -> None:
+    def _check_in_request(self, event: Event) -> None:
         handle = self._HANDLERS.get(type(event))
         request = self.requests.get(event.request_id)
         if isinstance(event, DeadLetter):
@@ -165,7 +166,7 @@ class Watch:
             return
         is_again = request is not None and request.ending is not None and is_store_failure(event)
         if isinstance(event, RequestResumed) or is_again:
-            # It goes on, or was to: what this process knows of it may be out of date, since others may have had it.
+            # The request is or was to be resumed: this process's state may be out of date, as others may have run it.
             left = request is None or request.ending is None or is_store_failure(request.ending)
             self.check("G06", left, f"{event.type} of {event.request_id} after its ending")
             request = None
@@ -186,47 +187,47 @@ class Watch:
             self._is_written(request, event)
 
     def _is_written(self, request: Request, fact: Event) -> None:
-        """What is heard is in the journal, but for an ending that is reported because the store failed."""
+        """Check that a published fact is in the journal, except an ending that reports that the store failed."""
         journal = self.journal
-        if journal is None or request.is_below or is_store_failure(fact):
+        if journal is None or request.is_sub_request or is_store_failure(fact):
             return
         if isinstance(fact, _ENDINGS) and journal.has_failed(fact.request_id):
-            return  # its caller has cancelled it while the store failed
+            return  # the caller cancelled the request while the store failed
         if isinstance(fact, ApprovalRequested) and request.resumed_at is not None:
-            return  # it was written elsewhere, and is asked again
-        self.check("G31", self._is_durable(fact), f"{fact.type} of {fact.request_id} is heard before it is durable")
+            return  # another process wrote the question, which is asked again
+        self.check("G31", self._is_durable(fact), f"{fact.type} of {fact.request_id} is published before it is durable")
 
     def _new_request(self, event: Event) -> Request:
-        """One that begins or is resumed here; of what was done of it before, the journal tells."""
+        """Add a request that begins or is resumed here; its earlier facts come from the journal."""
         view = self._bus.arbitration.view(event.request_id)
         options: Mapping[str, Any] = {} if view is None else view.options
         limits = options.get("limits") or _DEFAULT_LIMITS
         request = self.requests[event.request_id] = Request(event.request_id, limits)
         request.is_trusted = options.get("approval") is False
-        # One that fails for its store before anything is told here knows nothing of what others have done meanwhile.
+        # A request that fails for its store before its first event here does not know what others have done.
         written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
         if before:
-            self._recalls = True
+            self._is_replaying = True
             for fact in before:
                 request.facts.append(fact)
                 if (handle := self._HANDLERS.get(type(fact))) is not None:
                     handle(self, request, fact)
-            self._recalls = False
+            self._is_replaying = False
             request.interrupt(self._now())
         return request
 
-    # ------------------------------------------------------------------------------------------------ kinds of events
+    # -------------------------------------------------------------------------------------------- kinds of events
 
     def _on_started(self, request: Request, event: RequestStarted) -> None:
         self.check("G06", request.started is None, f"{event.request_id} has begun twice")
         request.started = event
         above = self.requests.get(event.parent_request_id)
-        request.is_below = above is not None
+        request.is_sub_request = above is not None
         request.conversation = event.conversation_id if above is None else above.conversation
 
     def _on_resumed(self, request: Request, event: RequestResumed) -> None:
-        self.check("G19", request.resumed_at is not None, f"{event.request_id} goes on, and nobody knows with what")
+        self.check("G19", request.resumed_at is not None, f"{event.request_id} is resumed without earlier facts")
 
     def _on_message(self, request: Request, event: MessageAppended) -> None:
         message = event.message
@@ -237,14 +238,14 @@ class Watch:
         elif isinstance(message, ToolMessage):
             call_state = request.calls.get(message.call_id)
             terminal = None if call_state is None else call_state.terminal
-            self.check("G06", terminal, f"a result of {message.call_id} is in the transcript before it was told")
+            self.check("G06", terminal, f"a result of {message.call_id} is in the transcript before it was published")
             assert terminal is not None
-            told = (
+            expected = (
                 terminal.content
                 if isinstance(terminal, ToolCallCompleted)
                 else failure_content(terminal.reason, terminal.error)
             )
-            self.check("G07", message.content == told, f"the transcript has another result of {message.call_id}")
+            self.check("G07", message.content == expected, f"the transcript has another result of {message.call_id}")
         request.appended.append(message)
 
     def _on_round(self, request: Request, event: RoundStarted) -> None:
@@ -254,7 +255,7 @@ class Watch:
         missing = request.calls.keys() - results
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
         if event.after:
-            self._prompt("G04", request.settled_at, f"round {event.round} begins")
+            self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
         request.replies += 1
         most = request.limits.max_rounds + request.limits.max_output_repairs + 1
         self.check("G10", request.replies <= most, f"{request.replies} rounds, over {most}")
@@ -266,22 +267,23 @@ class Watch:
         self.check("G06", call.requested is None, f"{event.call_id} is requested twice")
         self.check("G06", call.terminal is None, f"{event.call_id} is requested after it was settled")
         if self._is_journaled(request):
-            self.check("G11", self._is_durable(event), f"{event.call_id} is requested before that is durable")
+            self.check("G11", self._is_durable(event), f"{event.call_id} is requested before the fact is durable")
         if call.name in self._needs_approval and not request.is_trusted:
             approved = call.approved or request.conversation in self._remembered
-            approved = approved or (request.is_below and request.conversation in self._allowed)  # it has no journal
+            # A sub-request has no journal.
+            approved = approved or (request.is_sub_request and request.conversation in self._allowed)
             self.check("G26", approved, f"{call.name} is requested, and nobody has approved it")
         if call.before is None:
             request.requested += call.requested is None
         else:
-            self._again(call, call.before, event)
+            self._check_repeated(call, call.before, event)
         call.requested, call.before = event, None
         call.deadline = event.at + event.deadline
         most = request.limits.max_tool_calls
         self.check("G10", request.requested <= most, f"{request.requested} calls, over max_tool_calls={most}")
 
-    def _again(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
-        """A call is requested once more, since nobody knows whether it has run."""
+    def _check_repeated(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
+        """Check a call that is requested once more, because nobody knows whether it has run."""
         request_id, call_id = event.request_id, event.call_id
         is_known = self.journal is None or not self.journal.has_given_up(request_id)
         may_run = call.name in self._idempotent or not is_known
@@ -290,29 +292,29 @@ class Watch:
         self.check("G19", same, f"{call_id} is requested once more with another key")
 
     def _is_journaled(self, request: Request) -> bool:
-        return self.journal is not None and not request.is_below
+        return self.journal is not None and not request.is_sub_request
 
     def _is_durable(self, fact: Event) -> bool:
-        """Whether a fact is, or its request goes on without."""
+        """Return whether a fact is durable, or its request continues without a journal."""
         journal = self.journal
         return journal is None or journal.is_durable(fact) or journal.has_given_up(fact.request_id)
 
     def _on_terminal(self, request: Request, event: ToolCallCompleted | ToolCallFailed) -> None:
         call = request.calls.get(event.call_id)
         if call is None and self.journal is not None and self.journal.has_failed(request.request_id):
-            return  # a reply that could not be written was not told, and its calls have ended all the same
+            return  # an unwritten reply is not published, but its calls end all the same
         self.check("G05", call is not None, f"{event.type} of {event.call_id}, which no reply asked for")
         assert call is not None
         if request.resumed_at is not None:
-            self.check("G19", call.terminal is None, f"{event.call_id} was settled elsewhere, and that is told again")
-            asked = event.call_id not in request.unasked or self._now() <= request.resumed_at + _EPSILON
+            self.check("G19", call.terminal is None, f"{event.call_id} was settled elsewhere, and is settled again")
+            asked = event.call_id not in request.asked_elsewhere or self._now() <= request.resumed_at + _EPSILON
             self.check("G26", asked, f"nobody was asked again about {event.call_id}")
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
         if self._is_journaled(request) and self.journal is not None:
             is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
-            self.check("G31", is_first, f"{event.call_id} has another terminal event than in an earlier process")
+            self.check("G31", is_first, f"{event.call_id} has a different terminal event in an earlier process")
         call.terminal = event
-        call.settled_at, request.settled_at = self._lived(), self._now()
+        call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
             self.check("G06", call.before is None or isinstance(event, ToolCallFailed), f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
@@ -326,7 +328,7 @@ class Watch:
         call = request.calls[event.call_id]
         self.check("G26", not call.approved, f"{event.call_id} is asked about again after it was approved")
         call.asked = request.paused = True
-        request.unasked.discard(event.call_id)
+        request.asked_elsewhere.discard(event.call_id)
 
     def _on_decided(self, request: Request, event: ApprovalDecided) -> None:
         call = request.calls.get(event.call_id)
@@ -342,25 +344,31 @@ class Watch:
             return  # nobody has asked for it
         request.cancelled_at = min(request.cancelled_at, self._now())
 
-    def _prompt(self, guarantee: str, since: float, what: str) -> None:
-        """What follows from something follows at once, where no journal has to be waited for."""
+    def _check_at_once(self, guarantee: str, since: float, what: str) -> None:
+        """Check that a consequence follows at once, unless it has to wait for a journal."""
         if self.journal is None and since > 0:
             waited = self._now() - since
             self.check(guarantee, waited <= _EPSILON, f"{what} {waited:g} s after what it waited for")
 
     def runs(self, request_id: str, call_id: str) -> None:
-        """A handler goes on by itself: nobody may have settled its call before."""
+        """Check that a handler that continues by itself has a call that is not settled."""
         request = self.requests.get(request_id)
         call = None if request is None else request.calls.get(call_id)
         if call is not None and not self.is_over:
-            since = self._lived() - call.settled_at
+            since = self._time_without_pauses() - call.settled_at
             self.note("G17", since <= _EPSILON, f"the handler of {call_id} runs {since:g} s after it was to stop")
 
     def begins(self, request_id: str, call_id: str, key: str) -> None:
-        """A handler begins: one that is not idempotent, in one process only."""
+        """Check that a handler that is not idempotent begins in one process only."""
         request = self.requests.get(request_id)
         journal = self.journal
-        if request is None or journal is None or request.is_below or self.is_over or journal.has_given_up(request_id):
+        if (
+            request is None
+            or journal is None
+            or request.is_sub_request
+            or self.is_over
+            or journal.has_given_up(request_id)
+        ):
             return
         is_first, first_key = journal.begins(request_id, call_id, key)
         may_run = is_first or request.calls[call_id].name in self._idempotent
@@ -368,10 +376,10 @@ class Watch:
         self.note("G19", key == first_key, f"{call_id} runs again with another key")
 
     def listeners(self) -> None:
-        """Every subscription is within its bound, and has told of all that it has not delivered."""
+        """Check that every subscription is within its bound, and counts all events that it has not delivered."""
         for each in self._bus.statistics().subscriptions:
             whole = each.delivered + each.merged + each.dropped + each.buffered
-            self.note("G02", each.matched == whole, f"{each.name}: {each.matched} events matched, {whole} are known of")
+            self.note("G02", each.matched == whole, f"{each.name}: {each.matched} events matched, {whole} are counted")
             self.note("G02", each.peak <= each.capacity, f"{each.name} holds {each.peak} of {each.capacity} events")
 
     def _on_paused(self, request: Request, _event: Event) -> None:
@@ -400,14 +408,14 @@ class Watch:
         self.check("G07", call is not None, f"{event.call_id} is late, and no reply asked for it")
 
     def _on_ending(self, request: Request, event: Event) -> None:
-        if self.journal is not None and not request.is_below:
+        if self.journal is not None and not request.is_sub_request:
             self._ends_durably(self.journal, event)
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
-        is_left = self._is_journaled(request) and is_store_failure(event)  # then they end where it goes on
+        is_left = self._is_journaled(request) and is_store_failure(event)  # then its calls end where it is resumed
         self.check("G06", is_left or not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
         if request.cancelled_at < float("inf"):
-            self._prompt("G16", request.cancelled_at, f"{event.request_id} ends")
+            self._check_at_once("G16", request.cancelled_at, f"{event.request_id} ends")
             cancelled = isinstance(event, RequestCancelled) or is_store_failure(event)
             self.check("G16", cancelled, f"{event.request_id} was cancelled, and ends as {event.type}")
         if request.started is not None and not request.paused:
@@ -415,26 +423,26 @@ class Watch:
             most = request.limits.timeout_seconds + self._slack(request) + _EPSILON
             self.check("G10", took <= most, f"{event.request_id} took {took:g} s of {most:g}")
 
-    def _ends_durably(self, journal: Durable, event: Event) -> None:
-        """An ending is durable before it is told; that the store has failed is told at once, and as what it is."""
+    def _ends_durably(self, journal: JournalState, event: Event) -> None:
+        """Check that an ending is durable before it is published; a failure of the store is published at once."""
         request_id = event.request_id
         if is_store_failure(event):
             now, most = anyio.current_time(), _STORE_SECONDS + self.slack_seconds + _EPSILON
             took = now - journal.asked_at.get(request_id, now)
             is_known = self.slack_seconds > 0 or journal.failed_since(now - 2 * most)
             self.check("G21", is_known, f"{request_id} fails, though its store works")
-            self.check("G21", took <= most, f"{request_id} is told after {took:g} s that the store failed")
-            return  # another process may go on with it; this one could not ask
-        self.check("G11", self._is_durable(event), f"{request_id} ends before that is durable")
-        if not (journal.has_given_up(request_id) or journal.is_unheard(request_id)):  # as above
+            self.check("G21", took <= most, f"{request_id} ends {took:g} s after the append that failed")
+            return  # another process may resume it; this one could not ask
+        self.check("G11", self._is_durable(event), f"{request_id} ends before the ending is durable")
+        if not (journal.has_given_up(request_id) or journal.is_unanswered(request_id)):  # as above
             is_ours = journal.is_ours(request_id) or journal.is_durable(event)
             self.check("G20", is_ours, f"{request_id} ends in two processes")
 
     def _slack(self, _request: Request) -> float:
-        """Seconds that a journal may take, in which deadlines are not looked at."""
+        """Return the seconds that a journal may take, during which deadlines are not checked."""
         return 0.0 if self.journal is None else 60.0 + self.slack_seconds
 
-    _HANDLERS: dict[type[Event], Callable[[Watch, Request, Any], None]] = {  # noqa: RUF012 -- a table that nobody changes
+    _HANDLERS: dict[type[Event], Callable[[Watch, Request, Any], None]] = {  # noqa: RUF012 -- a constant table
         RequestStarted: _on_started,
         RequestResumed: _on_resumed,
         MessageAppended: _on_message,
@@ -459,7 +467,7 @@ class Watch:
     # ------------------------------------------------------------------------------------------------- the model
 
     def sent(self, messages: Sequence[Message]) -> None:
-        """What a model is sent has to be a valid transcript for all vendors."""
+        """Check that the messages sent to a model are a valid transcript for all vendors."""
         try:
             self.valid(messages, "the model was sent")
         except Broken as exc:
@@ -473,13 +481,13 @@ class Watch:
             raise Broken("G08", f"{whose} a transcript that is not valid: {exc}") from exc
 
     def digest(self) -> str:
-        """What happened, in a few letters: the same for the same seed."""
-        told = hashlib.sha256()
+        """Return a short digest of all events: the same for the same seed."""
+        expected = hashlib.sha256()
         for moment, event in self.heard:
-            told.update(f"{moment:.6f} {event.type} {event.event_id} {getattr(event, 'call_id', '')}\n".encode())
-        return told.hexdigest()[:16]
+            expected.update(f"{moment:.6f} {event.type} {event.event_id} {getattr(event, 'call_id', '')}\n".encode())
+        return expected.hexdigest()[:16]
 
 
 def is_store_failure(ending: Event) -> bool:
-    """Whether the request was ended at once, by a store that failed."""
+    """Return whether the event ends a request at once, because its store failed."""
     return isinstance(ending, RequestFailed) and ending.reason.startswith("store_")

@@ -1,7 +1,7 @@
-"""A simulated world: what a seed draws of it, and its model. What actors do is legal: broken invariants are not theirs.
+"""A simulated world: everything that is drawn from a seed, and the model. Actors keep the rules of toolbus.
 
-Every actor draws its decisions from a `Chance` of its own, named after what it decides on, so that equal seeds give
-equal worlds. Time is virtual.
+Every actor draws its decisions from a `Chance` of its own, named after the decision, so that equal seeds make equal
+worlds. Time is virtual.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from ._tools import PROCESS, TOOLS
 
 __all__ = ["World"]
 
-_BEATS = 2  # moments in a second at which much happens at once
+_BEATS = 2  # times in a second at which many things happen at once
 _NAMES = [each.name for each in TOOLS]
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 
 
 class World:
-    """What a seed makes of the world."""
+    """A world that is drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         chance = self.chance("world")
         self.max_settled = chance.pick([1, 10_000])
         self.faults: Counter[str] = Counter()
-        self.dropping: set[str] = set()  # requests that want no late results
+        self.dropping: set[str] = set()  # requests with late_results="drop"
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
         self.approval_seconds = chance.pick([3.0, 20.0])
-        self.favourite = chance.pick(_NAMES)  # of the model's, so that a world shows much of one kind
-        self.is_quiet = chance.says(0.4)  # nobody races the tools and the people
+        self.favourite = chance.pick(_NAMES)  # the model's favourite tool, so that a world shows much of one kind
+        self.is_quiet = chance.says(0.4)  # strangers do not race with tools and people
         self.requests = chance.whole(1, 5)
         self.conversations = chance.whole(1, 2)
-        self.places = chance.pick([1, 2, 8])
+        self.max_sessions = chance.pick([1, 2, 8])
         self.workers = chance.pick([1, 2, 8])
         self.window = chance.pick([None, None, None, 900, 2500])
         self.disk = Disk(self, journals=chance.says(0.45))
         self.lease_seconds = chance.pick([2.0, 10.0, 30.0])
         self.plans: list[Plan] = plans_of(self.chance("plans"), self.model_seconds, journals=self.disk.journals)
         if len(self.plans) > 1 and chance.says(0.3):
-            self.favourite = "risky"  # a person is asked when the process dies
+            self.favourite = "risky"  # a question is open when the process dies
         self.model = Model(self)
         self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
 
     def chance(self, name: str) -> Chance:
-        """The decisions on `name`."""
+        """Return the chance for decisions on `name`."""
         return Chance(self.seed, name)
 
     def limits(self, name: str) -> Limits:
-        """Limits for a request: narrow ones, so that they are met."""
+        """Return limits for a request: narrow ones, so that requests reach them."""
         chance = self.chance(f"limits {name}")
         return Limits(
             timeout_seconds=chance.pick([4.0, 30.0, 120.0]),
@@ -80,7 +80,7 @@ class World:
         )
 
     def options(self, name: str) -> dict[str, Any]:
-        """Options for a request."""
+        """Return options for a request."""
         chance = self.chance(f"options {name}")
         return {
             "limits": self.limits(name),
@@ -92,17 +92,17 @@ class World:
 
     @property
     def compression(self) -> Compression | None:
-        """How histories are kept short."""
+        """The compression of histories, if the world has one."""
         return None if self.window is None else Compression(max_context_tokens=self.window, keep_turns=1)
 
     def moment(self, chance: Chance, deadline: float) -> float:
-        """A moment to do something, around a deadline from now; often one at which others do something too."""
+        """Return a time to do something, around a deadline from now; often a time at which others do something too."""
         then = anyio.current_time() + chance.around(deadline)
         return math.ceil(then * _BEATS) / _BEATS if chance.says(0.3) else then
 
 
 class Model:
-    """A model that says anything that a model may say, when it likes."""
+    """A model that returns any reply that a model may return, at any time."""
 
     vendor = "simulated"
     model = "any"
@@ -112,7 +112,7 @@ class Model:
         self._asked: Counter[str] = Counter()
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        """See `Provider`."""
+        """Implement `Provider`."""
         world = self._world
         PROCESS.get().watch.sent(request.messages)
         self._asked[request.request_id] += 1

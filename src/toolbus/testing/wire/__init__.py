@@ -1,7 +1,15 @@
 """A stub of a model server that speaks vendors' real wire formats on a real socket.
 
-`WireServer` follows a script in neutral terms; a `Dialect` makes a vendor's bytes of it, and says what a request means.
-Imports no SDK.
+`WireServer` follows a script in neutral terms; a `Dialect` turns the script into a vendor's bytes, and reads requests.
+The package knows HTTP, the vendors' wire formats and the public messages. It imports no SDK and no provider.
+
+Invariants:
+
+1. Dialects share no code with the providers. If both used the same encoder, a test could not find an error in it.
+2. The server runs in threads of the standard library. So it serves clients on any event loop, and in other processes,
+   and a client that blocks its event loop does not stop it.
+3. A request is checked against the vendor's rules, and every broken rule is in `WireRequest.problems`. A stub that
+   accepts everything would pass requests that the vendor refuses.
 """
 
 from ._dialect import Dialect, Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse

@@ -68,17 +68,17 @@ class AnthropicDialect:
     lacks: frozenset[Lack] = frozenset({"content_filter"})
 
     def base_url(self, origin: str) -> str:
-        """The origin: the SDK adds `/v1`."""
+        """Return the origin: the SDK adds `/v1`."""
         return origin
 
     def serves(self, request: RecordedRequest) -> bool:
-        """The one route."""
+        """Return whether the request uses the one route."""
         return (request.method, request.path.partition("?")[0]) == ("POST", "/v1/messages")
 
-    # ----------------------------------------------------------------------------------------------- out
+    # ----------------------------------------------------------------------------------------------- writing
 
     def render(self, reply: WireReply) -> Stream:
-        """From `message_start` to `message_stop`; behind `message_delta` a reply may count as whole."""
+        """Write events from `message_start` to `message_stop`; after `message_delta` a reply may count as complete."""
         usage = reply.usage or Usage()
         head: dict[str, Any] = {
             "id": "msg_1",
@@ -114,7 +114,7 @@ class AnthropicDialect:
         return Stream(tuple(sse(each, each["type"]) for each in events), len(events) - 1)
 
     def refusals(self, fault: WireFault) -> Sequence[Answer]:
-        """Anthropic's error bodies; "loading" is overload, as 503 and as its own 529."""
+        """Return Anthropic's error bodies; "loading" is an overload, as 503 and as Anthropic's own 529."""
         if fault.kind == "context_overflow":
             return [error_answer(status, _error(kind, said), fault) for status, kind, said in _TOO_LONG]
         if fault.kind == "native_output":
@@ -124,22 +124,22 @@ class AnthropicDialect:
         return [error_answer(each, _error(kind, fault.message), fault) for each in statuses]
 
     def breaks(self, message: str) -> Sequence[bytes]:
-        """The event `error`."""
+        """Return events `error`, of two types."""
         return [sse(_error(kind, message), "error") for kind in ("overloaded_error", "api_error")]
 
     def garbage(self) -> bytes:
-        """An event of no sense."""
+        """Return an unreadable event."""
         return b"event: content_block_delta\ndata: \xff\xfe {]garbage\n\n"
 
     def opaque(self, reply: WireReply) -> Sequence[str]:
-        """The signature of thinking, and the data of thinking that is redacted."""
+        """Return the signature of thinking, and the data of redacted thinking."""
         signature = (_signature(reply),) if reply.reasoning_pieces() else ()
         return (*signature, *([reply.opaque_reasoning] if reply.opaque_reasoning else []))
 
-    # ---------------------------------------------------------------------------------------------- back
+    # ----------------------------------------------------------------------------------------------- reading
 
     def read(self, request: RecordedRequest) -> WireRequest:
-        """See `Dialect.read`."""
+        """Implement `Dialect.read`."""
         body = fields_of(request.body)
         reader = _Reader()
         if system := _text(body.get("system")):
@@ -173,7 +173,7 @@ def _signature(reply: WireReply) -> str:
 
 
 def _blocks(reply: WireReply) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each block as it starts, with its deltas."""
+    """Return each block as it starts, with its deltas."""
     blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if thinking := reply.reasoning_pieces():
         deltas = [{"type": "thinking_delta", "thinking": piece} for piece in thinking]
@@ -190,12 +190,12 @@ def _call_block(call: WireCall) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     block: dict[str, Any] = {"type": "tool_use", "name": call.name, "input": {}}
     if call.call_id is not None:
         block["id"] = call.call_id
-    pieces = ("", *call.streamed())  # an empty one comes first, and is the only one of a call without arguments
+    pieces = ("", *call.streamed())  # the first piece is always empty
     return block, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
 
 
 def _usage(usage: Usage, output_tokens: int) -> dict[str, Any]:
-    """The vendor's input tokens are those that have to do with no cache."""
+    """Return usage on the wire. The vendor's input tokens are those that were not read from or written to a cache."""
     return {
         "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
@@ -228,7 +228,7 @@ def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads the message list, in which roles alternate and results are blocks of a user message."""
+    """A reader of the message list, in which roles alternate and results are blocks of a user message."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -240,9 +240,9 @@ class _Reader:
         role, content = str(wire.get("role")), wire.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else objects_of(content)
         if role not in {"user", "assistant"}:
-            self.pairing.problems.append(f"{role!r} is no role")
+            self.pairing.problems.append(f"{role!r} is not a role")
         if role == self._last_role or (not self._last_role and role != "user"):
-            self.pairing.problems.append(f"a message of {role} behind {self._last_role or 'nothing'}")
+            self.pairing.problems.append(f"a message of {role} after {self._last_role or 'nothing'}")
         if not blocks:
             self.pairing.problems.append(f"an empty message of {role}")
         self._last_role = role
@@ -274,16 +274,16 @@ class _Reader:
             else:
                 self.pairing.problems.append(f"a block of type {kind!r} in a reply")
             if kind in {"thinking", "redacted_thinking"} and (reply.text or calls):
-                self.pairing.problems.append("thinking behind what it led to")
+                self.pairing.problems.append("thinking after the text or call that it led to")
         reply.tool_calls = tuple(calls)
         self.messages.append(reply)
 
     def _call(self, block: Mapping[str, Any]) -> ToolCall:
         wire_id, given = str(block.get("id") or ""), block.get("input")
         if not _ID.fullmatch(wire_id):
-            self.pairing.problems.append(f"the id {wire_id!r} has characters that are not taken")
+            self.pairing.problems.append(f"the id {wire_id!r} has characters that are not allowed")
         if not isinstance(given, Mapping):
-            self.pairing.problems.append(f"the input of {block.get('name')!r} is no object")
+            self.pairing.problems.append(f"the input of {block.get('name')!r} is not an object")
         call = ToolCall(name=str(block.get("name")), arguments=json.dumps(given, ensure_ascii=False), call_id=wire_id)
         self.pairing.call(call)
         return call
@@ -293,7 +293,7 @@ class _Reader:
         for block in blocks:
             if block.get("type") == "tool_result":
                 if parts:
-                    self.pairing.problems.append("a tool_result behind other blocks of its message")
+                    self.pairing.problems.append("a tool_result after other blocks of its message")
                 self._result(block)
             else:
                 parts.append(self._part(block))

@@ -1,4 +1,4 @@
-"""What a dialect is: how a vendor's server writes replies and errors, and what a request in its words means."""
+"""The dialect: how a vendor's server writes replies and errors, and how it reads a request."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ Lack: TypeAlias = Literal[
     "split_arguments",
     "tool_choice",
 ]
-"""What a wire format cannot say: argument text as the model wrote it (it has objects), tokens put into a cache or
-read from one, a reply that was withheld, ids of calls, a schema that the reply is held to, reasoning that goes back
-unread, "one call at a time", reasoning at all, how hard to reason, tokens of reasoning, a refusal, arguments in pieces,
-which tool has to be called."""
+"""The features that a wire format may lack: argument text as the model wrote it (the format has objects), tokens that
+are written to a cache or read from one, withheld replies, ids of calls, a schema for the reply, opaque reasoning that
+is sent back, "one call at a time", reasoning at all, the effort of reasoning, tokens of reasoning, refusals, arguments
+in pieces, and a tool that has to be called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A reply as it is sent: `frames` are the vendor's events, each whole.
+    """A reply as it is sent: `frames` are the vendor's events, each of them complete.
 
-    After `whole_from` of them the reply may count as whole, before it must not.
+    After `whole_from` frames a client may take the reply as complete, but not before.
     """
 
     frames: tuple[bytes, ...]
@@ -48,7 +48,7 @@ class Stream:
 
 
 class Dialect(Protocol):
-    """A vendor's wire format, from the server's side. No state; called in the server's threads."""
+    """A vendor's wire format, from the server's side. It has no state, and is called in the server's threads."""
 
     @property
     def name(self) -> str:
@@ -57,57 +57,57 @@ class Dialect(Protocol):
 
     @property
     def lacks(self) -> frozenset[Lack]:
-        """What the wire format cannot say."""
+        """The features that the wire format lacks."""
         ...
 
     def base_url(self, origin: str) -> str:
-        """The URL that a client is given, for a server at `origin` (without a path)."""
+        """Return the URL for a client, for a server at `origin` (which has no path)."""
         ...
 
     def serves(self, request: RecordedRequest) -> bool:
-        """Whether this asks the model something; anything else is answered 404."""
+        """Return whether a request asks the model; the server answers any other request with 404."""
         ...
 
     def render(self, reply: WireReply) -> Stream:
-        """The reply as a stream. Raises `ConfigurationError` for what the wire cannot say."""
+        """Return the reply as a stream. Raises `ConfigurationError` for a reply that the wire format cannot express."""
         ...
 
     def refusals(self, fault: WireFault) -> Sequence[Answer]:
-        """The error answers for a fault, one for each way in which servers word it; at least one.
+        """Return the error answers for a fault, one for each wording that servers use; at least one.
 
         `fault.retry_after_seconds` is the `Retry-After` header.
         """
         ...
 
     def breaks(self, message: str) -> Sequence[bytes]:
-        """Frames that say an error inside a stream that began well, one for each way in which servers do it."""
+        """Return frames with an error inside a stream that began well, one for each form that servers use."""
         ...
 
     def garbage(self) -> bytes:
-        """A frame that a client has to read, and that is neither JSON nor UTF-8."""
+        """Return a frame that a client has to read, and that is neither JSON nor UTF-8."""
         ...
 
     def opaque(self, reply: WireReply) -> Sequence[str]:
-        """What of this reply has to come back unread with the next request, as `WireRequest.opaque` has it."""
+        """Return the opaque parts of a reply that the next request has to contain, as in `WireRequest.opaque`."""
         ...
 
     def read(self, request: RecordedRequest) -> WireRequest:
-        """What a request means, and which of the vendor's rules it breaks."""
+        """Return the meaning of a request, and the vendor's rules that it breaks."""
         ...
 
 
-# ------------------------------------------------------------------------------------------------- what dialects share
+# ---------------------------------------------------------------------------------------------- shared by dialects
 
 
 def sse(data: Mapping[str, Any] | str, event: str = "") -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {text}\n\n".encode()
 
 
 def error_answer(status: int, body: Any, fault: WireFault) -> Answer:
-    """An error with a JSON body."""
+    """Return an error with a JSON body."""
     headers = {"Content-Type": "application/json"}
     if fault.retry_after_seconds is not None:
         headers["Retry-After"] = str(fault.retry_after_seconds)
@@ -115,27 +115,27 @@ def error_answer(status: int, body: Any, fault: WireFault) -> Answer:
 
 
 def fields_of(value: object) -> Mapping[str, Any]:
-    """`value` if it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty one."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def objects_of(value: object) -> list[Mapping[str, Any]]:
-    """The objects in a list; none for what is no list."""
+    """Return the objects in a list; an empty list if `value` is not a list."""
     return [fields_of(each) for each in cast("list[object]", value)] if isinstance(value, list) else []
 
 
 class Pairing:
-    """The rule on calls and results that all vendors have: directly behind a message with calls come their results."""
+    """The rule that all vendors share: the results of calls come directly after the message with the calls."""
 
     def __init__(self, *, unique: bool) -> None:
-        """`unique`: no id may be used twice in a request; else not twice in one message."""
+        """Begin a request. With `unique` each id may be used once in the request, otherwise once in a message."""
         self.problems: list[str] = []
         self._unique = unique
         self._seen: set[str] = set()
         self._waiting: dict[str, ToolCall] = {}
 
     def call(self, call: ToolCall) -> None:
-        """A call of the message that stands here."""
+        """Add a call of the current message."""
         if not call.call_id:
             self.problems.append(f"the call of {call.name!r} has no id")
         if call.call_id in (self._seen if self._unique else self._waiting):
@@ -144,24 +144,24 @@ class Pairing:
         self._waiting[call.call_id] = call
 
     def result(self, wire_id: str) -> str:
-        """A result stands here; the name of its tool."""
+        """Add a result, and return the name of its tool."""
         call = self._waiting.pop(wire_id, None)
         if call is None:
             self.problems.append(f"a result for {wire_id!r}, which no call directly before it has as its id")
         return call.name if call else ""
 
     def waiting(self) -> tuple[ToolCall, ...]:
-        """The calls that have no result yet, in call order."""
+        """Return the calls that have no result yet, in call order."""
         return tuple(self._waiting.values())
 
     def other(self, role: str) -> None:
-        """A message that is no result stands here, or the end."""
+        """Add a message that is not a result, or the end."""
         for wire_id, call in self._waiting.items():
             self.problems.append(f"the call {wire_id!r} of {call.name!r} has no result before {role}")
         self._waiting.clear()
 
     def finish(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """All that is wrong with calls and results."""
+        """Return all problems of calls and results."""
         self.other("the end")
         if not messages:
             self.problems.append("there are no messages")

@@ -35,7 +35,7 @@ _STATUSES = {
 _TOO_LONG = (
     (400, "prompt too long; exceeded max context length by 1809 tokens"),
     (400, "the input length exceeds the context length"),
-    (500, "the input length exceeds the context length"),  # by the server's version
+    (500, "the input length exceeds the context length"),  # other versions of the server
 )
 _NO_SCHEMAS = ((400, "invalid JSON schema in format"), (500, "failed to parse grammar"))
 
@@ -61,17 +61,17 @@ class OllamaDialect:
     )
 
     def base_url(self, origin: str) -> str:
-        """The origin."""
+        """Return the origin."""
         return origin
 
     def serves(self, request: RecordedRequest) -> bool:
-        """The one route."""
+        """Return whether the request uses the one route."""
         return (request.method, request.path) == ("POST", "/api/chat")
 
-    # ----------------------------------------------------------------------------------------------- out
+    # ----------------------------------------------------------------------------------------------- writing
 
     def render(self, reply: WireReply) -> Stream:
-        """Pieces of the message, calls whole and without ids, then a line that says `done`."""
+        """Write pieces of the message, whole calls without ids, and a last line with `done`."""
         messages: list[dict[str, Any]] = [{"content": "", "thinking": piece} for piece in reply.reasoning_pieces()]
         messages += [{"content": piece} for piece in reply.text_pieces()]
         messages += [{"content": "", "tool_calls": [_call(call)]} for call in reply.calls]
@@ -85,7 +85,7 @@ class OllamaDialect:
         return Stream(frames, len(frames), "application/x-ndjson")
 
     def refusals(self, fault: WireFault) -> Sequence[Answer]:
-        """An object with the words alone."""
+        """Return an object that has only the error's text."""
         if fault.kind == "context_overflow":
             return [error_answer(status, {"error": said}, fault) for status, said in _TOO_LONG]
         if fault.kind == "native_output":
@@ -93,21 +93,21 @@ class OllamaDialect:
         return [error_answer(_STATUSES[fault.kind], {"error": fault.message}, fault)]
 
     def breaks(self, message: str) -> Sequence[bytes]:
-        """A line with an error."""
+        """Return a line with an error."""
         return [_line({"error": message})]
 
     def garbage(self) -> bytes:
-        """A line of no sense."""
+        """Return an unreadable line."""
         return b"\xff\xfe {]garbage\n"
 
     def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
-        """Nothing."""
+        """Return nothing: the wire format has no opaque parts."""
         return ()
 
-    # ---------------------------------------------------------------------------------------------- back
+    # ----------------------------------------------------------------------------------------------- reading
 
     def read(self, request: RecordedRequest) -> WireRequest:
-        """See `Dialect.read`. Calls get ids by their place, and a result the oldest call of its tool's name."""
+        """Implement `Dialect.read`. Calls get ids by position; a result belongs to the oldest open call of its tool."""
         body = fields_of(request.body)
         pairing = Pairing(unique=True)
         messages: list[Message] = []
@@ -133,7 +133,7 @@ class OllamaDialect:
 
 def _line(value: Mapping[str, Any]) -> bytes:
     text = json.dumps(value, ensure_ascii=False)
-    # As Go's writer has them; clients split lines there.
+    # Go's writer escapes these two separators, because clients split lines at them.
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode() + b"\n"
 
 
@@ -143,7 +143,7 @@ def _call(call: WireCall) -> dict[str, Any]:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        raise ConfigurationError(f"Ollama's arguments are objects, and {call.arguments!r} is none")
+        raise ConfigurationError(f"Ollama's arguments are objects, and {call.arguments!r} is not an object")
     return {"function": {"name": call.name, "arguments": cast("dict[str, Any]", arguments)}}
 
 
@@ -161,7 +161,7 @@ def _message(index: int, wire: Mapping[str, Any], pairing: Pairing) -> Message:
             function = fields_of(each.get("function"))
             given = function.get("arguments")
             if not isinstance(given, Mapping):
-                pairing.problems.append(f"the arguments of {function.get('name')!r} are no object")
+                pairing.problems.append(f"the arguments of {function.get('name')!r} are not an object")
             text = json.dumps(given, ensure_ascii=False)
             calls.append(ToolCall(name=str(function.get("name")), arguments=text, call_id=f"call_{index}_{number}"))
             pairing.call(calls[-1])
@@ -169,7 +169,7 @@ def _message(index: int, wire: Mapping[str, Any], pairing: Pairing) -> Message:
     if role == "system":
         return SystemMessage(text=content)
     if role != "user":
-        pairing.problems.append(f"{role!r} is no role")
+        pairing.problems.append(f"{role!r} is not a role")
     images = _images(wire)
     return UserMessage(content=(TextPart(text=content), *images) if images else content)
 

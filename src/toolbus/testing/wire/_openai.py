@@ -1,4 +1,4 @@
-"""Chat completions, as OpenAI's servers and their imitators stream them. Wire facts: the `openai` SDK's chat types."""
+"""Chat completions, as OpenAI's servers and compatible ones stream them. Wire facts: the `openai` SDK's chat types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from ._server import Answer
 
 __all__ = ["OpenAIDialect", "openai_refusals", "output_schema", "tool_specs"]
 
-_REASONS: Mapping[FinishReason, str] = {"refusal": "stop", "other": "eos"}  # the others are the vendor's own words
+# All other reasons have the same name at the vendor.
+_REASONS: Mapping[FinishReason, str] = {"refusal": "stop", "other": "eos"}
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SETTINGS = {
     "temperature": "temperature",
@@ -47,17 +48,17 @@ class OpenAIDialect:
     lacks: frozenset[Lack] = frozenset({"cache_write_tokens", "opaque_reasoning"})
 
     def base_url(self, origin: str) -> str:
-        """With `/v1`."""
+        """Return the origin with `/v1`."""
         return f"{origin}/v1"
 
     def serves(self, request: RecordedRequest) -> bool:
-        """The one route."""
+        """Return whether the request uses the one route."""
         return (request.method, request.path) == ("POST", "/v1/chat/completions")
 
-    # ----------------------------------------------------------------------------------------------- out
+    # ----------------------------------------------------------------------------------------------- writing
 
     def render(self, reply: WireReply) -> Stream:
-        """Chunks, the reason, usage in a chunk of its own, `[DONE]`."""
+        """Write chunks, the finish reason, usage in a chunk of its own, and `[DONE]`."""
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         deltas += [{"reasoning_content": piece} for piece in reply.reasoning_pieces()]
         deltas += [{"content": piece} for piece in reply.text_pieces()]
@@ -75,7 +76,7 @@ class OpenAIDialect:
         return Stream((*frames, sse("[DONE]")), whole_from)
 
     def refusals(self, fault: WireFault) -> Sequence[Answer]:
-        """OpenAI's error bodies; for a context that is too long also those of vLLM and llama.cpp."""
+        """Return OpenAI's error bodies; for a context that is too long, also those of vLLM and llama.cpp."""
         if fault.kind == "native_output":
             return [error_answer(status, body, fault) for status, body in _NO_SCHEMAS]
         if fault.kind != "context_overflow":
@@ -96,24 +97,24 @@ class OpenAIDialect:
         return [error_answer(400, body, fault) for body in (own, vllm, {"error": llama_cpp})]
 
     def breaks(self, message: str) -> Sequence[bytes]:
-        """An error object in place of a chunk, with a type or with a status."""
+        """Return error objects in place of a chunk: one with a type, and one with a status."""
         return [
             sse({"error": {"message": message, "type": "server_error", "param": None, "code": None}}),
             sse({"error": {"message": message, "code": 503}}),
         ]
 
     def garbage(self) -> bytes:
-        """A chunk of no sense."""
+        """Return an unreadable chunk."""
         return b"data: \xff\xfe {]garbage\n\n"
 
     def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
-        """Nothing."""
+        """Return nothing: the wire format has no opaque parts."""
         return ()
 
-    # ---------------------------------------------------------------------------------------------- back
+    # ----------------------------------------------------------------------------------------------- reading
 
     def read(self, request: RecordedRequest) -> WireRequest:
-        """See `Dialect.read`."""
+        """Implement `Dialect.read`."""
         body = fields_of(request.body)
         pairing = Pairing(unique=False)
         messages = [_message(wire, pairing) for wire in objects_of(body.get("messages"))]
@@ -130,7 +131,7 @@ class OpenAIDialect:
             ]
         schema, wrong = output_schema(fields_of(body.get("response_format")), "json_schema")
         problems += wrong
-        problems += [f"the tool name {tool.name!r} is none" for tool in tools if not _NAME.fullmatch(tool.name)]
+        problems += [f"the tool name {tool.name!r} is not valid" for tool in tools if not _NAME.fullmatch(tool.name)]
         return WireRequest(
             model=str(body.get("model") or ""),
             messages=tuple(messages),
@@ -192,28 +193,28 @@ _NO_SCHEMAS: Sequence[tuple[int, Any]] = (
 )
 
 
-def output_schema(wire: Mapping[str, Any], place: str = "") -> tuple[Mapping[str, Any] | None, list[str]]:
-    """The schema in a format, and the rules that it breaks where it is to be strict; under `place`, where that is."""
+def output_schema(wire: Mapping[str, Any], location: str = "") -> tuple[Mapping[str, Any] | None, list[str]]:
+    """Return the schema in a format (below `location`, if given), and the rules of strict mode that it breaks."""
     if not wire:
         return None, []
-    inner = fields_of(wire.get(place)) if place else wire
+    inner = fields_of(wire.get(location)) if location else wire
     schema = fields_of(inner.get("schema"))
     problems = [] if wire.get("type") == "json_schema" else [f"a format of type {wire.get('type')!r}"]
     if not _NAME.fullmatch(str(inner.get("name") or "")):
-        problems.append(f"the name {inner.get('name')!r} of the output's schema is none")
+        problems.append(f"the name {inner.get('name')!r} of the output's schema is not valid")
     if inner.get("strict"):
         problems += schema_problems(schema, requires_all=True, with_bounds=True)
     return schema, problems
 
 
 def openai_refusals(fault: WireFault) -> list[Answer]:
-    """What OpenAI answers whatever the API."""
+    """Return OpenAI's answer to a fault, which is the same for both APIs."""
     status, kind, code = _FAULTS[fault.kind]
     return [error_answer(status, _error(fault.message, kind, code), fault)]
 
 
 def tool_specs(functions: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
-    """Tools as they are offered, from the objects with their name, description and parameters."""
+    """Return the offered tools, from objects with their name, description and parameters."""
     return tuple(
         ToolSpec(
             name=str(each.get("name") or ""),
@@ -236,7 +237,7 @@ def _message(wire: Mapping[str, Any], pairing: Pairing) -> Message:
     if role in {"system", "developer"}:
         return SystemMessage(text=_text(content))
     if role != "user":
-        pairing.problems.append(f"{role!r} is no role")
+        pairing.problems.append(f"{role!r} is not a role")
     if isinstance(content, str):
         return UserMessage(content=content)
     return UserMessage(content=tuple(_part(part, pairing) for part in objects_of(content)))
@@ -248,7 +249,7 @@ def _reply(wire: Mapping[str, Any], pairing: Pairing) -> AssistantMessage:
         function = fields_of(each.get("function"))
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            pairing.problems.append(f"the arguments of {function.get('name')!r} are no text")
+            pairing.problems.append(f"the arguments of {function.get('name')!r} are not text")
             arguments = json.dumps(arguments)
         calls.append(ToolCall(name=str(function.get("name")), arguments=arguments, call_id=str(each.get("id") or "")))
         pairing.call(calls[-1])

@@ -45,17 +45,17 @@ class ResponsesDialect:
     lacks: frozenset[Lack] = frozenset()
 
     def base_url(self, origin: str) -> str:
-        """With `/v1`."""
+        """Return the origin with `/v1`."""
         return f"{origin}/v1"
 
     def serves(self, request: RecordedRequest) -> bool:
-        """The one route."""
+        """Return whether the request uses the one route."""
         return (request.method, request.path) == ("POST", "/v1/responses")
 
-    # ----------------------------------------------------------------------------------------------- out
+    # ----------------------------------------------------------------------------------------------- writing
 
     def render(self, reply: WireReply) -> Stream:
-        """From `response.created` to `response.completed` or `response.incomplete`; nothing before that is whole."""
+        """Write events from `response.created` to `response.completed` or `response.incomplete`, which complete it."""
         events = _Events(reply)
         events.begin()
         if reply.reasoning_pieces() or reply.opaque_reasoning:
@@ -70,7 +70,7 @@ class ResponsesDialect:
         return Stream(tuple(events.frames), len(events.frames))
 
     def refusals(self, fault: WireFault) -> Sequence[Answer]:
-        """OpenAI's error bodies; a context that is too long also as a stream that fails."""
+        """Return OpenAI's error bodies; for a context that is too long, also a stream that fails."""
         if fault.kind == "native_output":
             return [
                 error_answer(400, {"error": {"message": each, "type": "invalid_request_error"}}, fault)
@@ -86,24 +86,24 @@ class ResponsesDialect:
         return [error_answer(400, {"error": {**error, "code": "context_length_exceeded"}}, fault), stream]
 
     def breaks(self, message: str) -> Sequence[bytes]:
-        """The event `error`, and a response that failed."""
+        """Return the event `error`, and a response that failed."""
         error = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 99}
         events = _Events(WireReply())
         events.fail("server_error", message)
         return [sse(error, "error"), events.frames[0]]
 
     def garbage(self) -> bytes:
-        """An event of no sense."""
+        """Return an unreadable event."""
         return b"event: response.output_text.delta\ndata: \xff\xfe {]garbage\n\n"
 
     def opaque(self, reply: WireReply) -> Sequence[str]:
-        """The encrypted content of the reasoning item."""
+        """Return the encrypted content of the reasoning item."""
         return (_encrypted(reply),) if reply.reasoning_pieces() or reply.opaque_reasoning else ()
 
-    # ---------------------------------------------------------------------------------------------- back
+    # ----------------------------------------------------------------------------------------------- reading
 
     def read(self, request: RecordedRequest) -> WireRequest:
-        """See `Dialect.read`."""
+        """Implement `Dialect.read`."""
         body = fields_of(request.body)
         reader = _Reader()
         if isinstance(instructions := body.get("instructions"), str) and instructions:
@@ -179,19 +179,19 @@ class _Events:
         self._add("response.in_progress", response=self._response("in_progress"))
 
     def reasoning(self) -> None:
-        place = {"item_id": "rs_1", "output_index": len(self._output)}
+        location = {"item_id": "rs_1", "output_index": len(self._output)}
         item: dict[str, Any] = {"id": "rs_1", "type": "reasoning", "summary": []}
-        self._add("response.output_item.added", output_index=place["output_index"], item=item)
+        self._add("response.output_item.added", output_index=location["output_index"], item=item)
         pieces = self._reply.reasoning_pieces()
         if pieces:
             text = "".join(pieces)
             name = "response.reasoning_summary"
-            place["summary_index"] = 0
-            self._add(f"{name}_part.added", **place, part={"type": "summary_text", "text": ""})
+            location["summary_index"] = 0
+            self._add(f"{name}_part.added", **location, part={"type": "summary_text", "text": ""})
             for piece in pieces:
-                self._add(f"{name}_text.delta", **place, delta=piece)
-            self._add(f"{name}_text.done", **place, text=text)
-            self._add(f"{name}_part.done", **place, part={"type": "summary_text", "text": text})
+                self._add(f"{name}_text.delta", **location, delta=piece)
+            self._add(f"{name}_text.done", **location, text=text)
+            self._add(f"{name}_part.done", **location, part={"type": "summary_text", "text": text})
             item = {**item, "summary": [{"type": "summary_text", "text": text}]}
         self._done({**item, "encrypted_content": _encrypted(self._reply)})
 
@@ -199,16 +199,16 @@ class _Events:
         index = len(self._output)
         item: dict[str, Any] = {"id": f"msg_{index}", "type": "message", "role": "assistant", "content": []}
         self._add("response.output_item.added", output_index=index, item={**item, "status": "in_progress"})
-        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
+        location = {"item_id": item["id"], "output_index": index, "content_index": 0}
         more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
-        told: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
-        self._add("response.content_part.added", **place, part={"type": kind, field: "", **more})
+        extra: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+        self._add("response.content_part.added", **location, part={"type": kind, field: "", **more})
         for piece in pieces:
-            self._add(f"response.{kind}.delta", **place, delta=piece, **told)
+            self._add(f"response.{kind}.delta", **location, delta=piece, **extra)
         text = "".join(pieces)
-        self._add(f"response.{kind}.done", **place, **{field: text}, **told)
+        self._add(f"response.{kind}.done", **location, **{field: text}, **extra)
         part = {"type": kind, field: text, **more}
-        self._add("response.content_part.done", **place, part=part)
+        self._add("response.content_part.done", **location, part=part)
         self._done({**item, "status": "completed", "content": [part]})
 
     def call(self, call: WireCall, *, cut: bool) -> None:
@@ -217,10 +217,10 @@ class _Events:
         if call.call_id is not None:
             item["call_id"] = call.call_id
         self._add("response.output_item.added", output_index=index, item={**item, "status": "in_progress"})
-        place = {"item_id": item["id"], "output_index": index}
+        location = {"item_id": item["id"], "output_index": index}
         for piece in call.streamed():
-            self._add("response.function_call_arguments.delta", **place, delta=piece)
-        self._add("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+            self._add("response.function_call_arguments.delta", **location, delta=piece)
+        self._add("response.function_call_arguments.done", **location, name=call.name, arguments=call.arguments)
         self._done({**item, "arguments": call.arguments, "status": "incomplete" if cut else "completed"})
 
     def _done(self, item: dict[str, Any]) -> None:
@@ -255,7 +255,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 class _Reader:
-    """Puts items together into messages: reasoning, text and calls that follow one another are one reply."""
+    """A reader that joins items into messages: consecutive reasoning, text and calls are one reply."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -275,7 +275,7 @@ class _Reader:
             self._open().reasoning += summary
         elif kind == "function_call":
             if not isinstance(item.get("arguments"), str):
-                self.pairing.problems.append(f"the arguments of {item.get('name')!r} are no text")
+                self.pairing.problems.append(f"the arguments of {item.get('name')!r} are not text")
             call = ToolCall(
                 name=str(item.get("name")),
                 arguments=str(item.get("arguments")),
@@ -297,14 +297,14 @@ class _Reader:
         return self._reply
 
     def flush(self) -> None:
-        """The reply ends here, if there is one."""
+        """End the current reply, if there is one."""
         if self._reply is None:
             return
         self.pairing.other("a reply")
         for call in self._reply.tool_calls:
             self.pairing.call(call)
         if not self._reply.text and not self._reply.tool_calls:
-            self.pairing.problems.append("reasoning without what it led to")
+            self.pairing.problems.append("reasoning without the text or call that it led to")
         self.messages.append(self._reply)
         self._reply = None
 
@@ -321,7 +321,7 @@ class _Reader:
             self.messages.append(SystemMessage(text=_text(content)))
             return
         if role != "user":
-            self.pairing.problems.append(f"{role!r} is no role")
+            self.pairing.problems.append(f"{role!r} is not a role")
         parts = content if isinstance(content, str) else tuple(self._part(each) for each in objects_of(content))
         self.messages.append(UserMessage(content=parts))
 
@@ -334,7 +334,7 @@ class _Reader:
         if kind == "input_file":
             data = str(part.get("file_data") or part.get("file_url"))
             return FilePart(url=data, media_type="", name=str(part.get("filename") or ""))
-        self.pairing.problems.append(f"a part of type {kind!r} in what goes in")
+        self.pairing.problems.append(f"a part of type {kind!r} in the input")
         return TextPart(text=str(part.get("text") or ""))
 
 

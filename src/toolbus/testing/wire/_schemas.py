@@ -1,4 +1,4 @@
-"""The vendors' rules on schemas that a reply is held to, from the server's side."""
+"""The vendors' rules on schemas for replies, from the server's side."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multip
 
 
 def schema_problems(schema: Mapping[str, Any], *, requires_all: bool, with_bounds: bool) -> list[str]:
-    """What a strict server refuses in a schema: open objects, words that it does not know.
+    """Return the parts of a schema that a strict server refuses: open objects, unknown keywords.
 
-    With `requires_all` properties that are not required as well; without `with_bounds` those of numbers.
+    With `requires_all` also properties that are not required; without `with_bounds` also bounds of numbers.
     """
     if schema.get("type") != "object":
-        return ["the output's schema is of no object"]
+        return ["the output's schema is not one of an object"]
     unknown = _UNKNOWN if with_bounds else (*_UNKNOWN, *_BOUNDS)
     problems: list[str] = []
     for node in _nodes(schema):
         problems += [f"the output's schema has {word!r} in it" for word in unknown if word in node]
         if "$ref" in node and len(node) > 1:
-            problems.append("the output's schema has a reference with words beside it")
+            problems.append("the output's schema has a reference with keywords beside it")
         if node.get("type") != "object":
             continue
         if node.get("additionalProperties") is not False:

@@ -1,6 +1,6 @@
-"""What a stub of a model server says, in terms that are no vendor's: replies, refusals, and streams that break.
+"""The script of a stub server, in terms that belong to no vendor: replies, refusals, and streams that break.
 
-Plain data. A dialect makes a vendor's bytes of it, and `WireServer` sends them.
+Plain data. A dialect turns the script into a vendor's bytes, and `WireServer` sends them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = [
     "reply_of",
 ]
 
-_PIECES = 3  # enough to see that pieces have to be joined
+_PIECES = 3  # enough that a client has to join the pieces
 
 
 def pieces_of(whole: str, count: int = _PIECES) -> tuple[str, ...]:
-    """`whole` in at most `count` pieces of much the same length, none of them empty."""
+    """Split `whole` into at most `count` pieces of about the same length, none of them empty."""
     size = max(1, -(-len(whole) // max(1, count)))
     return tuple(whole[start : start + size] for start in range(0, len(whole), size))
 
@@ -42,9 +42,9 @@ def pieces_of(whole: str, count: int = _PIECES) -> tuple[str, ...]:
 class WireCall:
     """A tool call of a reply.
 
-    `arguments` is the text as the model writes it, malformed or not; where the wire has objects only, text that is no
-    JSON object cannot be said, and `ConfigurationError` is raised. `call_id` is the id on the wire: it may be empty or
-    repeated, and None leaves it out. `pieces` are the argument text as it is streamed; by default three pieces.
+    `arguments` is the text as the model writes it, malformed or not; if the wire format has only objects, text that is
+    not a JSON object raises `ConfigurationError`. `call_id` is the id on the wire: it may be empty or repeated, and
+    None leaves it out. `pieces` is the argument text as it is streamed; by default in three pieces.
     """
 
     name: str
@@ -53,18 +53,18 @@ class WireCall:
     pieces: tuple[str, ...] = ()
 
     def streamed(self) -> tuple[str, ...]:
-        """The argument text in its pieces."""
+        """Return the argument text in its pieces."""
         return self.pieces or pieces_of(self.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireReply:
-    """A whole reply: reasoning, then text, then calls, then why it ended.
+    """A whole reply: reasoning, then text, then calls, then the finish reason.
 
-    `text` and `reasoning` are text, or the pieces in which it is streamed. `opaque_reasoning` is reasoning that nobody
-    may read and the vendor wants back. `refusal` is the text of a model that would not. Without a `finish_reason` it is
-    "refusal" with one of these, "tool_calls" with calls, else "stop". `usage` None sends none, where that is possible.
-    `model` is the name that the server gives itself.
+    `text` and `reasoning` are text, or the pieces in which it is streamed. `opaque_reasoning` is reasoning that clients
+    cannot read and the vendor wants back. `refusal` is the text of a model that refuses. Without a `finish_reason` the
+    reason is "refusal" with a refusal, "tool_calls" with calls, else "stop". `usage` None sends no usage, if the wire
+    format can leave it out. `model` is the model's name in the reply.
     """
 
     text: str | tuple[str, ...] = ""
@@ -77,15 +77,15 @@ class WireReply:
     model: str = "stub-model-1"
 
     def text_pieces(self) -> tuple[str, ...]:
-        """The text as it is streamed."""
+        """Return the text in the pieces in which it is streamed."""
         return pieces_of(self.text) if isinstance(self.text, str) else self.text
 
     def reasoning_pieces(self) -> tuple[str, ...]:
-        """The reasoning as it is streamed."""
+        """Return the reasoning in the pieces in which it is streamed."""
         return pieces_of(self.reasoning) if isinstance(self.reasoning, str) else self.reasoning
 
     def ended(self) -> FinishReason:
-        """Why the reply ended."""
+        """Return the reason why the reply ended."""
         return self.finish_reason or ("refusal" if self.refusal else "tool_calls" if self.calls else "stop")
 
 
@@ -99,17 +99,17 @@ FaultKind: TypeAlias = Literal[
     "context_overflow",
     "native_output",
 ]
-"""What a server refuses a request for: 429, 500, 503 while a model is loaded, 400, 401, 404, a history that is longer
-than the model's context, and a schema that it was to hold the reply to; the last two each vendor says in words and
-statuses of its own."""
+"""The reasons for which a server refuses a request: 429, 500, 503 while a model is loaded, 400, 401, 404, a history
+that is longer than the model's context, and a schema that the server was asked to hold the reply to. Each vendor has
+its own texts and statuses for the last two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireFault:
-    """An error answer instead of a reply. `message` is the server's word, where the vendor leaves it a choice.
+    """An error answer instead of a reply. `message` is the server's text, unless the vendor has a fixed one.
 
-    `retry_after_seconds` becomes a `Retry-After` header. Where a vendor has several ways to say the same, `wording`
-    picks one (see `Dialect.refusals`).
+    `retry_after_seconds` becomes a `Retry-After` header. If a vendor has several wordings for the same error, `wording`
+    is the index of one (see `Dialect.refusals`).
     """
 
     kind: FaultKind
@@ -120,11 +120,11 @@ class WireFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireBreak:
-    """A reply whose stream breaks after `after` of its frames; None is before a single byte of the answer.
+    """A reply whose stream breaks after `after` of its frames; with None, before the first byte of the answer.
 
     "cut" closes the connection inside the body, "reset" does so with a TCP reset, "end" ends the body as if it were
-    whole; "stall" sends nothing more until `WireServer.release`, and then the rest; "error" is the vendor's error
-    inside a stream, with `message`; "garbage" is a line of no sense; "flood" sends `size_bytes` without an end of line.
+    complete; "stall" sends nothing more until `WireServer.release`, and then the rest; "error" is the vendor's error
+    inside a stream, with `message`; "garbage" is an unreadable line; "flood" sends `size_bytes` without an end of line.
     """
 
     reply: WireReply
@@ -137,7 +137,7 @@ class WireBreak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WirePage:
-    """A web page instead of a reply, as proxies and wrong URLs give it."""
+    """A web page instead of a reply, as proxies and wrong URLs return it."""
 
     status: int = 200
     html: str = "<!doctype html><html><body>It works!</body></html>"
@@ -145,7 +145,7 @@ class WirePage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """What a client sent. Names of `headers` are in lower case; `body` is the JSON, None where there is none.
+    """A request that a client sent. Names of `headers` are in lower case; `body` is the JSON, or None without a body.
 
     `connection` numbers the TCP connections, from 1.
     """
@@ -159,12 +159,12 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireRequest:
-    """What a recorded request means.
+    """The meaning of a recorded request.
 
-    `messages` have the wire's own ids as their `call_id`. `tools` have name, description and parameters.
-    `output_schema` is what the reply has to be JSON of, in the vendor's dialect of JSON schema. `settings` has
-    the names of `ModelSettings`, those that were sent. `opaque` is what the vendor got back unread: signatures,
-    encrypted reasoning. `problems` are the vendor's rules that the request breaks; a valid one has none.
+    `messages` have the wire's own ids as their `call_id`. `tools` have name, description and parameters. The reply has
+    to be JSON of `output_schema`, which is in the vendor's dialect of JSON schema. `settings` has the settings that
+    were sent, by the names of `ModelSettings`. `opaque` holds the opaque data that the vendor got back: signatures,
+    encrypted reasoning. `problems` are the vendor's rules that the request breaks; for a valid request it is empty.
     """
 
     model: str
@@ -177,13 +177,13 @@ class WireRequest:
 
 
 WireStep: TypeAlias = WireReply | WireFault | WireBreak | WirePage | Step
-"""One answer. A `Step` is what `toolbus.testing.calls` and `text` make, so a script can serve both kinds of stub."""
+"""One answer. `toolbus.testing.calls` and `text` make a `Step`, so one script can serve both kinds of stub."""
 
 WireScript: TypeAlias = Sequence[WireStep] | Callable[[RecordedRequest], WireStep]
 
 
 def reply_of(step: Step) -> WireReply:
-    """A scripted model's step as a reply on the wire. Raises `ConfigurationError` for one that is no reply."""
+    """Return a scripted model's step as a reply on the wire. Raises `ConfigurationError` for a step without a reply."""
     if step.exception is not None or step.hangs:
         raise ConfigurationError("a step that raises or hangs cannot go over a wire: use WireFault or WireBreak")
     return WireReply(

@@ -1,6 +1,7 @@
-"""An HTTP server on a loopback socket that streams, stalls and breaks off as it is told.
+"""An HTTP server on a loopback socket that streams, stalls and breaks off as an `Answer` says.
 
-Knows sockets and HTTP/1.1, and no vendor. Threads of the standard library, so it serves any event loop, and processes.
+The module knows sockets and HTTP/1.1, and no vendor. It uses threads of the standard library, so it serves clients on
+any event loop and in other processes.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ Ending: TypeAlias = Literal["whole", "cut", "reset"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is sent for a request: `frames`, each as soon as it is there, then the `ending`.
+    """The answer to a request: `frames`, each sent as soon as it is there, then the `ending`.
 
-    "whole" ends the body as HTTP does; "cut" closes the connection inside it, "reset" with a TCP reset. `stall_after`
-    so many frames nothing is sent until `LoopbackServer.release`; -1 is before the headers. `before_headers` makes
-    "cut" and "reset" happen before a single byte. With `streamed=False` the frames are one body with its length.
+    "whole" ends the body as HTTP does; "cut" closes the connection inside it, "reset" does so with a TCP reset. After
+    `stall_after` frames nothing is sent until `LoopbackServer.release`; -1 stalls before the headers. With
+    `before_headers`, "cut" and "reset" happen before the first byte. With `streamed=False` the frames are one body with
+    its length.
     """
 
     status: int = 200
@@ -45,10 +47,10 @@ class Answer:
 
 
 class LoopbackServer:
-    """The server: `with LoopbackServer(answer) as server`. `answer` is asked in a thread for each request.
+    """The server: `with LoopbackServer(answer) as server`. `answer` is called in a thread for each request.
 
-    `connections` counts those that were made, `open_connections` those that are open. `stalled` is set when an answer
-    stands still, `left` when a client closed its end meanwhile. Leaving the block ends what stands still, closes all
+    `connections` is the number of connections so far, `open_connections` that of the open ones. `stalled` is set when
+    an answer stalls, `left` when a client closed its end meanwhile. Leaving the block ends stalled answers, closes all
     connections and waits for the threads.
     """
 
@@ -71,28 +73,28 @@ class LoopbackServer:
 
     @property
     def open_connections(self) -> int:
-        """How many connections no side has closed."""
+        """The number of connections that neither side has closed."""
         return len(self._open)
 
     @property
     def stalls(self) -> int:
-        """How many answers stand still now."""
+        """The number of answers that are stalled now."""
         return len(self._wakers)
 
     def release(self) -> None:
-        """Let go on what stands still now."""
+        """Let the answers continue that are stalled now."""
         with self._changed:
             for waker in self._wakers:
                 waker.send(b"x")
 
     def hang_up(self) -> None:
-        """Close all connections there are."""
+        """Close all connections."""
         with self._changed:
             for each in self._open:
                 _hang_up(each)
 
     async def reached(self, what: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `what()` is so, for at most so many seconds. Asked whenever something happens on the server."""
+        """Wait until `what()` is true, for at most `seconds`. It is tested whenever something happens on the server."""
         if what():
             return True
 
@@ -119,7 +121,7 @@ class LoopbackServer:
     # ------------------------------------------------------------------------------------- for the handlers
 
     def opened(self, connection: socket.socket) -> int:
-        """Take note of a connection; its number."""
+        """Count a new connection, and return its number."""
         with self._changed:
             self.connections += 1
             self._open.add(connection)
@@ -129,18 +131,18 @@ class LoopbackServer:
             return self.connections
 
     def closed(self, connection: socket.socket) -> None:
-        """Take note of a connection's end."""
+        """Count a connection's end."""
         with self._changed:
             self._open.discard(connection)
             self._changed.notify_all()
 
     def notify(self) -> None:
-        """Let those look who wait for something to happen."""
+        """Wake the callers that wait for something to happen."""
         with self._changed:
             self._changed.notify_all()
 
-    def stand_still(self, connection: socket.socket) -> bool:
-        """Wait to be released. False if the client leaves, or the server stops, before."""
+    def wait_for_release(self, connection: socket.socket) -> bool:
+        """Wait to be released. Returns False if the client leaves, or the server stops, before."""
         asleep, waker = socket.socketpair()
         with asleep, waker, selectors.DefaultSelector() as selector:
             selector.register(connection, selectors.EVENT_READ)
@@ -159,12 +161,12 @@ class LoopbackServer:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the client was quicker
+    with contextlib.suppress(OSError):  # the client closed it first
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Http(ThreadingHTTPServer):
-    daemon_threads = False  # so that server_close waits for them
+    daemon_threads = False  # server_close has to wait for the threads
     block_on_close = True
     request_queue_size = 64
 
@@ -173,7 +175,7 @@ class _Http(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are what this server is for; nothing is printed."""
+        """Print nothing: clients that hang up are expected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -196,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.owner.closed(self.connection)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base's name
-        """Nothing is printed."""
+        """Print nothing."""
 
     def do_GET(self) -> None:
         self._serve()
@@ -242,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stalled(self) -> bool:
         self.wfile.flush()
-        released = self.owner.stand_still(self.connection)
+        released = self.owner.wait_for_release(self.connection)
         self.close_connection = not released
         return released
 
@@ -252,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.close_connection = True
         if ending == "reset":
-            linger = struct.pack("ii", 1, 0)  # closing then sends RST instead of FIN
+            linger = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self.owner.closed(self.connection)
             self.connection.close()

@@ -1,4 +1,4 @@
-"""The stub of a model server: a script in neutral terms, spoken in a vendor's dialect."""
+"""The stub of a model server: it follows a script in neutral terms, in a vendor's dialect."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ _ENDINGS: Mapping[str, Ending] = {"cut": "cut", "reset": "reset"}
 
 
 def dialect_of(dialect: str | Dialect) -> Dialect:
-    """A dialect by its name; one that is given is returned. Raises `ConfigurationError` for an unknown name."""
+    """Return a dialect by name, or the given `Dialect` itself. Raises `ConfigurationError` for an unknown name."""
     if not isinstance(dialect, str):
         return dialect
     if dialect not in DIALECTS:
-        raise ConfigurationError(f"there is no dialect {dialect!r}: give {', '.join(DIALECTS)}, or a Dialect")
+        raise ConfigurationError(f"there is no dialect {dialect!r}: use {', '.join(DIALECTS)}, or a Dialect")
     return DIALECTS[dialect]
 
 
 class WireServer(LoopbackServer):
-    """A model server that follows a script, on a real socket, in a vendor's real words.
+    """A model server that follows a script, on a real socket, in a vendor's real wire format.
 
         with WireServer([calls(("get_weather", {"city": "Paris"})), text("Sunny.")], dialect="anthropic") as server:
             provider = AnthropicProvider("stub", api_key="k", base_url=server.base_url)
             ...
         assert server.read(1).messages[-1].content == ...
 
-    `dialect` is "openai" (chat completions), "responses", "anthropic", "ollama", or a `Dialect` of one's own. `script`
-    is a list of steps, used up in order of arrival, or one function of the `RecordedRequest`; it may be replaced at any
-    time, and then begins anew. A request beyond the script gets a 500 that says so, one that does not ask the model a
-    404. `requests` are all requests received, oldest first. Threads of the standard library: serves any event loop.
+    `dialect` is "openai" (chat completions), "responses", "anthropic", "ollama", or a `Dialect` of your own. `script`
+    is a list of steps, which are used in the order in which requests arrive, or one function of the `RecordedRequest`;
+    it may be replaced at any time, and then begins with its first step. A request after the last step gets a 500 that
+    says so; a request that does not ask the model gets a 404. `requests` are all requests received, oldest first. Runs
+    in threads of the standard library, so it serves clients on any event loop.
     """
 
     def __init__(self, script: WireScript = (), *, dialect: str | Dialect = "openai") -> None:
@@ -60,12 +61,12 @@ class WireServer(LoopbackServer):
 
     @property
     def base_url(self) -> str:
-        """The URL that a provider is given."""
+        """The URL to give to a provider."""
         return self.dialect.base_url(self.origin)
 
     @property
     def script(self) -> WireScript:
-        """What is answered."""
+        """The script of answers."""
         return self._script
 
     @script.setter
@@ -75,7 +76,7 @@ class WireServer(LoopbackServer):
             self._taken = 0
 
     def read(self, number: int = -1) -> WireRequest:
-        """What a request that was received means, by default the last one."""
+        """Return the meaning of a received request, by default of the last one."""
         return self.dialect.read(self.requests[number])
 
     def _answer_to(self, request: RecordedRequest) -> Answer:
@@ -95,7 +96,7 @@ class WireServer(LoopbackServer):
         return self.answer_of(script[number])
 
     def answer_of(self, step: WireStep) -> Answer:
-        """What is sent for a step."""
+        """Return the answer for a step."""
         if isinstance(step, WireFault):
             return self.dialect.refusals(step)[step.wording]
         if isinstance(step, WirePage):

@@ -1,6 +1,13 @@
 """The contract of an executor as one test: `check_executor`.
 
-Knows the seam (`toolbus.protocols.ToolExecutor`), the bus, the tools of `contract_tools`, and no executor.
+The package knows the protocol (`toolbus.protocols.ToolExecutor`), the bus, the tools of `contract_tools`, and no
+executor.
+
+Invariants:
+
+1. The checks reach handlers only through calls, and through the notes that the handlers make under keys. So an executor
+   that runs tools on another machine passes the same checks.
+2. Each check has a bus of its own. On a shared bus, a call that one check leaves would be answered in the next.
 """
 
 from __future__ import annotations
@@ -19,16 +26,16 @@ __all__ = ["CONTRACT_TOOLS", "Lack", "check_executor", "executor_checks"]
 _CHECKS: Checks[Bench] = Checks(
     {
         name: each
-        for module in (_answering, _taking, _running, _stopping)  # which put their checks into the table
+        for module in (_answering, _taking, _running, _stopping)  # each registers its checks when it is imported
         for name, each in CHECKS.items()
         if each.run.__module__ == module.__name__
     }
 )
-_WAITS = 20  # the most waits of one check, one after the other
+_WAITS = 20  # the largest number of successive waits in one check
 
 
 def executor_checks() -> dict[str, str]:
-    """All checks of `check_executor`: name, and what it holds, in the order in which they run."""
+    """Return the promise of each check of `check_executor`, by the check's name, in the order in which they run."""
     return _CHECKS.holds()
 
 
@@ -48,21 +55,22 @@ async def check_executor(
         async def test_my_executor_keeps_the_contract():
             await check_executor(lambda bus, tools: MyExecutor(bus, tools))
 
-    `make_executor` is called with a bus and `CONTRACT_TOOLS`, and gives an async context manager that runs the calls of
-    these tools that are requested on the bus: one for each check, and one more for some. Where tools run on another
-    machine, register `toolbus.testing.contract_tools.CONTRACT_TOOLS` there, and say `elsewhere=True`: then what
-    handlers have seen is asked of them by calls. `max_concurrency` is how many handlers run at once, where that is
-    bounded.
+    `make_executor` is called with a bus and `CONTRACT_TOOLS`, and returns an async context manager that runs the calls
+    of these tools that are requested on the bus: one for each check, and another one for some checks. If tools run on
+    another machine, register `toolbus.testing.contract_tools.CONTRACT_TOOLS` there, and pass `elsewhere=True`: then the
+    suite asks by calls for the notes of the handlers. `max_concurrency` is the number of handlers that run at once, if
+    there is a bound.
 
-    `lacks` says what it cannot, and the checks about that are left out: "sync" (handlers that are not async), "context"
-    (handlers with a `ToolContext`), "progress" (what these report), "notes" (handlers of one executor share no memory,
-    as those in several processes), "sharing" (another one on the same bus). `only` runs some checks alone, `without`
-    all but some: the names are those of `executor_checks()`. `patience_seconds` bounds every wait for what has to come;
-    an executor that keeps the contract never needs it. `quiet_seconds` is how long the suite listens for what must not.
+    `lacks` names missing features, and the checks that need them are left out: "sync" (handlers that are not async),
+    "context" (handlers with a `ToolContext`), "progress" (progress that handlers report), "notes" (the handlers of one
+    executor share no memory, for example because they run in several processes), "sharing" (a second executor on the
+    same bus). `only` runs only the named checks, `without` all but the named ones: the names are those of
+    `executor_checks()`. `patience_seconds` bounds every wait for an event that has to come; an executor that keeps the
+    contract never needs it. `quiet_seconds` is how long the suite listens for events that must not come.
 
     All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
-    was expected and what came; `ConfigurationError` for names of checks or lacks that there are not. Works on asyncio
-    and trio; in virtual time at no cost, and in real time in about a second.
+    was expected and what came; `ConfigurationError` for names of checks or lacks that do not exist. Works on asyncio
+    and trio; takes no time in virtual time, and about a second in real time.
     """
     chosen = _CHECKS.chosen(only, without, "executor_checks")
     if unknown := set(lacks) - set(get_args(Lack)):
@@ -94,6 +102,6 @@ def _cannot(lacks: Collection[Lack], *, elsewhere: bool, max_concurrency: int | 
         cannot.add(BOUND)
     if max_concurrency == 1:
         cannot.add(TWO_AT_ONCE)
-        if elsewhere:  # the question would wait for what it asks about
+        if elsewhere:  # the call for the notes would wait for the call that it asks about
             cannot.add("notes")
     return cannot

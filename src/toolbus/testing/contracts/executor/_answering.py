@@ -1,4 +1,4 @@
-"""Checks of how a call is answered: with results, and with failures."""
+"""Checks of the answers to calls: results and failures."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ import orjson
 
 from ....events import Artifact, ToolCallCompleted
 from ....messages import ImagePart
-from ._bench import Bench, Desk, check
+from ._bench import Bench, Caller, check
 
 __all__: list[str] = []
 
 _TEXT = " Zürich 😀\x00\n"
-_SECRET = "the password is swordfish"  # noqa: S105 -- of nobody
+_SECRET = "the password is swordfish"  # noqa: S105 -- nobody's
 
 
 @check("text")
 async def text(bench: Bench) -> None:
-    """A text that a handler returns is the content, to the letter; also an empty one."""
-    async with bench.executor() as desk:
+    """The text that a handler returns is the content, unchanged; an empty text too."""
+    async with bench.executor() as caller:
         for said in (_TEXT, ""):
-            bench.expect("the content", said, (await desk.completed("contract_echo", said=said)).content)
+            bench.expect("the content", said, (await caller.completed("contract_echo", said=said)).content)
 
 
 @check("sync-handlers", "sync")
 async def sync_handlers(bench: Bench) -> None:
-    """A handler that is not async is run like any other."""
-    async with bench.executor() as desk:
-        bench.expect("the content", _TEXT, (await desk.completed("contract_echo_sync", said=_TEXT)).content)
+    """A handler that is not async runs like any other."""
+    async with bench.executor() as caller:
+        bench.expect("the content", _TEXT, (await caller.completed("contract_echo_sync", said=_TEXT)).content)
 
 
 @check("values")
 async def values(bench: Bench) -> None:
-    """A value is the data, and the content is its JSON; `None` is `{"ok": true}`."""
+    """A returned value is the data, and the content is its JSON; `None` becomes `{"ok": true}`."""
     value: dict[str, Any] = {"city": "Zürich", "list": [1, 2.5, None, True, {}]}
-    async with bench.executor() as desk:
-        answer = await desk.completed("contract_value", value=value)
+    async with bench.executor() as caller:
+        answer = await caller.completed("contract_value", value=value)
         bench.expect("the data", value, answer.data)
         bench.expect("the content, read as JSON", value, _read(answer.content))
-        nothing = await desk.completed("contract_value")
+        nothing = await caller.completed("contract_value")
         bench.expect("the content of None, read as JSON", {"ok": True}, _read(nothing.content))
         bench.expect("the data of None", None, nothing.data)
 
 
 @check("whole-results")
 async def whole_results(bench: Bench) -> None:
-    """Of a `ToolResult` everything arrives: message, data, images, artifacts, and what was affected."""
-    async with bench.executor() as desk:
-        answer = await desk.completed("contract_result", message="Done: 😀", data={"a": [1]})
+    """All of a `ToolResult` arrives: message, data, images, artifacts, and the list of what was affected."""
+    async with bench.executor() as caller:
+        answer = await caller.completed("contract_result", message="Done: 😀", data={"a": [1]})
     written = _read(answer.content)
     bench.require("the content", "has the message", written, ok="message" in written and "Done: 😀" in answer.content)
     bench.expect("the data", {"a": [1]}, answer.data)
@@ -60,21 +60,21 @@ async def whole_results(bench: Bench) -> None:
 
 @check("unserialisable-results")
 async def unserialisable_results(bench: Bench) -> None:
-    """A result that is no JSON, bytes or a cycle, fails the call and names the type."""
-    async with bench.executor() as desk:
+    """A result that is not JSON, for example bytes or a cycle, fails the call, and the error names the type."""
+    async with bench.executor() as caller:
         for kind, word in (("bytes", "bytes"), ("cycle", "list")):
-            answer = await desk.failed("contract_unwritable", kind=kind)
+            answer = await caller.failed("contract_unwritable", kind=kind)
             bench.expect(f"the reason for {kind}", "error", answer.reason)
             bench.require(f"the error for {kind}", f"names {word}", answer.error, ok=word in answer.error)
 
 
 @check("ids")
 async def ids(bench: Bench) -> None:
-    """Answers carry the call's ids, its tool's name and the application's metadata, successes and failures alike."""
+    """Answers carry the call's ids, its tool's name and the application's metadata, whether they succeed or fail."""
     names = ("request_id", "conversation_id", "parent_id", "metadata", "call_id", "name")
-    async with bench.executor() as desk:
-        calls = [desk.ask("contract_echo", said="a"), desk.ask("contract_fail", way="tool_error", text="no")]
-        for requested, answer in zip(calls, await desk.answers(calls), strict=True):
+    async with bench.executor() as caller:
+        calls = [caller.ask("contract_echo", said="a"), caller.ask("contract_fail", way="tool_error", text="no")]
+        for requested, answer in zip(calls, await caller.answers(calls), strict=True):
             for each in names:
                 bench.expect(f"{each} of the {answer.type}", getattr(requested, each), getattr(answer, each))
 
@@ -82,67 +82,67 @@ async def ids(bench: Bench) -> None:
 @check("tool-errors")
 async def tool_errors(bench: Bench) -> None:
     """The text of a `ToolError` is for the model; a `ToolRetry` is marked as worth another try."""
-    async with bench.executor() as desk:
+    async with bench.executor() as caller:
         for way, retryable in (("tool_error", False), ("retry", True)):
-            answer = await desk.failed("contract_fail", way=way, text="no such city: Zürich")
+            answer = await caller.failed("contract_fail", way=way, text="no such city: Zürich")
             bench.expect(f"reason and error of a {way}", ("error", "no such city: Zürich"), _said(answer))
             bench.expect(f"retryable of a {way}", retryable, answer.retryable)
 
 
 @check("internal-errors")
 async def internal_errors(bench: Bench) -> None:
-    """Of any other exception the model is told that there was one: neither its words nor a traceback."""
-    async with bench.executor() as desk:
-        await _is_internal(bench, desk, "contract_fail", "error")
+    """For any other exception, the model is sent a sentence without the exception's words or a traceback."""
+    async with bench.executor() as caller:
+        await _is_internal(bench, caller, "contract_fail", "error")
 
 
 @check("base-exceptions")
 async def base_exceptions(bench: Bench) -> None:
-    """Whatever a handler raises fails its call alone, `SystemExit` included."""
-    async with bench.executor() as desk:
-        for way in ("base_exception", "exit"):  # in this order: asyncio does not survive a SystemExit that gets through
-            await _is_internal(bench, desk, "contract_fail", way)
-        bench.expect("the next call", "on", (await desk.completed("contract_echo", said="on")).content)
+    """Any exception that a handler raises, including `SystemExit`, fails only its own call."""
+    async with bench.executor() as caller:
+        for way in ("base_exception", "exit"):  # SystemExit comes last: it ends asyncio if it gets through
+            await _is_internal(bench, caller, "contract_fail", way)
+        bench.expect("the next call", "on", (await caller.completed("contract_echo", said="on")).content)
 
 
 @check("sync-failures", "sync")
 async def sync_failures(bench: Bench) -> None:
     """Handlers that are not async fail in the same ways."""
-    async with bench.executor() as desk:
-        answer = await desk.failed("contract_fail_sync", way="tool_error", text="no such city")
+    async with bench.executor() as caller:
+        answer = await caller.failed("contract_fail_sync", way="tool_error", text="no such city")
         bench.expect("reason and error of a ToolError", ("error", "no such city"), _said(answer))
         for way in ("error", "base_exception", "exit"):
-            await _is_internal(bench, desk, "contract_fail_sync", way)
+            await _is_internal(bench, caller, "contract_fail_sync", way)
 
 
-async def _is_internal(bench: Bench, desk: Desk, name: str, way: str) -> None:
-    answer = await desk.failed(name, way=way, text=_SECRET)
+async def _is_internal(bench: Bench, caller: Caller, name: str, way: str) -> None:
+    answer = await caller.failed(name, way=way, text=_SECRET)
     bench.expect(f"the reason of {way}", "error", answer.reason)
-    told = any(word in answer.error for word in ("swordfish", "Traceback", 'File "'))
-    bench.require(f"the error of {way}", "a sentence without the exception's words", answer.error, ok=not told)
+    leaked = any(word in answer.error for word in ("swordfish", "Traceback", 'File "'))
+    bench.require(f"the error of {way}", "a sentence without the exception's words", answer.error, ok=not leaked)
     bench.require(f"the error of {way}", "a sentence", answer.error, ok=bool(answer.error.strip()))
 
 
 @check("arguments")
 async def arguments(bench: Bench) -> None:
-    """Arguments are validated again where the tool runs: those that break its schema are refused, and it is not run."""
+    """Arguments are validated again where the tool runs: if they break its schema, the handler does not run."""
     key = f"arguments of {id(bench)}"
     wrong: tuple[dict[str, Any], ...] = ({"a": 1}, {"a": "one", "b": 2}, {"a": 1, "b": 2, "c": 3})
-    async with bench.executor() as desk:
+    async with bench.executor() as caller:
         for each in wrong:
-            answer = await desk.failed("contract_add", key=key, **each)
+            answer = await caller.failed("contract_add", key=key, **each)
             bench.expect(f"the reason for the arguments {each}", "invalid_arguments", answer.reason)
-        answer = await desk.completed("contract_add", a=1, b=2)
+        answer = await caller.completed("contract_add", a=1, b=2)
         bench.expect("the sum of 1 and 2", 3, answer.data)
 
 
 @check("arguments-untouched")
 async def arguments_untouched(bench: Bench) -> None:
-    """A handler that changes its arguments changes a copy: all listeners share those of the event."""
-    async with bench.executor() as desk:
-        requested = desk.ask("contract_scribble", items=[1, 2], inner={"a": {"b": 1}})
+    """A handler that changes its arguments changes a copy, because all listeners share the arguments of the event."""
+    async with bench.executor() as caller:
+        requested = caller.ask("contract_scribble", items=[1, 2], inner={"a": {"b": 1}})
         before = copy.deepcopy(requested.arguments)
-        answer = await desk.answer(requested)
+        answer = await caller.answer(requested)
         bench.expect("the result", 2, answer.data if isinstance(answer, ToolCallCompleted) else answer)
         bench.expect("the event's arguments", before, requested.arguments)
 

@@ -1,4 +1,4 @@
-"""The bench on which an executor is checked: it requests calls, hears the answers, and writes down what is wrong."""
+"""The bench on which an executor is checked: it requests calls, collects the answers, and records failures."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from ....events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ....tools import Tool
 from ... import contract_tools
 from ...contract_tools import CONTRACT_TOOLS
+from .._caller import Caller as BaseCaller
+from .._caller import Terminal, numbers
 from .._checks import Abandoned, Checks, Ledger
-from .._desk import Desk as BaseDesk
-from .._desk import Terminal, numbers
 
-__all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Desk", "Lack", "MakeExecutor", "Terminal", "check"]
+__all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Caller", "Lack", "MakeExecutor", "Terminal", "check"]
 
 MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool[..., Any]]], AbstractAsyncContextManager[Any]]
-"""Gives an executor for the calls of these tools on this bus."""
+"""Returns an executor for the calls of these tools on this bus."""
 
 Lack: TypeAlias = Literal["sync", "context", "progress", "notes", "sharing"]
-"""What an executor may say that it cannot: see `check_executor`."""
+"""The features that an executor may lack: see `check_executor`."""
 
 TWO_AT_ONCE: Final = "two at once"
 BOUND: Final = "bound"
-"""What a check may need beside what an executor can lack by its own word."""
+"""The needs of a check besides the features that `lacks` may name: handlers at once, and a bound on them."""
 
 
-class Desk(BaseDesk):
-    """One request on a bus of its own, with an executor on it."""
+class Caller(BaseCaller):
+    """One request on its own bus, with an executor on the bus."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench, bench.patience_seconds)
         self.bench = bench
-        self.stubborn: list[str] = []  # keys of what cannot be stopped
+        self.stubborn: list[str] = []  # keys of handlers that cannot be stopped
 
     def open(self, name: str, *, deadline_seconds: float = 3_600.0, **arguments: Any) -> ToolCallRequested:
-        """Open a call, and tell nobody."""
+        """Open a call without publishing it."""
         return self.open_call(name, arguments, deadline_seconds=deadline_seconds)
 
     def ask(self, name: str, *, deadline_seconds: float = 3_600.0, **arguments: Any) -> ToolCallRequested:
@@ -49,7 +49,7 @@ class Desk(BaseDesk):
         return requested
 
     async def completed(self, name: str, **arguments: Any) -> ToolCallCompleted:
-        """Request what has to succeed."""
+        """Request a call that has to succeed."""
         answer = await self.answer(self.ask(name, **arguments))
         if isinstance(answer, ToolCallCompleted):
             return answer
@@ -57,7 +57,7 @@ class Desk(BaseDesk):
         raise Abandoned
 
     async def failed(self, name: str, **arguments: Any) -> ToolCallFailed:
-        """Request what has to fail."""
+        """Request a call that has to fail."""
         answer = await self.answer(self.ask(name, **arguments))
         if isinstance(answer, ToolCallFailed):
             return answer
@@ -65,22 +65,22 @@ class Desk(BaseDesk):
         raise Abandoned
 
     async def quiet(self) -> None:
-        """Listen for what must not come: all calls before are through when one behind them is, and a while is over."""
+        """Listen for events that must not come: wait until one more call is answered, and then for `quiet_seconds`."""
         await self.completed("contract_echo", said="all quiet")
         await anyio.sleep(self.bench.quiet_seconds)
 
     # ------------------------------------------------------------------------------------- notes of handlers
 
     async def notes(self, key: str, least: int = 0) -> list[str]:
-        """What handlers have written down under a key; waits for so many notes."""
+        """Return the notes that handlers made under a key. Waits until there are `least` notes."""
         seconds = self.bench.patience_seconds if least else 0.0
         if self.bench.elsewhere:
-            told: Any = await self.completed("contract_notes", key=key, count=least, seconds=seconds)
-            return told.data
+            answer: Any = await self.completed("contract_notes", key=key, count=least, seconds=seconds)
+            return answer.data
         return await contract_tools.contract_notes(key, least, seconds)
 
     async def held(self, name: str = "contract_hold", **arguments: Any) -> tuple[ToolCallRequested, str]:
-        """A call whose handler has begun, and holds; and its key."""
+        """Request a call, wait until its handler has begun and holds, and return the call and its key."""
         key = f"key-{next(numbers)}"
         if arguments.get("deaf") or name == "contract_hold_sync":
             self.stubborn.append(key)
@@ -92,14 +92,14 @@ class Desk(BaseDesk):
         return requested, key
 
     async def release(self, key: str) -> None:
-        """Let handlers go on."""
+        """Release the handlers that hold under a key."""
         if self.bench.elsewhere:
             await self.completed("contract_release", key=key)
         else:
             await contract_tools.contract_release(key)
 
-    def let_go(self, key: str) -> None:
-        """Let handlers go on, at the end of a check, without waiting for it."""
+    def release_later(self, key: str) -> None:
+        """Release handlers at the end of a check, without waiting for them."""
         if self.bench.elsewhere:
             self.ask("contract_release", key=key)
         else:
@@ -107,7 +107,7 @@ class Desk(BaseDesk):
 
 
 class Bench(Ledger):
-    """What a check has: how to make an executor, what it is said to do, and a list of failures."""
+    """The state of a check: a way to make an executor, the executor's declared features, and the failures."""
 
     def __init__(
         self,
@@ -124,30 +124,30 @@ class Bench(Ledger):
         self.max_concurrency = max_concurrency
         self.patience_seconds = patience_seconds
         self.quiet_seconds = quiet_seconds
-        self._desks: list[Desk] = []
+        self._callers: list[Caller] = []
 
-    def desk(self) -> Desk:
-        """A request on a bus without an executor."""
-        desk = Desk(self)
-        self._desks.append(desk)
-        return desk
+    def caller(self) -> Caller:
+        """Return a request on a bus without an executor."""
+        caller = Caller(self)
+        self._callers.append(caller)
+        return caller
 
     @asynccontextmanager
-    async def executor(self) -> AsyncGenerator[Desk]:
-        """A desk whose calls are run in the block."""
-        desk = self.desk()
-        async with self.make(desk.bus, CONTRACT_TOOLS):
+    async def executor(self) -> AsyncGenerator[Caller]:
+        """A request whose calls an executor runs inside the block."""
+        caller = self.caller()
+        async with self.make(caller.bus, CONTRACT_TOOLS):
             try:
-                yield desk
+                yield caller
             finally:
-                for key in desk.stubborn:
-                    desk.let_go(key)
+                for key in caller.stubborn:
+                    caller.release_later(key)
 
     def clear(self) -> None:
-        """End what the check has left."""
-        for desk in self._desks:
-            desk.leave()
-        self._desks.clear()
+        """End the requests that the check has left."""
+        for caller in self._callers:
+            caller.leave()
+        self._callers.clear()
 
 
 CHECKS: Checks[Bench] = Checks()

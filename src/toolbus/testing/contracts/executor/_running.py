@@ -1,4 +1,4 @@
-"""Checks of calls that run: many at once, beside some that hang, and what a handler is told."""
+"""Checks of running calls: many at once, calls beside a handler that hangs, and the context of a handler."""
 
 from __future__ import annotations
 
@@ -13,111 +13,114 @@ _AT_ONCE = 8
 
 @check("many-at-once")
 async def many_at_once(bench: Bench) -> None:
-    """Many calls at once have each its own result, in whatever order."""
-    async with bench.executor() as desk:
-        calls = [desk.ask("contract_echo", said=f"caller {number}") for number in range(_MANY)]
-        answers = await desk.answers(calls)
+    """Each of many calls at once gets its own result, in any order."""
+    async with bench.executor() as caller:
+        calls = [caller.ask("contract_echo", said=f"caller {number}") for number in range(_MANY)]
+        answers = await caller.answers(calls)
         contents = [each.content if isinstance(each, ToolCallCompleted) else each for each in answers]
         bench.expect("the contents", [f"caller {number}" for number in range(_MANY)], contents)
 
 
 @check("side-by-side", "notes", TWO_AT_ONCE)
 async def side_by_side(bench: Bench) -> None:
-    """Handlers run side by side, as many as it says."""
+    """Handlers run side by side, up to the executor's bound."""
     wanted = min(bench.max_concurrency or _AT_ONCE, _AT_ONCE)
-    async with bench.executor() as desk:
-        key = f"side by side {desk.request_id}"
-        answers = await desk.answers([desk.ask("contract_meet", key=key, wanted=wanted) for _ in range(wanted)])
+    async with bench.executor() as caller:
+        key = f"side by side {caller.request_id}"
+        answers = await caller.answers([caller.ask("contract_meet", key=key, wanted=wanted) for _ in range(wanted)])
         inside = [each.data for each in answers if isinstance(each, ToolCallCompleted)]
         bench.expect("handlers inside at once", wanted, max(inside, default=0))
 
 
 @check("bounds", "notes", BOUND)
 async def bounds(bench: Bench) -> None:
-    """No more handlers run at once than it says; others wait, and one whose call is settled meanwhile never runs."""
+    """No more handlers run at once than the bound; other calls wait, and one that is settled meanwhile never runs."""
     most = bench.max_concurrency
     assert most is not None
-    async with bench.executor() as desk:
-        key = f"bounds {desk.request_id}"
-        answers = await desk.answers([desk.ask("contract_meet", key=key, wanted=most + 1) for _ in range(2 * most + 1)])
+    async with bench.executor() as caller:
+        key = f"bounds {caller.request_id}"
+        answers = await caller.answers(
+            [caller.ask("contract_meet", key=key, wanted=most + 1) for _ in range(2 * most + 1)]
+        )
         inside = [each.data for each in answers if isinstance(each, ToolCallCompleted)]
         bench.expect("calls that were answered with a result", 2 * most + 1, len(inside))
         bench.require(
             "handlers inside at once", f"{most} at most", max(inside, default=0), ok=max(inside, default=0) <= most
         )
         if bench.elsewhere:
-            return  # nobody could be asked while all places are taken
-        holding = [await desk.held() for _ in range(most)]
-        waiting = desk.ask("contract_add", a=1, b=2, key=key)
-        desk.settle(waiting)
+            # The notes cannot be asked for by a call while all handlers are busy.
+            return
+        holding = [await caller.held() for _ in range(most)]
+        waiting = caller.ask("contract_add", a=1, b=2, key=key)
+        caller.settle(waiting)
         for _, each in holding:
-            await desk.release(each)
-        await desk.answers([requested for requested, _ in holding])
-        await desk.quiet()
-        bench.expect("notes of a call that was settled while it waited", [], await desk.notes(key))
+            await caller.release(each)
+        await caller.answers([requested for requested, _ in holding])
+        await caller.quiet()
+        bench.expect("notes of a call that was settled while it waited", [], await caller.notes(key))
 
 
 @check("hanging-handlers", "notes", TWO_AT_ONCE)
 async def hanging_handlers(bench: Bench) -> None:
-    """A handler that hangs hinders nobody else, also one that lets itself not be cancelled."""
-    async with bench.executor() as desk:
+    """A handler that hangs delays no other call, even if the handler ignores its cancellation."""
+    async with bench.executor() as caller:
         for deaf in (False, True):
-            hanging, key = await desk.held(deaf=deaf)
+            hanging, key = await caller.held(deaf=deaf)
             if deaf:
-                desk.settle(hanging)
-            answer = await desk.completed("contract_echo", said="beside")
+                caller.settle(hanging)
+            answer = await caller.completed("contract_echo", said="beside")
             bench.expect("the content of another call", "beside", answer.content)
-            await desk.release(key)
-            await desk.answer(hanging)
+            await caller.release(key)
+            await caller.answer(hanging)
 
 
 @check("hanging-threads", "sync", "notes", TWO_AT_ONCE)
 async def hanging_threads(bench: Bench) -> None:
     """A handler that blocks its thread blocks neither the event loop nor another call."""
-    async with bench.executor() as desk:
-        hanging, key = await desk.held("contract_hold_sync")
+    async with bench.executor() as caller:
+        hanging, key = await caller.held("contract_hold_sync")
         try:
             for name in ("contract_echo", "contract_echo_sync"):
-                bench.expect("the content of another call", "on", (await desk.completed(name, said="on")).content)
+                bench.expect("the content of another call", "on", (await caller.completed(name, said="on")).content)
         finally:
-            await desk.release(key)
-        answer = await desk.answer(hanging)
+            await caller.release(key)
+        answer = await caller.answer(hanging)
         bench.expect("its result", f"held {key}", answer.content if isinstance(answer, ToolCallCompleted) else answer)
 
 
 @check("context", "context")
 async def context(bench: Bench) -> None:
-    """A handler is told its call's ids, idempotency key and metadata; each its own."""
-    async with bench.executor() as desk:
-        calls = [desk.ask("contract_about") for _ in range(5)]
-        for requested, answer in zip(calls, await desk.answers(calls), strict=True):
+    """A handler's context has the ids, the idempotency key and the metadata of its own call."""
+    async with bench.executor() as caller:
+        calls = [caller.ask("contract_about") for _ in range(5)]
+        for requested, answer in zip(calls, await caller.answers(calls), strict=True):
             names = ("request_id", "conversation_id", "call_id", "name", "idempotency_key", "metadata")
             expected = {each: getattr(requested, each) for each in names}
             came = answer.data if isinstance(answer, ToolCallCompleted) else answer
-            bench.expect("what the handler is told", expected, came)
+            bench.expect("the handler's context", expected, came)
 
 
 @check("context-variables")
 async def context_variables(bench: Bench) -> None:
-    """What a handler leaves in context variables, no other call sees."""
-    async with bench.executor() as desk:
+    """Context variables that a handler sets are not seen by any other call."""
+    async with bench.executor() as caller:
         for number in range(5):
-            answer = await desk.completed("contract_mark", text=f"left by call {number}")
+            answer = await caller.completed("contract_mark", text=f"left by call {number}")
             bench.expect("what an earlier call left", "", answer.content)
 
 
 @check("progress", "context", "progress")
 async def progress(bench: Bench) -> None:
-    """What a handler says of its progress goes out as `ToolCallProgress`, in order, before its answer."""
-    async with bench.executor() as desk:
-        requested = desk.ask("contract_progress", message="half 😀")
-        await desk.answer(requested)
-        mine = [each for each in desk.events if getattr(each, "call_id", "") == requested.call_id]
-        told = [
+    """Progress that a handler reports is published as `ToolCallProgress`, in order, before the call's answer."""
+    async with bench.executor() as caller:
+        requested = caller.ask("contract_progress", message="half 😀")
+        await caller.answer(requested)
+        mine = [each for each in caller.events if getattr(each, "call_id", "") == requested.call_id]
+        reported = [
             (each.request_id, each.name, each.message, each.done, each.total)
             for each in mine
             if isinstance(each, ToolCallProgress)
         ]
         said = (requested.request_id, requested.name, "half 😀")
-        bench.expect("the progress told", [(*said, 1, 2), (*said, 2, 2)], told)
+        bench.expect("the progress reported", [(*said, 1, 2), (*said, 2, 2)], reported)
         bench.require("the last event", "the answer", mine[-1].type, ok=not isinstance(mine[-1], ToolCallProgress))

@@ -1,4 +1,4 @@
-"""Checks of how calls are stopped: settled by somebody else, and when the executor is left."""
+"""Checks of how calls are stopped: when somebody else settles them, and when the executor is left."""
 
 from __future__ import annotations
 
@@ -10,94 +10,94 @@ from ....events import ToolCallCompleted, ToolCallFailed
 from ...census import Census
 from ...contract_tools import CONTRACT_TOOLS
 from .._checks import hold_exceptions_pass
-from ._bench import Bench, Desk, check
+from ._bench import Bench, Caller, check
 
 __all__: list[str] = []
 
 
 @check("settled-by-others", "notes")
 async def settled_by_others(bench: Bench) -> None:
-    """On a terminal event that somebody else published the handler is stopped, and no more is said of the call."""
-    async with bench.executor() as desk:
+    """After a terminal event from somebody else, the handler is stopped, and nothing more is published about it."""
+    async with bench.executor() as caller:
         for how in ("timeout", "cancelled", "completed"):
-            requested, key = await desk.held()
-            desk.settle(requested, how)
-            bench.expect(f"notes of a handler whose call is {how}", ["began", "stopped"], await desk.notes(key, 2))
-            await desk.quiet()
-            bench.expect(f"terminal events of a call that is {how}", 1, len(desk.endings(requested)))
-            bench.expect(f"what is told late of a call that is {how}", [], desk.lates(requested))
-            await desk.release(key)
+            requested, key = await caller.held()
+            caller.settle(requested, how)
+            bench.expect(f"notes of a handler whose call is {how}", ["began", "stopped"], await caller.notes(key, 2))
+            await caller.quiet()
+            bench.expect(f"terminal events of a call that is {how}", 1, len(caller.endings(requested)))
+            bench.expect(f"late events of a call that is {how}", [], caller.lates(requested))
+            await caller.release(key)
 
 
 @check("late-results", "notes")
 async def late_results(bench: Bench) -> None:
-    """A result that comes when the call is settled makes no second terminal event, and is told once, if at all."""
-    async with bench.executor() as desk:
-        requested, key = await desk.held(deaf=True)
-        desk.settle(requested)
-        await desk.release(key)
-        notes = await desk.notes(key, 2)
+    """A result after the call was settled causes no second terminal event, and at most one late event."""
+    async with bench.executor() as caller:
+        requested, key = await caller.held(deaf=True)
+        caller.settle(requested)
+        await caller.release(key)
+        notes = await caller.notes(key, 2)
         bench.require("notes of a handler that cannot be cancelled", "two", notes, ok=len(notes) == 2)
-        await desk.quiet()
-        bench.expect("terminal events", 1, len(desk.endings(requested)))
-        late = desk.lates(requested)
+        await caller.quiet()
+        bench.expect("terminal events", 1, len(caller.endings(requested)))
+        late = caller.lates(requested)
         bench.require("late ones", "one at most", late, ok=len(late) <= 1)
 
 
 @check("no-timers", "notes")
 async def no_timers(bench: Bench) -> None:
-    """It keeps no timers: a call that is past its deadline goes on until somebody settles it, and its result counts."""
-    async with bench.executor() as desk:
-        key = f"no timers {desk.request_id}"
-        requested = desk.ask("contract_hold", deadline_seconds=bench.quiet_seconds / 4, key=key)
-        await desk.notes(key, 1)
+    """The executor keeps no timers: a call past its deadline continues until it is settled, and its result counts."""
+    async with bench.executor() as caller:
+        key = f"no timers {caller.request_id}"
+        requested = caller.ask("contract_hold", deadline_seconds=bench.quiet_seconds / 4, key=key)
+        await caller.notes(key, 1)
         await anyio.sleep(bench.quiet_seconds)
-        bench.expect("terminal events past the deadline", [], desk.endings(requested))
-        await desk.release(key)
-        answer = await desk.answer(requested)
+        bench.expect("terminal events past the deadline", [], caller.endings(requested))
+        await caller.release(key)
+        answer = await caller.answer(requested)
         bench.expect("its result", f"held {key}", answer.content if isinstance(answer, ToolCallCompleted) else answer)
 
 
 @check("leaving", "notes")
 async def leaving(bench: Bench) -> None:
-    """Leaving the block stops what runs, and answers what is open as `cancelled`."""
-    async with bench.executor() as desk:
-        running, key = await desk.held()
+    """Leaving the block stops the running handlers, and answers the open calls as `cancelled`."""
+    async with bench.executor() as caller:
+        running, key = await caller.held()
         calls = [running]
-        if bench.max_concurrency is not None and bench.max_concurrency > 1:  # those that wait as well
-            calls += [desk.ask("contract_hold", key=key) for _ in range(2 * bench.max_concurrency)]
-    await _is_over(bench, desk, calls, key)
+        if bench.max_concurrency is not None and bench.max_concurrency > 1:  # waiting calls as well
+            calls += [caller.ask("contract_hold", key=key) for _ in range(2 * bench.max_concurrency)]
+    await _is_over(bench, caller, calls, key)
 
 
 @check("host-cancellation", "notes")
 async def host_cancellation(bench: Bench) -> None:
-    """The cancellation of the task that has entered the block reaches it, and ends it in the same way."""
-    desk = bench.desk()
+    """A cancellation of the task that entered the block reaches that task, and stops the calls in the same way."""
+    caller = bench.caller()
     calls: list[Any] = []
     keys: list[str] = []
     with anyio.CancelScope() as scope:
-        async with bench.make(desk.bus, CONTRACT_TOOLS):
-            requested, key = await desk.held()
+        async with bench.make(caller.bus, CONTRACT_TOOLS):
+            requested, key = await caller.held()
             calls.append(requested)
             keys.append(key)
             scope.cancel()
             await anyio.sleep_forever()
     bench.require("the host's cancellation", "reaches the host", "it was swallowed", ok=scope.cancelled_caught)
-    await _is_over(bench, desk, calls, keys[0])
+    await _is_over(bench, caller, calls, keys[0])
 
 
-async def _is_over(bench: Bench, desk: Desk, calls: list[Any], key: str) -> None:
+async def _is_over(bench: Bench, caller: Caller, calls: list[Any], key: str) -> None:
     for each in calls:
-        endings = desk.endings(each)
+        endings = caller.endings(each)
         reasons = [ending.reason if isinstance(ending, ToolCallFailed) else ending for ending in endings]
         bench.expect(f"terminal events of {each.name} when the block is left", ["cancelled"], reasons)
-    if bench.elsewhere:  # where the handler is told by a message, which may still be under way
+    if bench.elsewhere:  # a message stops the handler there, and it may still be under way
         async with bench.executor() as another:
             notes = await another.notes(key, 2)
     else:
-        notes = await desk.notes(key)
+        notes = await caller.notes(key)
     bench.require("notes of the handlers", "each that began was stopped", notes, ok=_all_stopped(notes))
-    await desk.release(key) if not bench.elsewhere else None
+    await caller.release(key) if not bench.elsewhere else None
 
 
 def _all_stopped(notes: list[str]) -> bool:
@@ -106,23 +106,25 @@ def _all_stopped(notes: list[str]) -> bool:
 
 @check("exceptions-pass")
 async def exceptions_pass(bench: Bench) -> None:
-    """An exception of the block's own comes out as it is, in no group."""
+    """An exception that the block raises comes out unchanged, not in a group."""
     await hold_exceptions_pass(bench, bench.executor())
 
 
 @check("nothing-left")
 async def nothing_left(bench: Bench) -> None:
-    """Behind the block no task, thread, process or subscription is left, whatever happened in it."""
+    """After the block no task, thread, process or subscription is left, whatever happened in it."""
     census = Census()
-    desk = bench.desk()
+    caller = bench.caller()
     try:
-        async with bench.make(desk.bus, CONTRACT_TOOLS):
-            await desk.answers([desk.ask("contract_echo", said="a"), desk.ask("contract_fail", way="error", text="b")])
-            desk.ask("contract_hold", key=desk.request_id)
+        async with bench.make(caller.bus, CONTRACT_TOOLS):
+            await caller.answers(
+                [caller.ask("contract_echo", said="a"), caller.ask("contract_fail", way="error", text="b")]
+            )
+            caller.ask("contract_hold", key=caller.request_id)
             await anyio.sleep(bench.quiet_seconds)
     finally:
-        desk.leave()
+        caller.leave()
     try:
-        await census.assert_nothing_left(desk.bus)
+        await census.assert_nothing_left(caller.bus)
     except AssertionError as exc:
         bench.fail("tasks, threads, processes and subscriptions", "none left", str(exc))

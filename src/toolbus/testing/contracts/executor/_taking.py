@@ -1,4 +1,4 @@
-"""Checks of which calls an executor takes on, and how often."""
+"""Checks of which calls an executor runs, and how often."""
 
 from __future__ import annotations
 
@@ -6,121 +6,121 @@ from dataclasses import replace
 
 from ....events import DeadLetter, ToolCallCompleted, ToolCallLate, ToolCallRequested
 from ...contract_tools import CONTRACT_TOOLS
-from ._bench import Bench, Desk, check
+from ._bench import Bench, Caller, check
 
 __all__: list[str] = []
 
 
 @check("exactly-once")
 async def exactly_once(bench: Bench) -> None:
-    """Each call that is taken on gets one terminal event and no more: no late one, and no dead letter."""
-    async with bench.executor() as desk:
+    """Each call that the executor accepts gets exactly one terminal event, no late event and no dead letter."""
+    async with bench.executor() as caller:
         calls = [
-            desk.ask("contract_echo", said="a"),
-            desk.ask("contract_fail", way="tool_error", text="no"),
-            desk.ask("contract_fail", way="error", text="no"),
-            desk.ask("contract_unwritable", kind="bytes"),
-            desk.ask("contract_add", a="one"),
-            desk.ask("contract_value"),
+            caller.ask("contract_echo", said="a"),
+            caller.ask("contract_fail", way="tool_error", text="no"),
+            caller.ask("contract_fail", way="error", text="no"),
+            caller.ask("contract_unwritable", kind="bytes"),
+            caller.ask("contract_add", a="one"),
+            caller.ask("contract_value"),
         ]
-        await desk.answers(calls)
-        await desk.quiet()
+        await caller.answers(calls)
+        await caller.quiet()
         for each in calls:
-            bench.expect(f"terminal events of {each.name}", 1, len(desk.endings(each)))
-        beside = [each.type for each in desk.events if isinstance(each, (ToolCallLate, DeadLetter))]
-        bench.expect("what came beside them", [], beside)
+            bench.expect(f"terminal events of {each.name}", 1, len(caller.endings(each)))
+        beside = [each.type for each in caller.events if isinstance(each, (ToolCallLate, DeadLetter))]
+        bench.expect("other events", [], beside)
 
 
 @check("unknown-tools")
 async def unknown_tools(bench: Bench) -> None:
-    """Calls of tools that it does not have are left to others."""
-    async with bench.executor() as desk:
-        await _left_alone(bench, desk, desk.ask("contract_unknown", a=1))
+    """Calls of tools that the executor does not have are left to others."""
+    async with bench.executor() as caller:
+        await _is_ignored(bench, caller, caller.ask("contract_unknown", a=1))
 
 
 @check("external-tools")
 async def external_tools(bench: Bench) -> None:
-    """Calls of tools that are marked as external are left to others, though they are among its own."""
-    async with bench.executor() as desk:
-        await _left_alone(bench, desk, desk.ask("contract_external"))
+    """Calls of tools that are marked as external are left to others, though the executor has these tools."""
+    async with bench.executor() as caller:
+        await _is_ignored(bench, caller, caller.ask("contract_external"))
 
 
-async def _left_alone(bench: Bench, desk: Desk, requested: ToolCallRequested) -> None:
-    await desk.quiet()
-    bench.expect(f"terminal events of {requested.name}", [], desk.endings(requested))
-    if not desk.endings(requested):
-        desk.settle(requested, "completed")  # which others can
+async def _is_ignored(bench: Bench, caller: Caller, requested: ToolCallRequested) -> None:
+    await caller.quiet()
+    bench.expect(f"terminal events of {requested.name}", [], caller.endings(requested))
+    if not caller.endings(requested):
+        caller.settle(requested, "completed")  # another executor could answer it
 
 
 @check("before-and-after")
 async def before_and_after(bench: Bench) -> None:
-    """Calls that were requested before the block was entered, or after it was left, are not taken on."""
-    desk = bench.desk()
-    before = desk.ask("contract_echo", said="before")
-    async with bench.make(desk.bus, CONTRACT_TOOLS):
-        await desk.quiet()
-    after = desk.ask("contract_echo", said="after")
-    async with bench.executor() as another:  # whose answer takes as long
+    """Calls that were requested before the block was entered, or after it was left, are not run."""
+    caller = bench.caller()
+    before = caller.ask("contract_echo", said="before")
+    async with bench.make(caller.bus, CONTRACT_TOOLS):
+        await caller.quiet()
+    after = caller.ask("contract_echo", said="after")
+    async with bench.executor() as another:  # wait as long as an answer would take
         await another.quiet()
-    bench.expect("terminal events of a call from before", [], desk.endings(before))
-    bench.expect("terminal events of a call from after", [], desk.endings(after))
+    bench.expect("terminal events of a call from before", [], caller.endings(before))
+    bench.expect("terminal events of a call from after", [], caller.endings(after))
 
 
 @check("answered-before", "notes")
 async def answered_before(bench: Bench) -> None:
-    """A call that is answered by the time it comes is left alone: its handler does not run."""
-    desk = bench.desk()
-    key = f"answered before {desk.request_id}"
+    """A call that already has an answer when it arrives is left as it is: its handler does not run."""
+    caller = bench.caller()
+    key = f"answered before {caller.request_id}"
 
     def answer(requested: ToolCallRequested) -> None:
         if requested.name == "contract_add":
-            desk.bus.publish(requested.completed("quicker"))
+            caller.bus.publish(requested.completed("quicker"))
 
-    desk.bus.connect(ToolCallRequested, answer)
-    async with bench.make(desk.bus, CONTRACT_TOOLS):
-        requested = desk.ask("contract_add", a=1, b=2, key=key)
-        await desk.quiet()
-        bench.expect("notes of the handler", [], await desk.notes(key))
-        bench.expect("late answers", 0, len(desk.lates(requested)))
+    caller.bus.connect(ToolCallRequested, answer)
+    async with bench.make(caller.bus, CONTRACT_TOOLS):
+        requested = caller.ask("contract_add", a=1, b=2, key=key)
+        await caller.quiet()
+        bench.expect("notes of the handler", [], await caller.notes(key))
+        bench.expect("late answers", 0, len(caller.lates(requested)))
 
 
 @check("never-opened", "notes")
 async def never_opened(bench: Bench) -> None:
-    """A call that no session has opened on the bus is not run: its request is forged, or came from elsewhere."""
-    async with bench.executor() as desk:
-        key = f"never opened {desk.request_id}"
-        forged = replace(desk.open("contract_add", a=1, b=2, key=key), call_id="of nobody")
-        desk.bus.publish(forged)
-        await desk.quiet()
-        bench.expect("notes of the handler", [], await desk.notes(key))
-        bench.expect("terminal events of a call that nobody opened", [], desk.endings(forged))
+    """A call that no session has opened on the bus is not run: its request is forged, or comes from elsewhere."""
+    async with bench.executor() as caller:
+        key = f"never opened {caller.request_id}"
+        forged = replace(caller.open("contract_add", a=1, b=2, key=key), call_id="of nobody")
+        caller.bus.publish(forged)
+        await caller.quiet()
+        bench.expect("notes of the handler", [], await caller.notes(key))
+        bench.expect("terminal events of a call that nobody opened", [], caller.endings(forged))
 
 
 @check("told-twice", "notes")
 async def told_twice(bench: Bench) -> None:
-    """A call that is requested a second time, while it runs or when it is done, is run once."""
-    async with bench.executor() as desk:
-        key = f"told twice {desk.request_id}"
-        requested = desk.ask("contract_add", a=1, b=2, key=key)
-        desk.bus.publish(requested)
-        await desk.answer(requested)
-        desk.bus.publish(requested)
-        await desk.quiet()
-        bench.expect("notes of the handler", ["ran"], await desk.notes(key))
+    """A call that is requested a second time, while it runs or after it is done, is run once."""
+    async with bench.executor() as caller:
+        key = f"requested twice {caller.request_id}"
+        requested = caller.ask("contract_add", a=1, b=2, key=key)
+        caller.bus.publish(requested)
+        await caller.answer(requested)
+        caller.bus.publish(requested)
+        await caller.quiet()
+        bench.expect("notes of the handler", ["ran"], await caller.notes(key))
         bench.expect(
-            "terminal events, and late ones", (1, 0), (len(desk.endings(requested)), len(desk.lates(requested)))
+            "terminal events, and late ones", (1, 0), (len(caller.endings(requested)), len(caller.lates(requested)))
         )
 
 
 @check("shared-bus", "notes", "sharing")
 async def shared_bus(bench: Bench) -> None:
-    """Of several executors on a bus that have a tool one runs a call, and the others leave it alone."""
-    async with bench.executor() as desk, bench.make(desk.bus, CONTRACT_TOOLS):
-        key = f"shared bus {desk.request_id}"
-        calls = [desk.ask("contract_add", a=number, b=1, key=key) for number in range(5)]
-        answers = await desk.answers(calls)
-        await desk.quiet()
-        bench.expect("notes of the handlers", ["ran"] * 5, await desk.notes(key))
+    """If several executors on a bus have a tool, one of them runs a call, and the others ignore it."""
+    async with bench.executor() as caller, bench.make(caller.bus, CONTRACT_TOOLS):
+        key = f"shared bus {caller.request_id}"
+        calls = [caller.ask("contract_add", a=number, b=1, key=key) for number in range(5)]
+        answers = await caller.answers(calls)
+        await caller.quiet()
+        bench.expect("notes of the handlers", ["ran"] * 5, await caller.notes(key))
         data = [each.data if isinstance(each, ToolCallCompleted) else each for each in answers]
         bench.expect("the results", [1, 2, 3, 4, 5], data)
-        bench.expect("late answers", 0, sum(len(desk.lates(each)) for each in calls))
+        bench.expect("late answers", 0, sum(len(caller.lates(each)) for each in calls))

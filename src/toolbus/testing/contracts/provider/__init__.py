@@ -1,6 +1,13 @@
 """The contract of a provider as one test: `check_provider`.
 
-Knows the seam (`toolbus.protocols.Provider`), the stub server of `toolbus.testing.wire`, and no provider.
+The package knows the protocol (`toolbus.protocols.Provider`), the stub server of `toolbus.testing.wire`, and no
+provider.
+
+Invariants:
+
+1. The stub answers on a real socket. A fake HTTP client would hide the faults of connections: cuts, resets, stalls.
+2. After a check that fails, the next check gets another provider. The old one may be in any state, and its faults would
+   fail checks that have nothing to do with them.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider",
 _CHECKS: Checks[Bench] = Checks(
     {
         name: each
-        for module in (_reading, _failing, _sending, _living)  # which put their checks into the table
+        for module in (_reading, _failing, _sending, _living)  # each registers its checks when it is imported
         for name, each in CHECKS.items()
         if each.run.__module__ == module.__name__
     }
@@ -29,7 +36,7 @@ _MAX_REPLY_BYTES = 8 * 2**20
 
 
 def provider_checks() -> dict[str, str]:
-    """All checks of `check_provider`: name, and what it holds, in the order in which they run."""
+    """Return the promise of each check of `check_provider`, by the check's name, in the order in which they run."""
     return _CHECKS.holds()
 
 
@@ -47,34 +54,34 @@ async def check_provider(
         async def test_my_provider_keeps_the_contract():
             await check_provider(lambda url: MyProvider("stub", api_key="not-a-real-key", base_url=url))
 
-    `make_provider` is called with the URL of the stub and gives a provider that talks to it: one for all checks,
-    another one after a check that fails, and a few for checks that need their own. Each that has an `aclose` is closed.
-    Give it a key of at least 8 characters: the suite looks for it in errors. `dialect` is the wire format that the stub
-    speaks: "openai" (chat completions), "responses", "anthropic", "ollama", or a `toolbus.testing.wire.Dialect` of
-    one's own.
+    `make_provider` is called with the URL of the stub and returns a provider that talks to it: one for all checks,
+    another one after a check that fails, and a few for checks that need their own. Each provider with an `aclose` is
+    closed. Give it a key of at least 8 characters: the suite looks for the key in errors. `dialect` is the wire format
+    that the stub speaks: "openai" (chat completions), "responses", "anthropic", "ollama", or a
+    `toolbus.testing.wire.Dialect` of your own.
 
-    Checks that the wire format cannot say anything about (`Dialect.lacks`) are left out. `only` runs some checks alone,
-    `without` all but some: the names are those of `provider_checks()`. `max_reply_bytes` is where the provider stops
-    reading. `patience_seconds` bounds every wait for a provider that does nothing; one that keeps the contract never
-    needs it.
+    Checks of features that the wire format does not have (`Dialect.lacks`) are left out. `only` runs only the named
+    checks, `without` all but the named ones: the names are those of `provider_checks()`. `max_reply_bytes` is the size
+    at which the provider stops reading. `patience_seconds` bounds every wait for a provider that does nothing; a
+    provider that keeps the contract never needs it.
 
     All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
-    was expected and what came; `ConfigurationError` for names of checks or dialects that there are not. Works on
-    asyncio and trio, in real time: no virtual clock.
+    was expected and what came; `ConfigurationError` for names of checks or dialects that do not exist. Works on asyncio
+    and trio, and only in real time.
     """
     chosen = _CHECKS.chosen(only, without, "provider_checks")
     spoken = dialect_of(dialect)
     with WireServer(dialect=spoken) as server:
         bench = Bench(server, make_provider, patience_seconds=patience_seconds, max_reply_bytes=max_reply_bytes)
         await run_all(chosen, bench, spoken.lacks, lambda each: _run(each, bench))
-        await bench.let_go()
+        await bench.close_provider()
     return bench.report("provider")
 
 
 async def check_live_provider(provider: Provider) -> ContractReport:
     """Check a provider against the service that it talks to: a text, a tool's round trip, parallel calls, usage.
 
-    Asks five times, for a few hundred tokens in all. A model that will not call tools, or not two at once, fails. The
+    Asks five times, for a few hundred tokens in all. A model that does not call tools, or not two at once, fails. The
     provider stays open. Raises `ContractBroken` as `check_provider` does, also for errors of the service.
     """
     if failures := await live_failures(provider):
@@ -83,13 +90,13 @@ async def check_live_provider(provider: Provider) -> ContractReport:
 
 
 async def _run(check: Check[Bench], bench: Bench) -> bool:
-    """Whether it passed. One that failed has left the provider in whatever state: the next one gets another."""
+    """Run a check and return whether it passed. After a failure the next check gets another provider."""
     bench.prepare()
     try:
-        passed = await run_check(check, bench, math.inf)  # each wait within is bounded
+        passed = await run_check(check, bench, math.inf)  # each wait inside is bounded
     finally:
         bench.server.script = ()
         bench.server.release()
     if not passed:
-        await bench.let_go()
+        await bench.close_provider()
     return passed

@@ -1,4 +1,4 @@
-"""The bench on which a provider is checked: it asks, against the stub, and writes down what is not as it should be."""
+"""The bench on which a provider is checked: it asks the provider, against the stub, and records failures."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ CITY = '{"city": "Zürich 😀"}'
 
 @dataclass(slots=True)
 class Outcome:
-    """What one `respond` led to: a reply or an error, the pieces emitted, and the requests that the server received.
+    """The outcome of one `respond`: a reply or an error, the pieces emitted, and the requests that the server received.
 
-    With neither reply nor error it did not return in time.
+    If there is neither a reply nor an error, `respond` did not return in time.
     """
 
     reply: ModelReply | None = None
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def arguments(self) -> dict[int, str]:
-        """The pieces of arguments, joined, by the number of their call."""
+        """The pieces of arguments, joined, by the index of their call."""
         found: dict[int, str] = {}
         for each in self.deltas:
             if isinstance(each, ArgumentsPiece):
@@ -105,7 +105,7 @@ class Outcome:
 
 
 class Running:
-    """A `respond` under way."""
+    """A `respond` that is under way."""
 
     def __init__(self) -> None:
         self.outcome = Outcome()
@@ -114,11 +114,11 @@ class Running:
         self._happened = anyio.Event()
 
     async def run(self, provider: Provider, request: ModelRequest) -> None:
-        """Ask."""
+        """Ask the provider, and keep its reply or its error."""
         with self.scope:
             try:
                 self.outcome.reply = await provider.respond(request, self._emit)
-            except Exception as exc:  # what it may be is the check's business
+            except Exception as exc:  # the check decides which errors are right
                 self.outcome.error = exc
         self.ended = True
         self._happened.set()
@@ -128,7 +128,7 @@ class Running:
         self._happened.set()
 
     async def wait(self, what: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `what()` is so, which is asked at each piece and at the end."""
+        """Wait until `what()` is true, which is tested at each piece and at the end."""
         with anyio.move_on_after(seconds):
             while not what() and not self.ended:
                 self._happened = anyio.Event()
@@ -137,13 +137,13 @@ class Running:
 
 
 def request_of(*messages: Message, **options: Any) -> ModelRequest:
-    """A request with two tools; by default with one question."""
+    """Return a request with two tools; by default it has one question."""
     options.setdefault("tools", (WEATHER, CLOCK))
     return ModelRequest(messages=messages or (UserMessage(content="Weather in Zürich?"),), **options)
 
 
 class Bench(Ledger):
-    """What a check has: the provider, the stub that it talks to, and a list of failures."""
+    """The state of a check: the provider, the stub that it talks to, and the failures."""
 
     def __init__(
         self,
@@ -162,16 +162,16 @@ class Bench(Ledger):
 
     @property
     def provider(self) -> Provider:
-        """The provider that is checked: one for all checks, another one after a check that has failed."""
+        """The provider that is checked: one for all checks, and another one after a check that has failed."""
         assert self._provider is not None
         return self._provider
 
     def prepare(self) -> None:
-        """See to it that there is a provider. Raises what making one raises."""
+        """Make a provider unless there is one. Raises any error of making it."""
         if self._provider is None:
             self._provider = self.make(self.server.base_url)
 
-    async def let_go(self) -> None:
+    async def close_provider(self) -> None:
         """Close the provider, if there is one."""
         provider, self._provider = self._provider, None
         if provider is not None:
@@ -182,21 +182,21 @@ class Bench(Ledger):
         """The dialect that the provider speaks."""
         return self.server.dialect
 
-    # --------------------------------------------------------------------------------------- writing down
+    # ------------------------------------------------------------------------------------------ recording
 
     def fail(self, what: str, expected: object, came: object) -> None:
-        """Write a failure down."""
+        """Record a failure."""
         super().fail(what, expected, str(came) if isinstance(came, Outcome) else came)
 
     # --------------------------------------------------------------------------------------------- asking
 
     async def attempt(self, step: WireStep, *, request: ModelRequest | None = None) -> Outcome:
-        """Ask once; the server's answer is the same each time, so one that asks again is seen by its requests alone."""
+        """Ask once. The server repeats its answer, so only the received requests show a provider that asks again."""
         self.server.script = lambda _: step
         return await self.respond(request or request_of())
 
     async def respond(self, request: ModelRequest) -> Outcome:
-        """Ask once, whatever the server is about to say."""
+        """Ask once, with the server's current script."""
         first = len(self.server.requests)
         async with self.started(request) as running:
             await running.wait(lambda: running.ended, self.patience_seconds)
@@ -205,7 +205,7 @@ class Bench(Ledger):
 
     @asynccontextmanager
     async def started(self, request: ModelRequest) -> AsyncGenerator[Running]:
-        """Begin to ask. Behind the block the provider has returned: what is still under way is cancelled."""
+        """Begin to ask. When the block is left, a `respond` that still runs is cancelled, and has returned."""
         running = Running()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(running.run, self.provider, request)
@@ -215,10 +215,10 @@ class Bench(Ledger):
                 running.scope.cancel()
                 with anyio.CancelScope(shield=True):
                     if not await running.wait(lambda: running.ended, self.patience_seconds):
-                        self.server.hang_up()  # for a provider that does not let itself be cancelled
+                        self.server.hang_up()  # for a provider that ignores its cancellation
 
     async def held(self, step: WireBreak, until: Callable[[Outcome], bool]) -> Outcome:
-        """What has been emitted while the server stands still, until that is enough; then it goes on."""
+        """Return what has been emitted while the server stalls, once `until` is true; then let the server continue."""
         self.server.script = [step]
         async with self.started(request_of()) as running:
             stalled = await self.until(lambda: self.server.stalls > 0)
@@ -228,11 +228,11 @@ class Bench(Ledger):
             self.server.release()
             await running.wait(lambda: running.ended, self.patience_seconds)
         if running.outcome.reply is None:
-            self.fail("a server that goes on after a while", "a reply", running.outcome)
+            self.fail("a server that continues after a while", "a reply", running.outcome)
         return seen
 
     async def ask(self, step: WireStep, *, request: ModelRequest | None = None) -> tuple[ModelReply, Outcome]:
-        """Ask for what has to go well."""
+        """Ask, and require a reply."""
         outcome = await self.attempt(step, request=request)
         if outcome.reply is None:
             self.fail("the request", "a reply", outcome)
@@ -240,14 +240,14 @@ class Bench(Ledger):
         return outcome.reply, outcome
 
     async def send(self, request: ModelRequest) -> WireRequest:
-        """Ask, and read what was sent; what breaks the vendor's rules is a failure."""
+        """Ask, and return the request as the server read it. A request that breaks the vendor's rules is a failure."""
         await self.ask(WireReply(text="Well."), request=request)
         sent = self.server.read()
         self.expect("the vendor's rules that the request breaks", (), sent.problems)
         return sent
 
     async def failing(self, what: str, step: WireStep, *, request: ModelRequest | None = None) -> ProviderError | None:
-        """Ask for what has to fail; None where that is written down already."""
+        """Ask, and require an error. Returns None if no error came, and records that."""
         outcome = await self.attempt(step, request=request)
         if isinstance(outcome.error, ProviderError):
             return outcome.error
@@ -255,18 +255,18 @@ class Bench(Ledger):
         return None
 
     async def until(self, what: Callable[[], bool]) -> bool:
-        """Wait for something to happen on the server; False after `patience_seconds`."""
+        """Wait until a condition is true on the server. Returns False after `patience_seconds`."""
         return await self.server.reached(what, self.patience_seconds)
 
 
 def can_hold(provider: Provider, schema: Mapping[str, Any]) -> NativeOutput:
-    """Whether the provider says that it can hold replies to the schema."""
+    """Return whether, and how, the provider says that it can hold replies to the schema."""
     native_output = getattr(provider, "native_output", None)
     return "" if native_output is None else native_output(schema)
 
 
 async def close(provider: Provider) -> None:
-    """Let a provider go that can be closed."""
+    """Close a provider, if it can be closed."""
     aclose = getattr(provider, "aclose", None)
     if aclose is not None:
         await aclose()
@@ -276,11 +276,11 @@ async def close(provider: Provider) -> None:
 
 
 CHECKS: Checks[Bench] = Checks()
-"""All checks by name. What they need, the wire must be able to say."""
+"""All checks by name. A check is left out if the dialect lacks one of its needs."""
 
 
 def check(name: str, *needs: Lack) -> Callable[[Run[Bench]], Run[Bench]]:
-    """Put a function among the checks."""
+    """Register a function as a check."""
     return CHECKS.check(name, *needs)
 
 
@@ -288,7 +288,7 @@ def check(name: str, *needs: Lack) -> Callable[[Run[Bench]], Run[Bench]]:
 
 
 def facts_of(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
-    """What messages say, without what differs between wires: ids, and how messages are put together."""
+    """Return the contents of messages, without what differs between wires: ids, and how messages are put together."""
     facts: list[tuple[Any, ...]] = []
     for each in messages:
         if isinstance(each, SystemMessage):

@@ -1,4 +1,4 @@
-"""Checks of what a provider makes of servers that fail: the right error, no part of a reply, and no second try."""
+"""Checks of a provider whose server fails: the right error, never a part of a reply, and no second request."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ._bench import CITY, Bench, Outcome, check, close, request_of
 __all__: list[str] = []
 
 _SAID = "the stub's own words"
-_FLOOD = 4  # times the limit, and megabytes: events that repeat the whole reply may be longer than it
+_FLOOD = 4  # factor on the limit and on the megabyte: events that repeat the whole reply may be longer than it
 _WAYS: tuple[Literal["cut"], Literal["end"]] = ("cut", "end")
 _SECRET = ("auth", "key", "token", "secret", "cookie")
-_SHORTEST_SECRET = 8  # characters: shorter ones are placeholders, and stand in any text
+_SHORTEST_SECRET = 8  # characters; shorter values are placeholders, and occur in any text
 
 _CALLS = WireReply(
     reasoning="Hm.",
@@ -44,7 +44,7 @@ async def _refused(
     retryable: bool,
     says: str = _SAID,
 ) -> list[ProviderError]:
-    """Let the server refuse in each of its wordings, and see that the error is as it should be."""
+    """Let the server refuse in each of its wordings, and check the error."""
     found: list[ProviderError] = []
     for wording, answer in enumerate(bench.dialect.refusals(fault)):
         worded = WireFault(
@@ -69,7 +69,7 @@ async def _refused(
 
 @check("rate-limit")
 async def rate_limit(bench: Bench) -> None:
-    """A 429 is retryable, and says how long the server asks to wait."""
+    """A 429 is retryable, and the error has the seconds that the server asks to wait."""
     fault = WireFault(kind="rate_limited", message=_SAID, retry_after_seconds=7)
     for error in await _refused(bench, fault, ProviderUnavailable, retryable=True):
         bench.expect("retry_after_seconds", 7.0, error.retry_after_seconds)
@@ -88,20 +88,20 @@ async def server_error(bench: Bench) -> None:
 
 @check("rejection")
 async def rejection(bench: Bench) -> None:
-    """A 400, 401 and 404 are the caller's to mend, and not retryable."""
+    """A 400, 401 and 404 are faults of the caller, and not retryable."""
     for kind in ("bad_request", "unauthorised", "not_found"):
         await _refused(bench, WireFault(kind=kind, message=_SAID), ProviderRejected, retryable=False)
 
 
 @check("context-overflow")
 async def context_overflow(bench: Bench) -> None:
-    """A history that is too long for the model is `ContextOverflow`, in each way in which the vendor says it."""
+    """A history that is too long for the model is `ContextOverflow`, in each of the vendor's wordings."""
     await _refused(bench, WireFault(kind="context_overflow"), ContextOverflow, retryable=False, says="")
 
 
 @check("web-page")
 async def web_page(bench: Bench) -> None:
-    """A web page is no reply, whatever its status."""
+    """A web page is not a reply, whatever its status."""
     await bench.failing("a web page with status 200", WirePage())
     error = await bench.failing("a web page with status 502", WirePage(status=502))
     if error is not None:
@@ -110,8 +110,8 @@ async def web_page(bench: Bench) -> None:
 
 @check("unreachable")
 async def unreachable(bench: Bench) -> None:
-    """Where nobody listens the error is `ProviderUnavailable`, retryable, without a status."""
-    with socket.socket() as held:  # ours, and nobody listens
+    """If no server listens, the error is `ProviderUnavailable`, retryable, without a status."""
+    with socket.socket() as held:  # the port is taken, and nobody listens
         held.bind(("127.0.0.1", 0))
         provider = bench.make(bench.dialect.base_url(f"http://127.0.0.1:{held.getsockname()[1]}"))
         error: Exception | None = None
@@ -127,7 +127,7 @@ async def unreachable(bench: Bench) -> None:
 
 @check("error-in-stream")
 async def error_in_stream(bench: Bench) -> None:
-    """An error inside a stream that began well is raised with the server's words, and its own fault is retryable."""
+    """An error inside a stream is raised with the server's words; a fault of the server is retryable."""
     for wording in range(len(bench.dialect.breaks(_SAID))):
         step = WireBreak(reply=_CALLS, how="error", after=3, message=_SAID, wording=wording)
         error = await bench.failing(f"an error inside a stream (wording {wording})", step)
@@ -139,14 +139,14 @@ async def error_in_stream(bench: Bench) -> None:
 
 @check("garbage")
 async def garbage(bench: Bench) -> None:
-    """What cannot be read is a `ProviderError`, and not passed over."""
+    """An answer that cannot be read is a `ProviderError`, and is not skipped."""
     for after in (0, 3):
         await bench.failing(f"garbage after {after} frames", WireBreak(reply=_CALLS, how="garbage", after=after))
 
 
 @check("cut-stream")
 async def cut_stream(bench: Bench) -> None:
-    """A stream that is cut raises, wherever it is cut; never is there a part of a reply."""
+    """A stream that is cut raises an error, wherever it is cut; a part of a reply is never returned."""
     stream = bench.dialect.render(_CALLS)
     last = stream.whole_from - 1
     for after in range(stream.whole_from):
@@ -160,7 +160,7 @@ async def cut_stream(bench: Bench) -> None:
 
 @check("cut-late")
 async def cut_late(bench: Bench) -> None:
-    """A stream that is cut when all has been said is the whole reply, or an error."""
+    """A stream that is cut after its last content is the whole reply, or an error."""
     stream = bench.dialect.render(_CALLS)
     for after in range(stream.whole_from, len(stream.frames)):
         outcome = await bench.attempt(WireBreak(reply=_CALLS, how="cut", after=after))
@@ -180,7 +180,7 @@ async def reset(bench: Bench) -> None:
         WireBreak(reply=_CALLS, how="reset", after=None),
         WireBreak(reply=_CALLS, how="cut", after=None),
     ):
-        what = f"{step.how} {'before the answer' if step.after is None else f'after {step.after} frames'}"
+        what = f"{step.how} {f'after {step.after} frames' if step.after is not None else 'before the answer'}"
         error = await bench.failing(what, step)
         if error is not None:
             came = (type(error).__name__, error.retryable)
@@ -189,7 +189,7 @@ async def reset(bench: Bench) -> None:
 
 @check("size-limit")
 async def size_limit(bench: Bench) -> None:
-    """Reading stops with `ReplyTooLarge` when a reply, or a line of it, passes the size limit."""
+    """Reading stops with `ReplyTooLarge` when a reply, or a line of it, exceeds the size limit."""
     piece = "x" * 65_536
     count = bench.max_reply_bytes // len(piece) + 2
     flood = _FLOOD * (bench.max_reply_bytes + 2**20)
@@ -204,7 +204,7 @@ async def size_limit(bench: Bench) -> None:
 
 @check("withheld", "content_filter")
 async def withheld(bench: Bench) -> None:
-    """A reply that was withheld whole is `ContentFiltered`, or an empty reply that says "content_filter"."""
+    """A reply that was withheld as a whole is `ContentFiltered`, or an empty reply with "content_filter"."""
     outcome = await bench.attempt(WireReply(finish_reason="content_filter"))
     if outcome.reply is not None:
         bench.expect("the finish_reason", "content_filter", outcome.reply.finish_reason)
@@ -214,7 +214,7 @@ async def withheld(bench: Bench) -> None:
 
 @check("no-retries")
 async def no_retries(bench: Bench) -> None:
-    """Each `respond` asks the server once, whatever it answers: whether to ask again is decided elsewhere."""
+    """Each `respond` asks the server once, whatever it answers: another layer decides whether to ask again."""
     steps: dict[str, WireStep] = {
         "a reply": WireReply(text="Sunny."),
         "a 429": WireFault(kind="rate_limited", retry_after_seconds=0),
@@ -244,11 +244,11 @@ async def keys_stay_secret(bench: Bench) -> None:
         ):
             outcome = await bench.attempt(step)
             if secret in _all_of(outcome):
-                bench.fail(what, "nowhere the key: neither in text, repr, traceback nor fields", "it has the key")
+                bench.fail(what, "the key nowhere: not in text, repr, traceback or fields", "it has the key")
 
 
 def _secrets(request: RecordedRequest) -> list[str]:
-    """What looks like a key in a request: the value of such a header or query field, without "Bearer"."""
+    """Return the values in a request that look like keys, of a header or query field, without "Bearer"."""
     fields = [*request.headers.items(), *parse_qsl(urlsplit(request.path).query)]
     values = [value.rpartition(" ")[2] for name, value in fields if any(word in name.lower() for word in _SECRET)]
     return [value for value in values if len(value) >= _SHORTEST_SECRET]

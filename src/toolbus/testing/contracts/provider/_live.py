@@ -1,4 +1,4 @@
-"""The part of the contract that a real service can be asked for: `check_live_provider`."""
+"""The part of the contract that can be checked against a real service: `check_live_provider`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LIVE_CHECKS", "live_failures"]
 
 LIVE_CHECKS = ("live-text", "live-tool-round-trip", "live-parallel-calls")
 
-_CODE = "7319"  # which no model makes up
+_CODE = "7319"  # no model guesses it
 _LOOK_UP = ToolSpec(
     name="look_up_code",
     description="Looks the secret code of a city up.",
@@ -24,12 +24,12 @@ _LOOK_UP = ToolSpec(
         "additionalProperties": False,
     },
 )
-_SETTINGS = ModelSettings(max_output_tokens=4096)  # room for those that reason first
+_SETTINGS = ModelSettings(max_output_tokens=4096)  # enough for models that reason first
 _SYSTEM = SystemMessage(text="Use the tools you are given. Call them in parallel where you can. Answer briefly.")
 
 
 async def live_failures(provider: Provider) -> list[Failure]:
-    """What a real service does not do."""
+    """Return the failures of a real service."""
     live = _Live(provider)
     for name, run in (
         ("live-text", live.text),
@@ -61,7 +61,7 @@ class _Live:
         return await self._provider.respond(request, self._deltas.append)
 
     async def text(self) -> None:
-        """A text, its pieces, its usage and why it ended."""
+        """Check a text, its pieces, its usage and its finish reason."""
         reply = await self._ask([UserMessage(content="Say hello in one short sentence.")])
         said = reply.message.text
         self.expect("the text", "some words", said, ok=bool(said.strip()))
@@ -74,7 +74,7 @@ class _Live:
         self.expect("vendor and model", "names", names, ok=all(names))
 
     async def round_trip(self) -> None:
-        """A call, its result, and an answer from the result: what the vendor wants back of a reply is part of it."""
+        """Check a call, its result, and an answer from it; the vendor may want opaque parts of the first reply back."""
         messages: list[Message] = [_SYSTEM, UserMessage(content="What is the secret code of Zürich?")]
         reply = await self._ask(messages, _LOOK_UP)
         calls = [call.name for call in reply.message.tool_calls]
@@ -86,7 +86,7 @@ class _Live:
         self.expect("the answer", f"with {_CODE} in it", answer.message.text, ok=_CODE in answer.message.text)
 
     async def parallel_calls(self) -> None:
-        """Two calls in one reply, and an answer from both results."""
+        """Check two calls in one reply, and an answer from both results."""
         asked = UserMessage(content="What are the secret codes of Paris and of Rome? Look both up at once.")
         reply = await self._ask([_SYSTEM, asked], _LOOK_UP)
         arguments = [call.arguments for call in reply.message.tool_calls]
@@ -99,9 +99,9 @@ class _Live:
 
 
 def _answered(message: AssistantMessage) -> list[Message]:
-    calls = tuple(replace(call, call_id=f"live_{place}") for place, call in enumerate(message.tool_calls))
+    calls = tuple(replace(call, call_id=f"live_{position}") for position, call in enumerate(message.tool_calls))
     results = [
-        ToolMessage(call_id=call.call_id, name=call.name, content=f'{{"ok":true,"data":"{int(_CODE) + place}"}}')
-        for place, call in enumerate(calls)
+        ToolMessage(call_id=call.call_id, name=call.name, content=f'{{"ok":true,"data":"{int(_CODE) + position}"}}')
+        for position, call in enumerate(calls)
     ]
     return [replace(message, tool_calls=calls), *results]

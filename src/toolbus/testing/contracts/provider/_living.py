@@ -1,4 +1,4 @@
-"""Checks of a provider among others: cancellation, calls at once, and what is left when it is closed."""
+"""Checks of a provider's lifetime: cancellation, concurrent calls, and leftovers after it is closed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CALLERS = 4
 
 @check("cancellation")
 async def cancellation(bench: Bench) -> None:
-    """Cancellation passes, soon, and closes the connection; the provider serves the next request as ever."""
+    """A cancellation passes soon and closes the connection; the provider serves the next request as usual."""
     for where, after in (("before the answer", None), ("in the stream", 3)):
         bench.server.left.clear()
         bench.server.script = [WireBreak(reply=_TEXT, how="stall", after=after)]
@@ -46,7 +46,7 @@ def _judge(bench: Bench, running: Running, where: str) -> None:
 
 @check("concurrent-calls")
 async def concurrent_calls(bench: Bench) -> None:
-    """Calls at once do not wait for one another, and none has anything of another's reply."""
+    """Concurrent calls do not wait for one another, and no reply contains a part of another one."""
     said = [f"caller {number}" for number in range(_CALLERS)]
     bench.server.script = lambda request: _echo(bench, request, stall=True)
     runnings: list[Running] = []
@@ -84,7 +84,7 @@ def _echo(bench: Bench, request: RecordedRequest, *, stall: bool) -> WireStep:
 
 @check("request-untouched")
 async def request_untouched(bench: Bench) -> None:
-    """The request is read only: what was asked is the same afterwards."""
+    """The provider does not change the request: its messages and tools are the same afterwards."""
     request: ModelRequest = request_of()
     before = copy.deepcopy((request.messages, [(tool.name, tool.parameters) for tool in request.tools]))
     await bench.ask(_TEXT, request=request)
@@ -94,7 +94,7 @@ async def request_untouched(bench: Bench) -> None:
 
 @check("nothing-left-open")
 async def nothing_left_open(bench: Bench) -> None:
-    """A provider that is closed, by `aclose` if it has one, leaves no connection and no task, whatever happened."""
+    """A closed provider (by `aclose` if it has one) leaves no connection and no task, whatever happened before."""
     census = Census()
     with WireServer(dialect=bench.dialect) as server:
         own = Bench(server, bench.make, patience_seconds=bench.patience_seconds, max_reply_bytes=bench.max_reply_bytes)
@@ -116,7 +116,7 @@ async def nothing_left_open(bench: Bench) -> None:
             running.scope.cancel()
             await running.wait(lambda: running.ended, bench.patience_seconds)
         await own.attempt(_TEXT)
-        await own.let_go()
+        await own.close_provider()
         closed = await own.until(lambda: server.open_connections == 0)
         bench.require("connections that are open", "none", f"{server.open_connections}", ok=closed)
     try:

@@ -1,4 +1,4 @@
-"""Checks of what a provider makes of replies."""
+"""Checks of the replies that a provider reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _calls(reply: ModelReply) -> list[tuple[str, str]]:
 
 @check("text")
 async def text(bench: Bench) -> None:
-    """Pieces of text, joined, are the reply's text; they are emitted in order, or none is."""
+    """The pieces of text, joined, are the reply's text; they are emitted in order, or none is emitted."""
     reply, outcome = await bench.ask(WireReply(text=_TEXT))
     bench.expect("the text", "".join(_TEXT), reply.message.text)
     if outcome.text:
@@ -39,7 +39,7 @@ async def reasoning(bench: Bench) -> None:
 
 @check("pieces-at-once")
 async def pieces_at_once(bench: Bench) -> None:
-    """A provider that streams emits a piece when it arrives, not when the reply is whole."""
+    """A provider that streams emits a piece when it arrives, not when the reply is complete."""
     whole = WireReply(text=("One ", "moment."))
     _, streamed = await bench.ask(whole)
     if not streamed.text:
@@ -53,10 +53,10 @@ async def pieces_at_once(bench: Bench) -> None:
 
 @check("parallel-calls")
 async def parallel_calls(bench: Bench) -> None:
-    """Calls come in the order in which the model made them, with their text in front, and without ids of toolbus's."""
+    """Calls keep the order in which the model made them, after the reply's text, and have no ids of toolbus's."""
     asked = [(f"tool_{number}", f'{{"n": {number}}}') for number in (3, 1, 2, 1)]
     calls = tuple(
-        WireCall(name=name, arguments=text, call_id=f"id_{place}") for place, (name, text) in enumerate(asked)
+        WireCall(name=name, arguments=text, call_id=f"id_{position}") for position, (name, text) in enumerate(asked)
     )
     reply, _ = await bench.ask(WireReply(text="One moment.", calls=calls))
     bench.expect("the names, in order", [name for name, _ in asked], [call.name for call in reply.message.tool_calls])
@@ -71,7 +71,7 @@ def _digits(text: str) -> str:
 
 @check("split-arguments", "split_arguments")
 async def split_arguments(bench: Bench) -> None:
-    """Arguments that arrive a character at a time are put together, each to its own call."""
+    """Arguments that arrive one character at a time are joined, each piece with its own call."""
     pieces = tuple(CITY)
     calls = tuple(WireCall(name="get_weather", arguments=CITY, call_id=f"id_{n}", pieces=pieces) for n in range(2))
     reply, outcome = await bench.ask(WireReply(calls=calls))
@@ -81,7 +81,7 @@ async def split_arguments(bench: Bench) -> None:
 
 
 async def _with_ids(bench: Bench, *ids: str | None) -> None:
-    names = [f"tool_{place}" for place in range(len(ids))]
+    names = [f"tool_{position}" for position in range(len(ids))]
     calls = tuple(WireCall(name=name, call_id=wire_id) for name, wire_id in zip(names, ids, strict=True))
     reply, _ = await bench.ask(WireReply(calls=calls))
     bench.expect("the calls", names, [call.name for call in reply.message.tool_calls])
@@ -91,7 +91,7 @@ async def _with_ids(bench: Bench, *ids: str | None) -> None:
 
 @check("ids-empty", "ids")
 async def ids_empty(bench: Bench) -> None:
-    """Calls with an empty id are calls like others."""
+    """Calls with an empty id are read like others."""
     await _with_ids(bench, "", "", "x")
 
 
@@ -109,7 +109,7 @@ async def ids_missing(bench: Bench) -> None:
 
 @check("empty-arguments")
 async def empty_arguments(bench: Bench) -> None:
-    """A call without a character of arguments has none, or `{}`."""
+    """A call whose argument text is empty has empty arguments, or `{}`."""
     calls = (WireCall(name="get_time", arguments="", call_id="a"), WireCall(name="get_time", call_id="b"))
     reply, _ = await bench.ask(WireReply(calls=calls))
     bench.expect("the arguments", ["{}", "{}"], [arguments.strip() or "{}" for _, arguments in _calls(reply)])
@@ -117,7 +117,7 @@ async def empty_arguments(bench: Bench) -> None:
 
 @check("malformed-arguments", "argument_text")
 async def malformed_arguments(bench: Bench) -> None:
-    """Argument text that is no JSON, or no object, is handed on as it was written: the turn machine answers it."""
+    """Argument text that is not JSON, or not an object, is passed on as written: the turn machine answers the call."""
     written = ['{"city": Paris}', "[1, 2]", '{"n": NaN}', '{"a": 1, "a": 2}', '{"city": "Par']
     calls = tuple(WireCall(name="get_weather", arguments=text, call_id=f"id_{n}") for n, text in enumerate(written))
     reply, _ = await bench.ask(WireReply(calls=calls))
@@ -126,7 +126,7 @@ async def malformed_arguments(bench: Bench) -> None:
 
 @check("token-limit", "argument_text")
 async def token_limit(bench: Bench) -> None:
-    """A call that the token limit cut off does not become one that can run, not even one without arguments."""
+    """A call that the token limit cut off does not become one that can run, not even a call without arguments."""
     for written in ('{"city": "Par', ""):
         cut = (
             WireCall(name="get_time", call_id="a"),
@@ -134,7 +134,7 @@ async def token_limit(bench: Bench) -> None:
         )
         outcome = await bench.attempt(WireReply(calls=cut, finish_reason="length"))
         if outcome.reply is None:
-            continue  # nothing runs of a reply that is none
+            continue  # without a reply no call runs
         bench.expect("the finish_reason", "length", outcome.reply.finish_reason)
         ran = [arguments for name, arguments in _calls(outcome.reply) if name == "get_weather"]
         bench.require("the arguments of the cut call", "no JSON object", ran, ok=all(not _whole(each) for each in ran))
@@ -146,7 +146,7 @@ def _whole(arguments: str) -> bool:
 
 @check("usage")
 async def usage(bench: Bench) -> None:
-    """Tokens are counted: those of a cache, read or written, are part of the input, those of reasoning of output."""
+    """Tokens are counted: cached tokens, read or written, are part of the input, reasoning tokens of the output."""
     lacks = bench.dialect.lacks
     counted = Usage(
         input_tokens=1000,
@@ -161,7 +161,7 @@ async def usage(bench: Bench) -> None:
 
 @check("finish-reasons")
 async def finish_reasons(bench: Bench) -> None:
-    """Why a reply ended is told in the neutral word, and in the vendor's own."""
+    """The reason why a reply ended is reported in toolbus's word, and in the vendor's own."""
     expected: list[tuple[FinishReason, Lack | None]] = [
         ("stop", None),
         ("length", None),
@@ -179,7 +179,7 @@ async def finish_reasons(bench: Bench) -> None:
 
 @check("refusal", "refusal")
 async def refusal(bench: Bench) -> None:
-    """What the model says when it will not is text, and the finish_reason is "refusal"."""
+    """A model's refusal is the reply's text, and the finish_reason is "refusal"."""
     reply, _ = await bench.ask(WireReply(refusal="I cannot help with that."))
     bench.expect("the text", "I cannot help with that.", reply.message.text)
     bench.expect("the finish_reason", "refusal", reply.finish_reason)
@@ -187,7 +187,7 @@ async def refusal(bench: Bench) -> None:
 
 @check("names")
 async def names(bench: Bench) -> None:
-    """A reply says which vendor and model it is from; its message has no id of its own."""
+    """A reply names its vendor and its model; its message has no id of its own."""
     reply, _ = await bench.ask(WireReply(text="Sunny.", model="stub-model-of-today"))
     bench.require("the provider's vendor", "a short name", bench.provider.vendor, ok=bool(bench.provider.vendor))
     bench.expect("the reply's vendor", bench.provider.vendor, reply.vendor)

@@ -1,4 +1,4 @@
-"""Checks of what a provider sends: histories that the vendor takes, tools, settings."""
+"""Checks of what a provider sends: histories that the vendor accepts, tools and settings."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _ANSWER = '{"city": "Rome", "celsius": null, "rain": "some"}'
 _FAILED = '{"ok":false,"reason":"error","error":"no such place"}'
 
 
-def _call(place: int, name: str, arguments: str, wire_id: str) -> ToolCall:
-    return ToolCall(name=name, arguments=arguments, call_id=f"req_{place}", provider_call_id=wire_id)
+def _call(position: int, name: str, arguments: str, wire_id: str) -> ToolCall:
+    return ToolCall(name=name, arguments=arguments, call_id=f"req_{position}", provider_call_id=wire_id)
 
 
 def _history(*wire_ids: str) -> tuple[Message, ...]:
-    """A conversation with an image, a failure and two rounds of calls under these ids of the provider's."""
+    """Return a conversation with an image, a failure and two rounds of calls under these ids of the provider."""
     first, second, third = wire_ids
     return (
         SystemMessage(text="Be brief."),
@@ -68,14 +68,14 @@ async def history(bench: Bench) -> None:
 
 @check("history-with-odd-ids")
 async def history_with_odd_ids(bench: Bench) -> None:
-    """Ids of a provider that repeats them, leaves them empty or makes odd ones go so that calls and results pair."""
+    """Repeated, empty or odd ids of a provider are sent so that each result still belongs to its call."""
     for wire_ids in (("call_0", "call_0", "call_0"), ("", "", ""), ("a b/ç", "req_0", "functions.f:0")):
         await _arrives(bench, _history(*wire_ids))
 
 
 @check("malformed-history")
 async def malformed_history(bench: Bench) -> None:
-    """A history with argument text that is no JSON is sent by the vendor's rules all the same."""
+    """A history with argument text that is not JSON is still sent by the vendor's rules."""
     for written in ('{"city": "Par', "[1, 2]", ""):
         messages = (
             UserMessage(content="Weather?"),
@@ -85,12 +85,12 @@ async def malformed_history(bench: Bench) -> None:
         sent = await bench.send(request_of(*messages))
         kinds = [fact[:2] for fact in facts_of(sent.messages)]
         expected = [("user", "Weather?"), ("call", "get_weather"), ("result", "get_weather")]
-        bench.expect(f"what is sent where the arguments are {written!r}", expected, kinds)
+        bench.expect(f"the conversation that is sent with the arguments {written!r}", expected, kinds)
 
 
 @check("result-images")
 async def result_images(bench: Bench) -> None:
-    """An image that a tool returned reaches the model, and the results stay where they belong."""
+    """An image that a tool returned reaches the model, and the results stay with their calls."""
     messages = (
         UserMessage(content="Look."),
         AssistantMessage(tool_calls=(_call(0, "look", "{}", "id_a"), _call(1, "look", "{}", "id_b"))),
@@ -105,7 +105,7 @@ async def result_images(bench: Bench) -> None:
 
 @check("opaque-reasoning", "opaque_reasoning", "reasoning")
 async def opaque_reasoning(bench: Bench) -> None:
-    """What the vendor wants back unread of a reply (signatures, encrypted reasoning) goes back, unchanged."""
+    """Opaque parts of a reply (signatures, encrypted reasoning) are sent back to the vendor unchanged."""
     calls = (WireCall(name="get_time", call_id="a"), WireCall(name="get_time", call_id="b"))
     for scripted in (
         WireReply(reasoning=("Let me ", "see."), text="One moment.", calls=calls),
@@ -113,33 +113,36 @@ async def opaque_reasoning(bench: Bench) -> None:
     ):
         reply, _ = await bench.ask(scripted)
         sent = await bench.send(request_of(*_answered(reply)))
-        bench.expect("what came back unread", tuple(bench.dialect.opaque(scripted)), sent.opaque)
+        bench.expect("the opaque parts that came back", tuple(bench.dialect.opaque(scripted)), sent.opaque)
 
 
 def _answered(reply: ModelReply) -> tuple[Message, ...]:
-    """The conversation that a reply leads to, with ids and results."""
-    calls = tuple(replace(call, call_id=f"req_{place}") for place, call in enumerate(reply.message.tool_calls))
+    """Return the conversation after a reply, with ids and results."""
+    calls = tuple(replace(call, call_id=f"req_{position}") for position, call in enumerate(reply.message.tool_calls))
     results = [ToolMessage(call_id=call.call_id, name=call.name, content="12:00") for call in calls]
     return (UserMessage(content="What time is it?"), replace(reply.message, tool_calls=calls), *results)
 
 
 @check("tools")
 async def tools(bench: Bench) -> None:
-    """Tools are offered with name, description and schema, in their order; without any, nothing is said of tools."""
+    """Tools are offered with name, description and schema, in their order; without tools, no tool setting is sent."""
     sent = await bench.send(request_of())
     offered = [(tool.name, tool.description, dict(tool.parameters)) for tool in sent.tools]
     expected = [(tool.name, tool.description, dict(tool.parameters)) for tool in (WEATHER, CLOCK)]
     bench.expect("the tools", expected, offered)
     bare = ModelSettings(tool_choice="required", parallel_tool_calls=False)
-    bench.expect("the tools of a request without", (), (await bench.send(request_of(tools=(), settings=bare))).tools)
+    bench.expect(
+        "the tools of a request without tools", (), (await bench.send(request_of(tools=(), settings=bare))).tools
+    )
 
 
 @check("native-output", "native_output")
 async def native_output(bench: Bench) -> None:
-    """A provider that can hold replies to a schema sends it by the vendor's rules, and gives back the JSON as text."""
-    bench.expect("the schema of a request without", None, (await bench.send(request_of(tools=()))).output_schema)
+    """A provider that can hold replies to a schema sends it by the vendor's rules, and returns the JSON as text."""
+    bench.expect("the schema of a request without one", None, (await bench.send(request_of(tools=()))).output_schema)
     able = can_hold(bench.provider, FORECAST)
-    for offered in {"": (), "alone": ((),), "with_tools": ((), (WEATHER, CLOCK))}[able]:
+    some = [(WEATHER, CLOCK)] if able == "with_tools" else []
+    for offered in [(), *some] if able else []:
         request = request_of(tools=offered, output_schema=FORECAST)
         reply, outcome = await bench.ask(WireReply(text=_ANSWER), request=request)
         bench.expect("the reply's text", (_ANSWER, _ANSWER), (reply.message.text, outcome.text))
@@ -152,27 +155,27 @@ async def native_output(bench: Bench) -> None:
 
 @check("native-output-refused", "native_output")
 async def native_output_refused(bench: Bench) -> None:
-    """A server that does not take the schema is `NativeOutputUnsupported`, and the provider remembers it."""
+    """A schema that the server refuses raises `NativeOutputUnsupported`, and the provider remembers the refusal."""
     if not can_hold(bench.provider, FORECAST):
         return
     for wording in range(len(bench.dialect.refusals(WireFault(kind="native_output")))):
-        await bench.let_go()
-        bench.prepare()  # each provider remembers what it was refused
+        await bench.close_provider()
+        bench.prepare()  # each provider remembers a refused schema
         request = request_of(tools=(), output_schema=FORECAST)
         step = WireFault(kind="native_output", wording=wording)
         outcome = await bench.attempt(step, request=request)
         came = type(outcome.error).__name__ if outcome.error else str(outcome)
         bench.expect(f"the error (wording {wording})", NativeOutputUnsupported.__name__, came)
-        bench.expect(f"what it can afterwards (wording {wording})", "", can_hold(bench.provider, FORECAST))
-    await bench.let_go()
+        bench.expect(f"native_output afterwards (wording {wording})", "", can_hold(bench.provider, FORECAST))
+    await bench.close_provider()
 
 
 @check("settings")
 async def settings(bench: Bench) -> None:
-    """Settings reach the server, and what is not set is left to it."""
+    """Settings reach the server, and a setting that is not given is left to the server."""
     plain = await bench.send(request_of())
-    odd = set(plain.settings) - {"max_output_tokens"}  # which one vendor insists on
-    bench.expect("the settings of a request without", set[str](), odd)
+    odd = set(plain.settings) - {"max_output_tokens"}  # one vendor requires it
+    bench.expect("the settings of a request without settings", set[str](), odd)
     wanted: list[tuple[str, Any, tuple[Any, ...], Lack | None]] = [
         ("temperature", 0.5, (0.5,), None),
         ("max_output_tokens", 321, (321,), None),
@@ -192,7 +195,7 @@ async def settings(bench: Bench) -> None:
 
 @check("tool-choice")
 async def tool_choice(bench: Bench) -> None:
-    """A tool choice is sent so that the server keeps it: as a word, or by what is offered."""
+    """A tool choice is sent so that the server keeps it: as a word, or by the choice of tools that are offered."""
     none = await _chosen(bench, "none")
     bench.require("none", "no tools, or the choice", _said(none), ok=not none.tools or _choice(none) == "none")
     named = await _chosen(bench, "get_time")

@@ -1,6 +1,15 @@
 """The contract of a store as one test: `check_store`.
 
-Knows the seam (`toolbus.storage`), and no store.
+The package knows the protocol (`toolbus.storage`), and no store.
+
+Invariants:
+
+1. Every write, read and lease goes through the protocol, with ids that the suite makes up. So the checks hold for every
+   database, and most of them can share one store.
+2. A second process is another store over the same data (`reopen`). Two stores share no memory, so a fact that one of
+   them only remembers is missing in the other.
+3. After a check that fails, the next check gets another store. Damaged data would fail checks that have nothing to do
+   with them.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ __all__ = ["LetPass", "MakeStore", "Reopen", "check_store", "store_checks"]
 _CHECKS: Checks[Bench] = Checks(
     {
         name: each
-        for module in (_histories, _appending, _ending, _leases, _outliving)  # which put their checks into the table
+        for module in (_histories, _appending, _ending, _leases, _outliving)  # each registers its checks on import
         for name, each in CHECKS.items()
         if each.run.__module__ == module.__name__
     }
@@ -27,7 +36,7 @@ _CHECKS: Checks[Bench] = Checks(
 
 
 def store_checks() -> dict[str, str]:
-    """All checks of `check_store`: name, and what it holds, in the order in which they run."""
+    """Return the promise of each check of `check_store`, by the check's name, in the order in which they run."""
     return _CHECKS.holds()
 
 
@@ -40,31 +49,30 @@ async def check_store(
     let_pass: LetPass = anyio.sleep,
     patience_seconds: float = 30.0,
 ) -> ContractReport:
-    """Check that a store keeps the contract of `toolbus.storage.Store`, and where it has one, of `JournalStore`.
+    """Check that a store keeps the contract of `toolbus.storage.Store`, and of `JournalStore` if it has a journal.
 
         async def test_my_store_keeps_the_contract(tmp_path):
             paths = (tmp_path / f"{number}.db" for number in count())
             await check_store(lambda: MyStore(next(paths)), reopen=lambda store: MyStore(store.path))
 
-    `make_store` is called without arguments and gives a store over data of its own, in which there is nothing, or an
-    awaitable of one: one that most checks share, another one after a check that has failed, and one for each of those
-    that need an empty one.
-    `reopen` is given such a store, and gives another one over the same data, as another process would have it. What
-    both give is closed.
+    `make_store` is called without arguments and returns an empty store over data of its own, or an awaitable of one.
+    Most checks share one store; there is another one after a check that has failed, and one for each check that needs
+    an empty store. `reopen` is given such a store, and returns another one over the same data, as another process would
+    open it. The suite closes the stores that both return.
 
-    Without `reopen`, the checks about two processes, and about what survives the first, are left out; and for a store
-    whose `journal` is None, those about requests. The report says which. `only` runs some checks alone, `without` all
-    but some: the names are those of `store_checks()`.
+    Without `reopen`, the checks about two processes, and about data that outlive the first, are left out; for a store
+    without a `journal`, the checks about requests are. The report names them. `only` runs only the named checks,
+    `without` all but the named ones: the names are those of `store_checks()`.
 
-    Nearly all leases last an hour, or run out when they begin. Where time has to pass, `let_pass` is awaited with the
-    seconds: in all less than one, of the real ones. Hand in what moves the store's clock, where that is one of your
-    own: for stores that ask `toolbus.clock`, that of `toolbus.clock.wall_time_from`. `patience_seconds` bounds a check;
-    a store that keeps the contract never needs it, unless its database is slow.
+    Nearly all leases last an hour, or run out when they begin. If time has to pass, the suite awaits `let_pass` with
+    the seconds: less than one in all, and of real time by default. Pass a function that moves the store's clock, if the
+    store has a clock of its own: for stores that use `toolbus.clock`, that of `toolbus.clock.wall_time_from`.
+    `patience_seconds` bounds a check; a store that keeps the contract never needs it, unless its database is slow.
 
-    Faults of disks and networks, and damage to what is stored, are no part of it: how they are made, each store's own
-    tests know. All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that
-    failed, what was expected and what came; `ConfigurationError` for names of checks that there are not. Works on
-    whatever event loop the store does.
+    Faults of disks and networks, and damage to stored data, are not covered: each store's own tests know how to cause
+    them. All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that
+    failed, what was expected and what came; `ConfigurationError` for names of checks that do not exist. Works on every
+    event loop that the store works on.
     """
     chosen = _CHECKS.chosen(only, without, "store_checks")
     bench = Bench(make_store, reopen, let_pass=let_pass, patience_seconds=patience_seconds)
@@ -75,12 +83,12 @@ async def check_store(
         await run_all(chosen, bench, cannot, lambda each: _run(each, bench))
     finally:
         bench.name = "closing"
-        await _let_go(bench, "the store behind all checks")
+        await _close_stores(bench, "the store after all checks")
     return bench.report("store")
 
 
 async def _run(check: Check[Bench], bench: Bench) -> bool:
-    """Whether it passed. One that failed has done what it likes to the store: the next one gets another."""
+    """Run a check and return whether it passed. After a failure the next check gets another store."""
 
     async def prepared(bench: Bench) -> None:
         await bench.prepare(own=EMPTY in check.needs)
@@ -89,14 +97,14 @@ async def _run(check: Check[Bench], bench: Bench) -> bool:
 
     if await run_check(replace(check, run=prepared), bench, bench.patience_seconds):
         return True
-    await _let_go(bench, "the store behind the check")
+    await _close_stores(bench, "the store after the check")
     return False
 
 
-async def _let_go(bench: Bench, what: str) -> None:
+async def _close_stores(bench: Bench, what: str) -> None:
     try:
         with anyio.move_on_after(bench.patience_seconds) as scope:
-            await bench.let_go()
+            await bench.close_all()
         if scope.cancelled_caught:
             bench.fail(what, "can be closed", f"it was not in {bench.patience_seconds:g} s")
     except Exception as exc:

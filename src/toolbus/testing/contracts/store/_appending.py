@@ -1,4 +1,4 @@
-"""Checks of the journal: what is appended is there, whole, once, and in its place."""
+"""Checks of the journal: appended facts are there, whole, once, and at their position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB = 2**20
 
 @check("appends", JOURNAL)
 async def appends(bench: Bench) -> None:
-    """Facts are read back in order, with dense places from 0 and the end of their step; also from a place on."""
+    """Facts are read back in order, numbered from 0 without gaps, with the end of their step; `start` skips facts."""
     writing = bench.writing()
     bench.expect("the facts of an unknown request", [], [*await bench.journal.facts(writing.request_id)])
     await writing.begin(*writing.made(3))
@@ -30,15 +30,15 @@ async def appends(bench: Bench) -> None:
     await writing.expect_facts()
     for start in (0, 1, 3, 5, 7, 8, 100):
         came = [each.seq for each in await bench.journal.facts(writing.request_id, start=start)]
-        bench.expect(f"places from {start} on", [*range(start, 8)], came)
+        bench.expect(f"positions from {start} on", [*range(start, 8)], came)
     [fifth, *_] = await bench.journal.facts(writing.request_id, start=5)
-    bench.expect("the end of the step that place 5 is in the middle of", 7, fifth.step_end)
-    bench.expect("the fact at place 5", writing.facts[5], fifth.fact)
+    bench.expect("the end of the step that position 5 is in the middle of", 7, fifth.step_end)
+    bench.expect("the fact at position 5", writing.facts[5], fifth.fact)
 
 
 @check("requests", JOURNAL)
 async def requests(bench: Bench) -> None:
-    """What is known of a request: whose it is, what was agreed, its times in seconds since the epoch, its facts."""
+    """A request's record has its owner, its agreement, its times in seconds since the epoch, and a count of facts."""
     writing = bench.writing()
     bench.expect("an unknown request", None, await bench.journal.request(writing.request_id))
     agreed = {"model": "stub 😀", "limits": {"max_rounds": 8, "cost": None}, "tools": ["a", "b"], "text": ODD_TEXT}
@@ -48,9 +48,9 @@ async def requests(bench: Bench) -> None:
     bench.expect("the conversation", writing.conversation_id, record.conversation_id)
     bench.expect("the epoch", 1, record.epoch)
     bench.expect("the owner", "worker 1", record.owner)
-    bench.expect("what was agreed", agreed, dict(record.agreed))
+    bench.expect("the agreement", agreed, dict(record.agreed))
     bench.expect("the number of facts", 1, record.facts)
-    bench.expect("the size, which the append has told", size, record.size_bytes)
+    bench.expect("the size, which the append returned", size, record.size_bytes)
     bench.expect("the ending", (None, None), (record.ending, record.ended_at))
     lasts = record.lease_until - record.begun_at
     bench.require("the length of the lease", "an hour, in seconds", lasts, ok=HOUR - 60 < lasts < HOUR + 60)
@@ -59,7 +59,7 @@ async def requests(bench: Bench) -> None:
     bench.require("the time at which it began", "seconds since the epoch", record.begun_at, ok=known)
     bare = bench.writing()
     await bare.begin()
-    bench.expect("what was agreed where nothing was", {}, dict((await bare.record()).agreed))
+    bench.expect("the agreement of a request without one", {}, dict((await bare.record()).agreed))
 
 
 @check("facts-of-all-types", JOURNAL)
@@ -75,7 +75,7 @@ async def facts_of_each_type(bench: Bench) -> None:
 
 @check("own-facts", JOURNAL)
 async def own_facts(bench: Bench) -> None:
-    """What is done to a fact after it was appended, or to one that was read, changes nothing that is stored."""
+    """A change to a fact after it was appended, or after it was read, changes nothing that is stored."""
     writing = bench.writing()
     asked = ApprovalRequested(
         request_id=writing.request_id,
@@ -89,10 +89,10 @@ async def own_facts(bench: Bench) -> None:
     size = await bench.journal.append(writing.entry([given], owner="worker", lease_seconds=HOUR))
     writing.steps.append([asked])
     _scribble(given)
-    await writing.expect_facts("the facts after one that was written has changed")
+    await writing.expect_facts("the facts after a change to one that was written")
     for stored in await bench.journal.facts(writing.request_id):
         _scribble(stored.fact)
-    await writing.expect_facts("the facts after one that was read has changed")
+    await writing.expect_facts("the facts after a change to one that was read")
     bench.expect("the size", size, (await writing.record()).size_bytes)
 
 
@@ -104,29 +104,29 @@ def _scribble(fact: Event) -> None:
 
 @check("half-characters-of-facts", JOURNAL)
 async def half_characters_of_facts(bench: Bench) -> None:
-    """Half of a surrogate pair in a fact, or in what was agreed, is kept as it is or as a question mark."""
+    """Half of a surrogate pair in a fact, or in an agreement, is kept as it is or as a question mark."""
     asked = HALVES.encode("utf-8", "replace").decode()
     writing = bench.writing()
     await writing.begin(agreed={"instructions": HALVES})
     agreed = dict((await writing.record()).agreed)
-    bench.require("what was agreed", asked, agreed, ok=agreed in ({"instructions": asked}, {"instructions": HALVES}))
+    bench.require("the agreement", asked, agreed, ok=agreed in ({"instructions": asked}, {"instructions": HALVES}))
     fact = MessageAppended(request_id=writing.request_id, message=UserMessage(content=HALVES))
     [behind] = writing.made(1)
     await writing.step(fact, behind)
     came = [each.fact for each in await bench.journal.facts(writing.request_id, start=1)]
-    mended = MessageAppended(
+    replaced = MessageAppended(
         request_id=writing.request_id,
         message=UserMessage(content=asked),
         event_id=fact.event_id,
         at=fact.at,
     )
-    bench.require("the fact", str(mended), came[:1], ok=came[:1] in ([fact], [mended]))
-    bench.expect("the fact behind it", [behind], came[1:])
+    bench.require("the fact", str(replaced), came[:1], ok=came[:1] in ([fact], [replaced]))
+    bench.expect("the fact after it", [behind], came[1:])
 
 
 @check("large-facts", JOURNAL, EMPTY)
 async def large_facts(bench: Bench) -> None:
-    """A result of 5 MiB, between small facts, comes back whole; and so do several texts of 1 MiB in one step."""
+    """A result of 5 MiB between small facts comes back whole, and so do several texts of 1 MiB in one step."""
     writing = bench.writing()
     await writing.begin()
     content = "line of a log 0123456789\n" * (5 * _MIB // 25)
@@ -141,21 +141,23 @@ async def large_facts(bench: Bench) -> None:
 
 @check("sizes", JOURNAL)
 async def sizes(bench: Bench) -> None:
-    """Each append tells what the request takes now: more each time, by itself, and as it is known of the request."""
+    """Each append returns the size of the request: it grows each time, by this request only, and as in the record."""
     writing, other = bench.writing(), await bench.begun()
-    told = [await writing.begin()]
+    grown = [await writing.begin()]
     for _ in range(3):
         await other.step(*other.made(3))
-        told.append(await writing.step())
+        grown.append(await writing.step())
     large = MessageAppended(request_id=writing.request_id, message=UserMessage(content=bench.new_id("x") * 5_000))
-    told.append(await writing.step(large))
-    bench.require("the sizes", "each larger than the one before, from above 0", told, ok=told == sorted({*told, 0})[1:])
-    bench.expect("the size that is known", told[-1], (await writing.record()).size_bytes)
+    grown.append(await writing.step(large))
+    bench.require(
+        "the sizes", "each larger than the one before, from above 0", grown, ok=grown == sorted({*grown, 0})[1:]
+    )
+    bench.expect("the size in the record", grown[-1], (await writing.record()).size_bytes)
 
 
 @check("many-sessions", JOURNAL)
 async def many_sessions(bench: Bench) -> None:
-    """Appends of many sessions at once do not mix, and readers see whole steps only."""
+    """Concurrent appends of many sessions do not mix, and readers see only whole steps."""
     conversation_id = bench.new_id("crowded")
     writings = [bench.writing(conversation_id) for _ in range(40)]
     torn: list[str] = []
@@ -186,12 +188,12 @@ async def many_sessions(bench: Bench) -> None:
 
 @check("begun-twice", JOURNAL)
 async def begun_twice(bench: Bench) -> None:
-    """A request that begins a second time is refused, before and after its ending; what there is stays."""
+    """A request that begins a second time is refused, before and after its ending; the stored facts stay."""
     writing = await bench.begun()
     again = writing.entry(writing.made(2), seq=0, owner="thief", lease_seconds=HOUR)
     await bench.refused("a second beginning", bench.journal.append(again))
     await writing.expect_nothing_new("a second beginning")
-    bench.expect("the owner after it", "worker", (await writing.record()).owner)
+    bench.expect("the owner after a second beginning", "worker", (await writing.record()).owner)
     await writing.end()
     await bench.refused("a second beginning after the ending", bench.journal.append(again))
     await writing.expect_nothing_new("a second beginning after the ending")
@@ -199,17 +201,17 @@ async def begun_twice(bench: Bench) -> None:
 
 @check("places", JOURNAL)
 async def places(bench: Bench) -> None:
-    """A place that is taken is refused with `LeaseLost`, and one behind a gap or of an unknown request is refused."""
+    """A taken position is refused with `LeaseLost`; one after a gap, or of an unknown request, is refused too."""
     writing = await bench.begun()
     await writing.step(*writing.made(3))
-    for what, seq in (("the newest place again", 3), ("an old place again", 1)):
+    for what, seq in (("the newest position again", 3), ("an old position again", 1)):
         await bench.refused(what, bench.journal.append(writing.entry(writing.made(1), seq=seq)), LeaseLost)
         await writing.expect_nothing_new(what)
     overlap = writing.entry(writing.made(3), seq=3, ending="completed", turn=turn("too early"))
-    await bench.refused("an ending at a place that is taken", bench.journal.append(overlap), LeaseLost)
-    await writing.expect_nothing_new("an ending at a place that is taken")
+    await bench.refused("an ending at a position that is taken", bench.journal.append(overlap), LeaseLost)
+    await writing.expect_nothing_new("an ending at a position that is taken")
     await bench.expect_history("the history", [], writing.conversation_id)
-    await bench.refused("a place behind a gap", bench.journal.append(writing.entry(writing.made(1), seq=5)))
+    await bench.refused("a position after a gap", bench.journal.append(writing.entry(writing.made(1), seq=5)))
     await writing.expect_nothing_new("a gap")
     unknown = bench.writing()
     await bench.refused("an unknown request", bench.journal.append(unknown.entry(unknown.made(1), seq=1)))
@@ -220,7 +222,7 @@ async def places(bench: Bench) -> None:
 
 @check("two-writers", JOURNAL, SHARED)
 async def two_writers(bench: Bench) -> None:
-    """Of two stores that write at one place at once, one does, and the other is refused: with `LeaseLost` behind 0."""
+    """If two stores write at one position at once, one succeeds, and the other is refused: with `LeaseLost` after 0."""
     other = bench.journal_of(await bench.another())
     for _ in range(3):
         beginning = bench.writing()
@@ -234,7 +236,7 @@ async def two_writers(bench: Bench) -> None:
 
 
 async def _one_of_two(bench: Bench, writing: Writing, other: JournalStore, kind: type[StoreError]) -> None:
-    """Have both write the next step at once, which is added to what was written."""
+    """Let both stores write the next step at once; the step that was written is added to `writing.steps`."""
     steps = [writing.made(2), writing.made(2)]
     refused: list[int] = []
 
@@ -247,7 +249,7 @@ async def _one_of_two(bench: Bench, writing: Writing, other: JournalStore, kind:
     async with anyio.create_task_group() as writers:
         writers.start_soon(write, 0, bench.journal)
         writers.start_soon(write, 1, other)
-    bench.expect("how many of two were refused", 1, len(refused))
+    bench.expect("the number of refusals, of two appends", 1, len(refused))
     if len(refused) != 1:
         raise Abandoned
     writing.steps.append(steps[1 - refused[0]])
@@ -255,7 +257,7 @@ async def _one_of_two(bench: Bench, writing: Writing, other: JournalStore, kind:
 
 @check("taking-turns", JOURNAL, SHARED)
 async def taking_turns(bench: Bench) -> None:
-    """Two stores that write one request in turn, under one lease, write one journal: in place, of one size."""
+    """Two stores that write one request in turn, under one lease, write one journal: in order, and with one size."""
     writing = await bench.begun()
     journals = [bench.journal, bench.journal_of(await bench.another())]
     sizes = [(await writing.record()).size_bytes]
@@ -264,7 +266,7 @@ async def taking_turns(bench: Bench) -> None:
         sizes.append(await journals[number % 2].append(writing.entry(step)))
         writing.steps.append(step)
     bench.require("the sizes", "each larger than the one before", sizes, ok=sizes == sorted({*sizes}))
-    bench.expect("the size that is known", sizes[-1], (await writing.record(journals[1])).size_bytes)
+    bench.expect("the size in the record", sizes[-1], (await writing.record(journals[1])).size_bytes)
     for which, journal in (("one store", journals[0]), ("the other", journals[1])):
         await writing.expect_facts(f"the facts by {which}", journal)
     await writing.end()
@@ -273,16 +275,16 @@ async def taking_turns(bench: Bench) -> None:
 
 @check("begin-cancelled", JOURNAL)
 async def begin_cancelled(bench: Bench) -> None:
-    """A beginning that is cancelled is there whole or not at all, at once and for good."""
+    """A cancelled beginning is stored whole or not at all, at once and for good."""
     for moment in MOMENTS:
         writing = bench.writing()
         step = writing.made(4)
         entry = writing.entry(step, owner="worker", lease_seconds=HOUR, agreed={"a": 1})
         done = await interrupted(lambda entry=entry: bench.journal.append(entry), moment)
         if await bench.journal.request(writing.request_id) is None:
-            bench.expect("whether it was done, where the request is unknown", False, done)
-            bench.expect("its facts", [], [*await bench.journal.facts(writing.request_id)])
-            await bench.journal.append(entry)  # which works, since nothing of the first comes late
+            bench.expect("whether the append returned, though the request is unknown", False, done)
+            bench.expect("the facts of the unknown request", [], [*await bench.journal.facts(writing.request_id)])
+            await bench.journal.append(entry)  # this works, because nothing of the first one arrives late
         writing.steps.append(step)
         await writing.step()
         await writing.expect_nothing_new("a beginning that was cancelled, and one more step")
@@ -290,7 +292,7 @@ async def begin_cancelled(bench: Bench) -> None:
 
 @check("append-cancelled", JOURNAL)
 async def append_cancelled(bench: Bench) -> None:
-    """A step that is cancelled is there whole or not at all, at once and for good: the next one finds its place."""
+    """A cancelled step is stored whole or not at all, at once and for good: the next step finds its position."""
     writing = await bench.begun()
     for moment in MOMENTS:
         step = writing.made(5)
@@ -301,12 +303,12 @@ async def append_cancelled(bench: Bench) -> None:
             writing.steps.append(step)
         await writing.expect_nothing_new(f"a step that {'was done' if done else 'was cancelled'}")
         await writing.step()
-        await writing.expect_nothing_new("the step behind it")
+        await writing.expect_nothing_new("the step after it")
 
 
 @check("reading-facts-cancelled", JOURNAL)
 async def reading_facts_cancelled(bench: Bench) -> None:
-    """A reading of facts that is cancelled leaves the journal as it was: the next reading and step are as ever."""
+    """A cancelled read of facts leaves the journal as it was: the next read and step work as usual."""
     writing = await bench.begun()
     for moment in MOMENTS:
         await writing.step(*writing.made(20))
@@ -316,12 +318,12 @@ async def reading_facts_cancelled(bench: Bench) -> None:
             bench.journal.unfinished,
         ):
             await interrupted(act, moment)
-    await writing.expect_nothing_new("readings that were cancelled")
+    await writing.expect_nothing_new("reads that were cancelled")
 
 
 @check("ending-cancelled", JOURNAL)
 async def ending_cancelled(bench: Bench) -> None:
-    """An ending that is cancelled has ended the request and brought its turn into the history, or neither."""
+    """A cancelled ending has ended the request and added its turn to the history, or done neither."""
     for moment in MOMENTS:
         writing = await bench.begun()
         step = [*writing.made(1), RequestCompleted(request_id=writing.request_id)]
@@ -330,11 +332,11 @@ async def ending_cancelled(bench: Bench) -> None:
         done = await interrupted(lambda entry=entry: bench.journal.append(entry), moment)
         record = await writing.record()
         if record.ending is None:
-            bench.expect("whether it was done, where the request has not ended", False, done)
+            bench.expect("whether the append returned, though the request has not ended", False, done)
             await bench.expect_history("the history before the ending", [], writing.conversation_id)
             await writing.expect_nothing_new("an ending that was cancelled")
             await bench.journal.append(entry)
         writing.steps.append(step)
         await writing.expect_nothing_new("an ending")
         bench.expect("the ending", "completed", (await writing.record()).ending)
-        await bench.expect_history("the history behind it", messages, writing.conversation_id)
+        await bench.expect_history("the history after it", messages, writing.conversation_id)

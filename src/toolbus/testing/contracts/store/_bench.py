@@ -1,4 +1,4 @@
-"""The bench on which a store is checked: it writes, reads, opens the data again, and writes down what is wrong."""
+"""The bench on which a store is checked: it writes, reads, opens the data again, and records failures."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ __all__ = [
 ]
 
 MakeStore: TypeAlias = Callable[[], Store | Awaitable[Store]]
-"""Gives a store over data of its own, which are empty."""
+"""Returns an empty store over data of its own."""
 
 Reopen: TypeAlias = Callable[[Any], Store | Awaitable[Store]]
-"""Given a store that `MakeStore` has made, gives another one over the same data, as another process would have it."""
+"""Called with a store that `MakeStore` has made; returns another one over the same data, as another process would."""
 
 LetPass: TypeAlias = Callable[[float], Awaitable[object]]
-"""Lets so many seconds pass on the store's clock."""
+"""Lets the given seconds pass on the store's clock."""
 
 JOURNAL: Final = "journal"
 SHARED: Final = "shared"
 EMPTY: Final = "empty"
-"""What a check needs: a journal; two stores over the same data; a store of its own, in which there is nothing yet."""
+"""The needs of a check: a journal; two stores over the same data; an empty store of its own."""
 
 HOUR: Final = 3_600.0
 MOMENTS: Final[tuple[float, ...]] = (0, 1, 2, 3, 5, 8, 0.0003, 0.001, 0.003)
-"""When something is cancelled: after so many checkpoints, or seconds where it is a fraction."""
+"""The moments of a cancellation: after so many checkpoints for an int, or after so many seconds for a float."""
 
-_TICK_SECONDS = 0.02  # more than the grain of any clock: MongoDB's is 1 ms, that of Windows 15.6 ms
+_TICK_SECONDS = 0.02  # more than the resolution of any clock: MongoDB's is 1 ms, Windows's 15.6 ms
 _numbers = count(1)
 
 
 class Writing:
-    """One request that a check writes to the journal. Knows its next place, and what was written so far."""
+    """One request that a check writes to the journal. Knows the next position, and the steps written so far."""
 
     def __init__(self, bench: Bench, journal: JournalStore, conversation_id: str = "", request_id: str = "") -> None:
         self.bench = bench
@@ -68,11 +68,11 @@ class Writing:
 
     @property
     def facts(self) -> list[Event]:
-        """What was written, in order."""
+        """The facts written so far, in order."""
         return [fact for step in self.steps for fact in step]
 
     def made(self, number: int) -> list[Event]:
-        """So many facts, each different from all others."""
+        """Make `number` facts, each different from all others."""
         return [
             MessageAppended(
                 request_id=self.request_id,
@@ -83,7 +83,7 @@ class Writing:
         ]
 
     def entry(self, facts: Sequence[Event], *, seq: int | None = None, **options: Any) -> Entry:
-        """A step at the next place, or at another one."""
+        """Return a step at the next position, or at `seq`."""
         options.setdefault("epoch", self.epoch)
         return Entry(
             request_id=self.request_id,
@@ -102,7 +102,7 @@ class Writing:
         ending: Ending | None = None,
         turn: Sequence[Message] = (),
     ) -> int:
-        """Begin the request, with one fact unless others are given: the bytes that it takes."""
+        """Begin the request with `facts` (by default one), and return its size in bytes."""
         written = facts or self.made(1)
         entry = self.entry(written, owner=owner, lease_seconds=seconds, agreed=agreed, ending=ending, turn=turn)
         size = await self.journal.append(entry)
@@ -110,55 +110,55 @@ class Writing:
         return size
 
     async def step(self, *facts: Event) -> int:
-        """Write a step of these facts, or of one: the bytes that the request takes then."""
+        """Write a step of `facts` (by default one), and return the size of the request in bytes."""
         written = facts or self.made(1)
         size = await self.journal.append(self.entry(written))
         self.steps.append(written)
         return size
 
     async def end(self, *messages: Message, ending: Ending = "completed") -> int:
-        """Write the last step."""
+        """Write the last step, and return the size of the request in bytes."""
         written = self.made(1)
         size = await self.journal.append(self.entry(written, ending=ending, turn=messages))
         self.steps.append(written)
         return size
 
     async def record(self, journal: JournalStore | None = None) -> RequestRecord:
-        """What the store knows of the request. A request that it does not know ends the check."""
+        """Return the store's record of the request. Without a record the check ends."""
         record = await (journal or self.journal).request(self.request_id)
         if record is None:
-            self.bench.fail(f"what is known of {self.request_id}, which was begun", "a RequestRecord", None)
+            self.bench.fail(f"the record of {self.request_id}, which has begun", "a RequestRecord", None)
             raise Abandoned
         return record
 
     async def is_free(self, journal: JournalStore | None = None) -> bool:
-        """Whether it is among the unfinished requests that can be taken."""
+        """Return whether the request is among the unfinished ones whose lease can be taken."""
         return self.request_id in [each.request_id for each in await (journal or self.journal).unfinished()]
 
     async def expect_facts(self, what: str = "the facts", journal: JournalStore | None = None) -> None:
-        """Write a failure down unless what can be read is what was written, with places and steps."""
+        """Record a failure unless the facts that can be read are those written, with their positions and steps."""
         expected: list[tuple[int, int, Event]] = []
         for step in self.steps:
             first = len(expected)
             expected += [(first + i, first + len(step) - 1, fact) for i, fact in enumerate(step)]
         came = [(each.seq, each.step_end, each.fact) for each in await (journal or self.journal).facts(self.request_id)]
         if came != expected:
-            places = [each[:2] for each in expected]
-            self.bench.expect(f"places and steps of {what}", places, [each[:2] for each in came])
+            positions = [each[:2] for each in expected]
+            self.bench.expect(f"positions and steps of {what}", positions, [each[:2] for each in came])
             for wanted, given in zip(expected, came, strict=False):
                 if wanted[2] != given[2]:
-                    self.bench.fail(f"{what}, at place {wanted[0]}", wanted[2], given[2])
+                    self.bench.fail(f"{what}, at position {wanted[0]}", wanted[2], given[2])
                     break
 
     async def expect_nothing_new(self, what: str, journal: JournalStore | None = None) -> None:
-        """Write a failure down unless the store has what was written here, and no more."""
+        """Record a failure unless the store has exactly the facts that were written here."""
         await self.expect_facts(f"{self.request_id} after {what}", journal)
         record = await self.record(journal)
         self.bench.expect(f"the number of facts after {what}", len(self.facts), record.facts)
 
 
 class Bench(Ledger):
-    """What a check has: a store, how to open its data again, how to let time pass, and a list of failures."""
+    """The state of a check: a store, ways to open its data again and to let time pass, and the failures."""
 
     def __init__(
         self, make: MakeStore, reopen: Reopen | None, *, let_pass: LetPass, patience_seconds: float, name: str = ""
@@ -184,18 +184,18 @@ class Bench(Ledger):
 
     @property
     def journal(self) -> JournalStore:
-        """Its journal, which checks that ask for `JOURNAL` have."""
+        """The store's journal, for checks that need `JOURNAL`."""
         return self.journal_of(self.store)
 
     def journal_of(self, store: Store) -> JournalStore:
-        """The journal of a store that has one. Without it the check is at its end."""
+        """Return the journal of a store that has one. Without a journal the check ends."""
         if store.journal is None:
             self.fail("the journal of a store that had one", "a JournalStore", None)
             raise Abandoned
         return store.journal
 
     async def prepare(self, *, own: bool) -> None:
-        """Have a store: one that is empty, of the check's own, or the one that checks share."""
+        """Prepare the store: an empty one for this check only, or the one that checks share."""
         if own:
             self._own = await self._made()
         elif self._common is None:
@@ -206,7 +206,7 @@ class Bench(Ledger):
         return await made if inspect.isawaitable(made) else made
 
     async def another(self) -> Store:
-        """One more store over the same data, as another process would have it."""
+        """Return one more store over the same data, as another process would open it."""
         assert self._reopen is not None
         opened = self._reopen(self.store)
         other = await opened if inspect.isawaitable(opened) else opened
@@ -214,15 +214,15 @@ class Bench(Ledger):
         return other
 
     async def clear(self) -> None:
-        """Close what the check has opened, beside the store that checks share."""
+        """Close the stores that the check has opened, except the one that checks share."""
         while self._others:
             await self._others.pop().aclose()
         if self._own is not None:
             own, self._own = self._own, None
             await own.aclose()
 
-    async def let_go(self) -> None:
-        """Close all."""
+    async def close_all(self) -> None:
+        """Close all stores."""
         try:
             await self.clear()
         finally:
@@ -233,48 +233,48 @@ class Bench(Ledger):
     # -------------------------------------------------------------------------------------------- helpers
 
     def new_id(self, word: str) -> str:
-        """An id that nobody else has."""
+        """Return an id that nobody else uses."""
         return f"{self.name}-{word}-{next(_numbers)}"
 
     def writing(
         self, conversation_id: str = "", *, journal: JournalStore | None = None, request_id: str = ""
     ) -> Writing:
-        """A request that is about to be written."""
+        """Return a request that is still to be written."""
         return Writing(self, journal or self.journal, conversation_id, request_id)
 
     async def begun(self, conversation_id: str = "", *, seconds: float = HOUR, owner: str = "worker") -> Writing:
-        """A request that was begun."""
+        """Return a request that has begun."""
         writing = self.writing(conversation_id)
         await writing.begin(seconds=seconds, owner=owner)
         return writing
 
     async def ended(self, conversation_id: str = "", *messages: Message) -> Writing:
-        """A request that was begun and has ended."""
+        """Return a request that has begun and ended."""
         writing = await self.begun(conversation_id)
         await writing.end(*messages)
         return writing
 
     async def history(self, conversation_id: str, store: Store | None = None) -> list[Message]:
-        """A conversation's history."""
+        """Return a conversation's history."""
         return [*await (store or self.store).history(conversation_id)]
 
     async def expect_history(
         self, what: str, expected: Sequence[Message], conversation_id: str, store: Store | None = None
     ) -> None:
-        """Write down what differs, if the history is not this one: how many there are, or the first that differs."""
+        """Record a failure unless the history is `expected`: a different length, or the first message that differs."""
         came = await self.history(conversation_id, store)
         self.expect(f"the number of messages in {what}", len(expected), len(came))
-        for place, (wanted, given) in enumerate(zip(expected, came, strict=False)):
+        for position, (wanted, given) in enumerate(zip(expected, came, strict=False)):
             if wanted != given:
-                self.fail(f"{what}, at message {place}", wanted, given)
+                self.fail(f"{what}, at message {position}", wanted, given)
                 break
 
     async def tick(self) -> None:
-        """Let so much time pass that any clock has moved on."""
+        """Let enough time pass for every clock to move on."""
         await self.let_pass(_TICK_SECONDS)
 
     async def until(self, what: Callable[[], Awaitable[bool]]) -> bool:
-        """Let time pass until something is so; False after `patience_seconds`."""
+        """Let time pass until a condition is true. Returns False after `patience_seconds`."""
         for _ in range(int(self.patience_seconds / _TICK_SECONDS)):
             if await what():
                 return True
@@ -282,7 +282,7 @@ class Bench(Ledger):
         return await what()
 
     async def refused(self, what: str, asked: Awaitable[object], kind: type[StoreError] = StoreError) -> None:
-        """Write a failure down unless what is asked is refused with an error of this kind."""
+        """Record a failure unless `asked` is refused with an error of this kind."""
         try:
             came: object = await asked
         except kind:
@@ -293,7 +293,7 @@ class Bench(Ledger):
 
 
 async def interrupted(act: Callable[[], Awaitable[object]], moment: float) -> bool:
-    """Do something, and cancel it at one of the `MOMENTS`: whether it came to its end all the same."""
+    """Do something, cancel it at one of the `MOMENTS`, and return whether it came to its end all the same."""
     done = False
 
     async def run() -> None:
@@ -313,7 +313,7 @@ async def interrupted(act: Callable[[], Awaitable[object]], moment: float) -> bo
 
 
 def turn(text: str) -> list[Message]:
-    """A turn of two messages."""
+    """Return a turn of two messages."""
     return [UserMessage(content=text), AssistantMessage(text=f"Answer to: {text}")]
 
 

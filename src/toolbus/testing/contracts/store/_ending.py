@@ -1,4 +1,4 @@
-"""Checks of how requests end: in the journal, in their conversation, and with what is forgotten and pruned."""
+"""Checks of how requests end: in the journal, in their conversation, and when they are forgotten or pruned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 @check("endings", JOURNAL)
 async def endings(bench: Bench) -> None:
-    """An ending of each kind is known, with its time; the lease is given back, and nothing is written any more."""
+    """An ending of each kind is recorded, with its time; the lease is given back, and every later write is refused."""
     journal = bench.journal
     begun = {ending: await bench.begun() for ending in get_args(Ending)}
     await bench.tick()
@@ -29,38 +29,38 @@ async def endings(bench: Bench) -> None:
         bench.expect("the lease of a request that has ended", ("", 0.0), (record.owner, record.lease_until))
         bench.expect("the number of facts", 2, record.facts)
         bench.expect(
-            f"the history of one that was {ending}", turn("asked"), await bench.history(writing.conversation_id)
+            f"the history after the ending {ending}", turn("asked"), await bench.history(writing.conversation_id)
         )
         again = writing.entry(writing.made(1), ending="failed", turn=turn("once more"))
         await bench.refused("a second ending", journal.append(again))
         await bench.refused("an append after the ending", journal.append(writing.entry(writing.made(1))))
         await writing.expect_nothing_new("its ending")
-        bench.expect("whether it is unfinished", False, await writing.is_free())
+        bench.expect("whether the request is unfinished", False, await writing.is_free())
         bench.expect(
             "the lease that is taken after the ending", None, await journal.take(writing.request_id, "b", HOUR)
         )
-        await bench.expect_history("the history at last", turn("asked"), writing.conversation_id)
-        bench.expect("the ending at last", ending, (await writing.record()).ending)
+        await bench.expect_history("the history at the end", turn("asked"), writing.conversation_id)
+        bench.expect("the final ending", ending, (await writing.record()).ending)
 
 
 @check("short-requests", JOURNAL)
 async def short_requests(bench: Bench) -> None:
-    """A request may begin and end in one step, and one that ends may bring no messages."""
+    """A request may begin and end in one step, and a request that ends may add no messages."""
     writing = bench.writing()
     await writing.begin(*writing.made(2), ending="completed", turn=turn("asked"))
     record = await writing.record()
     bench.expect("ending and owner", ("completed", ""), (record.ending, record.owner))
-    bench.expect("whether it is unfinished", False, await writing.is_free())
+    bench.expect("whether the request is unfinished", False, await writing.is_free())
     await bench.expect_history("the history", turn("asked"), writing.conversation_id)
     await writing.expect_facts()
     silent = await bench.ended(writing.conversation_id)
     bench.expect("the ending without messages", "completed", (await silent.record()).ending)
-    await bench.expect_history("the history behind it", turn("asked"), writing.conversation_id)
+    await bench.expect_history("the history after it", turn("asked"), writing.conversation_id)
 
 
 @check("order-of-endings", JOURNAL)
 async def order_of_endings(bench: Bench) -> None:
-    """Turns are in the order in which their requests ended, and among those that were remembered without one."""
+    """Turns are in the order in which their requests ended, among those that were remembered without a request."""
     conversation_id = bench.new_id("conversation")
     first, second = await bench.begun(conversation_id), await bench.begun(conversation_id)
     await bench.store.remember(conversation_id, turn("remembered"))
@@ -73,7 +73,7 @@ async def order_of_endings(bench: Bench) -> None:
 
 @check("listing-of-turns", JOURNAL, EMPTY)
 async def listing_of_turns(bench: Bench) -> None:
-    """Conversations whose turns come from requests are listed and found as others; those without a turn are not."""
+    """Conversations whose turns come from requests are listed and found like others; those without a turn are not."""
     store = bench.store
     await bench.ended("a", *turn("What is the weather like?"))
     await bench.tick()
@@ -85,7 +85,7 @@ async def listing_of_turns(bench: Bench) -> None:
     await later.end(*turn("And tomorrow?"))
     found = [*await store.conversations()]
     listed = [(each.conversation_id, each.title, each.messages) for each in found]
-    bench.expect("what is listed", [("a", "What is the weather like?", 4), ("b", "second", 2)], listed)
+    bench.expect("the list", [("a", "What is the weather like?", 4), ("b", "second", 2)], listed)
     for text, ids in (("TOMORROW", ["a"]), ("answer to", ["a", "b"]), ("fact", [])):
         came = [each.conversation_id for each in await store.conversations(search=text)]
         bench.expect(f"the conversations with {text!r}", ids, came)
@@ -95,7 +95,7 @@ async def listing_of_turns(bench: Bench) -> None:
 
 @check("same-breath", JOURNAL)
 async def same_breath(bench: Bench) -> None:
-    """A request's ending and its turn in the history are seen together, whoever reads when."""
+    """A request's ending and its turn in the history become visible together, for every reader."""
     for _ in range(3):
         writing = await bench.begun()
         seen: list[str] = []
@@ -110,7 +110,7 @@ async def same_breath(bench: Bench) -> None:
                 ended = (await writing.record()).ending is not None
                 after = await bench.history(writing.conversation_id)
                 if before and not ended:
-                    seen.append("a turn in the history of a request that goes on")
+                    seen.append("a turn in the history of a request that has not ended")
                 if ended and not after:
                     seen.append("a request that has ended, and no turn in the history")
                 await anyio.lowlevel.checkpoint()
@@ -118,12 +118,12 @@ async def same_breath(bench: Bench) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             tasks.start_soon(end)
-        bench.expect("what was seen meanwhile", [], seen)
+        bench.expect("inconsistent reads", [], seen)
 
 
 @check("many-endings", JOURNAL)
 async def many_endings(bench: Bench) -> None:
-    """Of requests of one conversation that end at once each brings its turn, whole; its first one gives the title."""
+    """If requests of one conversation end at once, each adds its whole turn; the first turn gives the title."""
     conversation_id = bench.new_id("crowded")
     writings = [await bench.begun(conversation_id) for _ in range(12)]
     async with anyio.create_task_group() as tasks:
@@ -140,63 +140,65 @@ async def many_endings(bench: Bench) -> None:
 
 @check("abandoning", JOURNAL)
 async def abandoning(bench: Bench) -> None:
-    """Who holds a request can abandon it: it has ended, without a turn, and is not gone on with. Nobody else can."""
+    """Only the holder of a request's lease can abandon it: the request ends without a turn, and does not continue."""
     journal = bench.journal
     writing = await bench.begun(seconds=0)
     await bench.until(writing.is_free)
     await journal.take(writing.request_id, "b", HOUR)
     bench.expect("whether it was abandoned with an old lease", False, await journal.abandon(writing.request_id, 1))
-    bench.expect("its ending after that", None, (await writing.record()).ending)
+    bench.expect("the ending after that", None, (await writing.record()).ending)
     bench.expect("whether it was abandoned with the newest lease", True, await journal.abandon(writing.request_id, 2))
     record = await writing.record()
     bench.expect("ending and owner", ("abandoned", ""), (record.ending, record.owner))
     bench.require("the time of the ending", "a time", record.ended_at, ok=record.ended_at is not None)
     writing.epoch = 2
-    await bench.refused("an append after it", journal.append(writing.entry(writing.made(1))))
+    await bench.refused("an append after abandoning", journal.append(writing.entry(writing.made(1))))
     await writing.expect_nothing_new("abandoning it")
-    bench.expect("whether it is unfinished", False, await writing.is_free())
-    bench.expect("the lease that is taken after it", None, await journal.take(writing.request_id, "c", HOUR))
+    bench.expect("whether the request is unfinished", False, await writing.is_free())
+    bench.expect("the lease that is taken after abandoning", None, await journal.take(writing.request_id, "c", HOUR))
     await bench.expect_history("the history", [], writing.conversation_id)
     ended = await bench.ended()
-    bench.expect("whether one that had ended was abandoned", False, await journal.abandon(ended.request_id, 1))
+    bench.expect("whether an ended request was abandoned", False, await journal.abandon(ended.request_id, 1))
     bench.expect("its ending", "completed", (await ended.record()).ending)
-    bench.expect("whether an unknown one was", False, await journal.abandon(bench.new_id("unknown"), 1))
+    bench.expect("whether an unknown request was abandoned", False, await journal.abandon(bench.new_id("unknown"), 1))
 
 
 @check("forgetting-requests", JOURNAL)
 async def forgetting_requests(bench: Bench) -> None:
-    """What is forgotten is gone from the journal too, and refused while a request is unfinished, held or not."""
+    """Forgetting removes a conversation's requests from the journal too, and is refused while one is unfinished."""
     store, journal = bench.store, bench.journal
     writing = await bench.ended("", *turn("first"))
     beside = await bench.ended("", *turn("beside"))
     unfinished = await bench.begun(writing.conversation_id)
     for state in ("is held", "can be taken"):
-        await bench.refused(f"to forget while a request {state}", store.forget(writing.conversation_id))
+        await bench.refused(f"forgetting while a request {state}", store.forget(writing.conversation_id))
         await bench.expect_history("the history after that", turn("first"), writing.conversation_id)
         await writing.expect_nothing_new("a refusal")
         await unfinished.expect_nothing_new("a refusal")
         await journal.release(unfinished.request_id, 1)
     await unfinished.end(*turn("second"))
-    bench.expect("whether it was forgotten", True, await store.forget(writing.conversation_id))
+    bench.expect("whether the conversation was forgotten", True, await store.forget(writing.conversation_id))
     await bench.expect_history("the history", [], writing.conversation_id)
     for each in (writing, unfinished):
-        bench.expect("what is known of its requests", None, await journal.request(each.request_id))
+        bench.expect("the records of its requests", None, await journal.request(each.request_id))
         bench.expect("their facts", [], [*await journal.facts(each.request_id)])
-    await beside.expect_nothing_new("another one was forgotten")
-    await bench.expect_history("another one's history", turn("beside"), beside.conversation_id)
+    await beside.expect_nothing_new("another conversation was forgotten")
+    await bench.expect_history("the history of another conversation", turn("beside"), beside.conversation_id)
     again = bench.writing(writing.conversation_id, request_id=writing.request_id)
     await again.begin(agreed={"begun": "anew"})
-    await again.expect_nothing_new("it was forgotten, and begun anew")
-    bench.expect("what was agreed then", {"begun": "anew"}, dict((await again.record()).agreed))
+    await again.expect_nothing_new("forgetting, and a new beginning")
+    bench.expect("the agreement after the new beginning", {"begun": "anew"}, dict((await again.record()).agreed))
     silent = await bench.ended()
     bench.expect(
-        "whether one with a request and no turn was forgotten", True, await store.forget(silent.conversation_id)
+        "whether a conversation with a request and no turn was forgotten",
+        True,
+        await store.forget(silent.conversation_id),
     )
 
 
 @check("pruning", JOURNAL, EMPTY)
 async def pruning(bench: Bench) -> None:
-    """What ended before a moment loses its facts, and nothing that is unfinished or ended later; messages stay."""
+    """Requests that ended before a moment lose their facts; unfinished and later ones keep theirs; messages stay."""
     journal = bench.journal
     unfinished = await bench.begun(seconds=0)
     old = [await bench.ended("", *turn("old")) for _ in range(2)]
@@ -208,23 +210,23 @@ async def pruning(bench: Bench) -> None:
     bench.expect("requests that ended before the first began", 0, nothing.requests)
     pruned = await journal.prune(before=moment)
     bench.expect("requests and conversations that were pruned", (2, 0), (pruned.requests, pruned.conversations))
-    bench.require("what was pruned", "some bytes", pruned, ok=pruned.size_bytes > 0)
+    bench.require("the pruned data", "some bytes", pruned, ok=pruned.size_bytes > 0)
     for each in old:
-        bench.expect("the facts of an old one", [], [*await journal.facts(each.request_id)])
+        bench.expect("the facts of an old request", [], [*await journal.facts(each.request_id)])
         await bench.expect_history("its history", turn("old"), each.conversation_id)
     await new.expect_nothing_new("older ones were pruned")
     await unfinished.expect_nothing_new("others were pruned")
     again = await journal.prune(before=moment)
-    bench.expect("what is pruned the second time", (0, 0, 0), (again.requests, again.conversations, again.size_bytes))
+    bench.expect("the second pruning", (0, 0, 0), (again.requests, again.conversations, again.size_bytes))
     await bench.tick()
     everything = await journal.prune(before=moment + HOUR)
-    bench.expect("requests that are pruned when all is old", 1, everything.requests)
+    bench.expect("requests that are pruned if all are old", 1, everything.requests)
     await unfinished.expect_nothing_new("all others were pruned")
 
 
 @check("pruning-conversations", JOURNAL, EMPTY)
 async def pruning_conversations(bench: Bench) -> None:
-    """With conversations, those go that have not changed since, unless a request of theirs is unfinished or newer."""
+    """With `conversations`, those unchanged since then are removed too, unless a request is unfinished or newer."""
     store, journal = bench.store, bench.journal
     for each in ("plain", "unfinished", "newer", "grown"):
         await store.remember(each, turn(each))
@@ -242,72 +244,72 @@ async def pruning_conversations(bench: Bench) -> None:
     await store.remember("grown", turn("more"))
     pruned = await journal.prune(before=moment, conversations=True)
     bench.expect("requests and conversations that were pruned", (1, 2), (pruned.requests, pruned.conversations))
-    bench.require("what was pruned", "some bytes", pruned, ok=pruned.size_bytes > 0)
+    bench.require("the pruned data", "some bytes", pruned, ok=pruned.size_bytes > 0)
     listed = sorted(each.conversation_id for each in await store.conversations())
     bench.expect("the conversations that stay", ["between", "edge", "grown", "newer", "unfinished"], listed)
-    await bench.expect_history("the history of one that goes", [], "plain")
+    await bench.expect_history("the history of a pruned conversation", [], "plain")
     bench.expect("the facts of its request", [], [*await journal.facts(old.request_id)])
-    await bench.expect_history("the history of one that has grown", turn("grown") + turn("more"), "grown")
-    await bench.expect_history("the history of one with a newer request", turn("newer"), "newer")
+    await bench.expect_history("the history of a conversation with a newer turn", turn("grown") + turn("more"), "grown")
+    await bench.expect_history("the history of a conversation with a newer request", turn("newer"), "newer")
     await unfinished.expect_nothing_new("others were pruned")
 
 
 @check("statistics", JOURNAL, EMPTY)
 async def statistics(bench: Bench) -> None:
-    """Statistics add up: requests, facts, conversations, messages, bytes; and all is 0 when all is forgotten."""
+    """Statistics add up: requests, facts, conversations, messages, bytes; all are 0 after everything is forgotten."""
     store, journal = bench.store, bench.journal
     _held(bench, "an empty store", (0, 0, 0, 0, 0), await journal.statistics())
     ended = await bench.ended("a", *turn("first"))
     unfinished = await bench.begun("b")
     await unfinished.step(*unfinished.made(3))
     await store.remember("c", [*turn("second"), *turn("third")])
-    told = await journal.statistics()
-    _held(bench, "two requests", (2, 1, 6, 2, 6), told)
-    bench.expect("the number of appends", 4, told.appends)
-    bench.require("the number of commits", "at least 1", told.commits, ok=told.commits >= 1)
+    counted = await journal.statistics()
+    _held(bench, "two requests", (2, 1, 6, 2, 6), counted)
+    bench.expect("the number of appends", 4, counted.appends)
+    bench.require("the number of commits", "at least 1", counted.commits, ok=counted.commits >= 1)
     journalled = [(await each.record()).size_bytes for each in (ended, unfinished)]
-    enough = told.size_bytes >= sum(journalled)
-    bench.require("the size", f"no less than that of the requests, {journalled}", told.size_bytes, ok=enough)
+    enough = counted.size_bytes >= sum(journalled)
+    bench.require("the size", f"no less than that of the requests, {journalled}", counted.size_bytes, ok=enough)
     await unfinished.end(*turn("fourth"))
     await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
     pruned = await journal.statistics()
     came = (pruned.facts, pruned.conversations, pruned.messages)
-    bench.expect("facts, conversations and messages when requests were pruned", (0, 3, 8), came)
-    bench.require("the size then", "less than before", pruned.size_bytes, ok=0 < pruned.size_bytes < told.size_bytes)
+    bench.expect("facts, conversations and messages after requests were pruned", (0, 3, 8), came)
+    bench.require("the size then", "less than before", pruned.size_bytes, ok=0 < pruned.size_bytes < counted.size_bytes)
     for each in "abc":
         await store.forget(each)
     forgotten = await journal.statistics()
-    _held(bench, "a store in which all is forgotten", (0, 0, 0, 0, 0), forgotten)
+    _held(bench, "a store in which everything was forgotten", (0, 0, 0, 0, 0), forgotten)
     bench.expect("its size", 0, forgotten.size_bytes)
 
 
 @check("shared-texts", JOURNAL, EMPTY)
 async def shared_texts(bench: Bench) -> None:
-    """A large text that facts and messages have in common stays until the last of them is forgotten or pruned."""
+    """A large text that facts and messages share stays until the last of them is forgotten or pruned."""
     store, journal = bench.store, bench.journal
     text = "one of many lines\n" * 10_000
     for each in "ab":
-        await store.remember(each, turn(f"{each}, alone: {text}"))
+        await store.remember(each, turn(f"{each}, by itself: {text}"))
         writing = await bench.begun(each)
         await writing.step(ToolCallCompleted(request_id=writing.request_id, call_id="c", name="read", content=text))
         await writing.end(*turn(text))
     unfinished = await bench.begun("c")
     await unfinished.step(ToolCallCompleted(request_id=unfinished.request_id, call_id="c", name="read", content=text))
     await store.forget("a")
-    kept = [*turn(f"b, alone: {text}"), *turn(text)]
-    await bench.expect_history("the history when another one was forgotten", kept, "b")
+    kept = [*turn(f"b, by itself: {text}"), *turn(text)]
+    await bench.expect_history("the history after another conversation was forgotten", kept, "b")
     await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
-    await bench.expect_history("the history when its request was pruned", kept, "b")
+    await bench.expect_history("the history after its request was pruned", kept, "b")
     await store.forget("b")
     await unfinished.expect_nothing_new("all others were forgotten")
     await unfinished.end(*turn(text))
     await journal.prune(before=(await unfinished.record()).begun_at + HOUR, conversations=True)
     left = await journal.statistics()
     bench.expect(
-        "facts, messages and bytes when all is pruned", (0, 0, 0), (left.facts, left.messages, left.size_bytes)
+        "facts, messages and bytes after all was pruned", (0, 0, 0), (left.facts, left.messages, left.size_bytes)
     )
 
 
-def _held(bench: Bench, what: str, expected: tuple[int, ...], told: StoreStatistics) -> None:
-    came = (told.requests, told.unfinished, told.facts, told.conversations, told.messages)
+def _held(bench: Bench, what: str, expected: tuple[int, ...], counted: StoreStatistics) -> None:
+    came = (counted.requests, counted.unfinished, counted.facts, counted.conversations, counted.messages)
     bench.expect(f"requests, unfinished ones, facts, conversations and messages of {what}", expected, came)

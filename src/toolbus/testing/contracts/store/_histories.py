@@ -1,4 +1,4 @@
-"""Checks of conversations: what is remembered, how it is listed and found, and how it is forgotten."""
+"""Checks of conversations: how turns are remembered, listed, found and forgotten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIB = 2**20
 
 @check("histories")
 async def histories(bench: Bench) -> None:
-    """Turns are given back in their order, and conversations do not mix; an unknown one has no messages."""
+    """Turns are returned in their order, and conversations do not mix; an unknown conversation has no messages."""
     one, other = bench.new_id("one"), bench.new_id("other")
     await bench.expect_history("the history of an unknown conversation", [], one)
     await bench.store.remember(one, turn("first"))
@@ -33,7 +33,7 @@ async def histories(bench: Bench) -> None:
 
 @check("messages")
 async def messages(bench: Bench) -> None:
-    """Each kind of message comes back equal, with all its fields and parts, NUL and emoji included."""
+    """Each kind of message comes back equal, with all its fields and parts, including NUL and emoji."""
     conversation_id = bench.new_id("kinds")
     for each in all_messages():
         await bench.store.remember(conversation_id, [each])
@@ -52,14 +52,14 @@ async def half_characters(bench: Bench) -> None:
     text = first.content if isinstance(first, UserMessage) else None
     asked = HALVES.encode("utf-8", "replace").decode()
     bench.require("the text", f"{asked!r}, or half characters in place of the marks", text, ok=text in {asked, HALVES})
-    bench.expect("the messages behind it", turn(f"behind {conversation_id}"), rest)
+    bench.expect("the messages after it", turn(f"behind {conversation_id}"), rest)
     found = [each.conversation_id for each in await bench.store.conversations(search=f"behind {conversation_id}")]
     bench.expect("the conversations with that text", [conversation_id], found)
 
 
 @check("odd-ids", EMPTY)
 async def odd_ids(bench: Bench) -> None:
-    """Ids of conversations are any text: each is its own, to the letter; one with NUL may be refused by an error."""
+    """Ids of conversations are any text, and are compared exactly; an id with NUL may be refused with an error."""
     refused: list[str] = []
     for each in (*ODD_IDS, *UNUSUAL_IDS):
         try:
@@ -76,7 +76,7 @@ async def odd_ids(bench: Bench) -> None:
 
 @check("large-messages", EMPTY)
 async def large_messages(bench: Bench) -> None:
-    """A turn of texts of 1 MiB and results of 5 MiB, 18 MiB in all, comes back whole."""
+    """A turn with texts of 1 MiB and results of 5 MiB, 18 MiB in all, comes back whole."""
     conversation_id = bench.new_id("large")
     large: list[Message] = [
         UserMessage(content="ü" * (_MIB // 2)),
@@ -90,7 +90,7 @@ async def large_messages(bench: Bench) -> None:
 
 @check("many-turns")
 async def many_turns(bench: Bench) -> None:
-    """Turns that are remembered at once do not mix: each is whole and in one piece, also to who reads meanwhile."""
+    """Turns that are remembered at once do not mix: each is whole and in one piece, also for a concurrent reader."""
     conversation_id = bench.new_id("crowded")
     turns = [
         [UserMessage(content=f"{n}"), AssistantMessage(text=f"{n}a"), AssistantMessage(text=f"{n}b")] for n in range(20)
@@ -124,7 +124,7 @@ def _sorted(turns: Sequence[Sequence[Message]]) -> list[str]:
 
 @check("remember-cancelled")
 async def remember_cancelled(bench: Bench) -> None:
-    """A turn whose remembering is cancelled is there whole or not at all, at once and for good."""
+    """A turn whose writing is cancelled is stored whole or not at all, at once and for good."""
     for moment in MOMENTS:
         conversation_id = bench.new_id("cancelled")
         messages = turn("one") + turn("two") + turn("three")
@@ -135,14 +135,14 @@ async def remember_cancelled(bench: Bench) -> None:
         done = await interrupted(act, moment)
         came = await bench.history(conversation_id)
         if done or came:
-            bench.expect("the turn, when it was remembered or something of it is there", messages, came)
+            bench.expect("the turn, if remember() returned or a part of the turn is stored", messages, came)
         await bench.store.remember(conversation_id, turn("behind"))
         await bench.expect_history("the history, with one more turn", came + turn("behind"), conversation_id)
 
 
 @check("reads-cancelled")
 async def reads_cancelled(bench: Bench) -> None:
-    """A reading that is cancelled leaves the store as it was: the next one, and the next turn, are as ever."""
+    """A cancelled read leaves the store as it was: the next read and the next turn work as usual."""
     conversation_id = bench.new_id("read")
     for moment in MOMENTS:
         await bench.store.remember(conversation_id, turn(f"at {moment}") * 50)
@@ -157,7 +157,7 @@ async def reads_cancelled(bench: Bench) -> None:
 
 @check("listing", EMPTY)
 async def listing(bench: Bench) -> None:
-    """Conversations are listed with title, size and times, the one that has changed last first, at most `limit`."""
+    """Conversations are listed with title, size and times, the most recently changed first, at most `limit`."""
     store = bench.store
     bench.expect("the conversations of an empty store", [], [*await store.conversations()])
     prompt = "What is the weather like in Zürich?"
@@ -192,7 +192,7 @@ def _described(bench: Bench, found: dict[str, ConversationRecord], prompt: str) 
 
 @check("search", EMPTY)
 async def search(bench: Bench) -> None:
-    """A search finds texts of messages of all roles, with no wild cards; ASCII capitals count as small letters."""
+    """A search finds texts of messages of all roles, without wildcards; ASCII letters match in both cases."""
     said: dict[str, Sequence[Message]] = {
         "percent": turn("100% of it"),
         "digits": turn("1000 of it, a_b"),
@@ -238,17 +238,17 @@ async def search(bench: Bench) -> None:
 
 @check("forgetting")
 async def forgetting(bench: Bench) -> None:
-    """A conversation that is forgotten is gone, and may begin again; others stay. False where there was none."""
+    """A forgotten conversation is gone, and may begin again; others stay. Returns False for an unknown conversation."""
     store = bench.store
     one, other = bench.new_id("one"), bench.new_id("other")
     await store.remember(one, turn("first"))
     await store.remember(other, turn("second"))
     bench.expect("whether an unknown conversation was forgotten", False, await store.forget(bench.new_id("unknown")))
-    bench.expect("whether it was forgotten", True, await store.forget(one))
+    bench.expect("whether the conversation was forgotten", True, await store.forget(one))
     await bench.expect_history("its history", [], one)
     listed = [each.conversation_id for each in await store.conversations(limit=1_000)]
-    bench.require("the conversations", "the other one alone", listed, ok=one not in listed and other in listed)
-    bench.expect("whether it was forgotten a second time", False, await store.forget(one))
+    bench.require("the conversations", "only the other one", listed, ok=one not in listed and other in listed)
+    bench.expect("whether the conversation was forgotten a second time", False, await store.forget(one))
     await bench.expect_history("the other history", turn("second"), other)
     await store.remember(one, turn("anew"))
     await bench.expect_history("its history, begun again", turn("anew"), one)
@@ -256,12 +256,12 @@ async def forgetting(bench: Bench) -> None:
 
 @check("closing")
 async def closing(bench: Bench) -> None:
-    """A store may be closed twice, and used afterwards: it has what it had, and takes more."""
+    """A store may be closed twice, and used afterwards: its data are there, and more can be added."""
     conversation_id = bench.new_id("closed")
     await bench.store.remember(conversation_id, turn("before"))
     await bench.store.aclose()
     await bench.store.aclose()
-    await bench.expect_history("the history behind it", turn("before"), conversation_id)
+    await bench.expect_history("the history after it", turn("before"), conversation_id)
     await bench.store.aclose()
     await bench.store.remember(conversation_id, turn("after"))
     await bench.expect_history("the history with another turn", turn("before") + turn("after"), conversation_id)

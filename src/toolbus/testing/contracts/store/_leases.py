@@ -1,4 +1,4 @@
-"""Checks of leases: who may go on with a request, and that nobody else can write."""
+"""Checks of leases: one process at a time may continue a request, and no other process can write it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ._bench import EMPTY, HOUR, JOURNAL, SHARED, Bench, Writing, check, turn
 
 __all__: list[str] = []
 
-_SHORT = 0.05  # seconds: a lease that runs out while the check waits
+_SHORT = 0.05  # seconds; such a lease runs out while the check waits
 
 
 @check("unfinished", JOURNAL, EMPTY)
 async def unfinished(bench: Bench) -> None:
-    """Unfinished requests whose lease is free are listed, oldest first, at most `limit`; no held or ended ones."""
+    """Unfinished requests with a free lease are listed, oldest first, at most `limit`; held and ended ones are not."""
     journal = bench.journal
-    bench.expect("those of an empty store", [], [*await journal.unfinished()])
+    bench.expect("the unfinished requests of an empty store", [], [*await journal.unfinished()])
     free: list[str] = []
     for number in range(4):
         await bench.begun()
@@ -31,37 +31,43 @@ async def unfinished(bench: Bench) -> None:
             await journal.abandon(abandoned.request_id, 1)
         await bench.tick()
     came = [each.request_id for each in await journal.unfinished()]
-    bench.expect("the free ones", free, came)
-    bench.expect("two of them", free[:2], [each.request_id for each in await journal.unfinished(limit=2)])
+    bench.expect("the free requests", free, came)
+    bench.expect(
+        "the first two free requests", free[:2], [each.request_id for each in await journal.unfinished(limit=2)]
+    )
     await journal.take(free[0], "b", HOUR)
     left = await journal.unfinished()
-    bench.expect("what is left when one was taken", free[1:], [each.request_id for each in left])
+    bench.expect("the free requests after one was taken", free[1:], [each.request_id for each in left])
     known = [await journal.request(each.request_id) for each in left]
-    bench.expect("what is told of them, beside what is known", known, [*left])
+    bench.expect("the list's records, beside the stored ones", known, [*left])
 
 
 @check("taking", JOURNAL)
 async def taking(bench: Bench) -> None:
-    """A lease that is free is taken with the next epoch. One that is held is not, nor an unknown request's."""
+    """A free lease is taken with the next epoch. A held lease is not taken, nor the lease of an unknown request."""
     journal = bench.journal
     writing = await bench.begun(seconds=HOUR)
     request_id = writing.request_id
     bench.expect("a lease that is held", None, await journal.take(request_id, "b", HOUR))
     bench.expect("the owner after that", ("worker", 1), _held_by(await writing.record()))
-    bench.expect("whether it was given back", True, await journal.release(request_id, 1))
+    bench.expect("whether the lease was given back", True, await journal.release(request_id, 1))
     given_back = await writing.record()
     bench.expect("owner and end of a lease that was given back", ("", 0.0), (given_back.owner, given_back.lease_until))
-    bench.expect("whether one that was given back is free", True, await writing.is_free())
+    bench.expect("whether a lease that was given back is free", True, await writing.is_free())
     for epoch, owner in ((2, "b"), (3, "c"), (4, "b")):
         taken = await journal.take(request_id, owner, HOUR)
         known = await writing.record()
-        bench.expect("what the taker is told, beside what is known", known, taken)
+        bench.expect("the record that the taker gets, beside the stored one", known, taken)
         bench.expect("owner and epoch", (owner, epoch), _held_by(known))
         bench.expect("a lease that is held, to its owner", None, await journal.take(request_id, owner, HOUR))
-        bench.expect("whether it is free", False, await writing.is_free())
-        bench.expect("whether it was given back", True, await journal.release(request_id, epoch))
+        bench.expect("whether the lease is free", False, await writing.is_free())
+        bench.expect("whether the lease was given back", True, await journal.release(request_id, epoch))
     bench.expect("the lease of an unknown request", None, await journal.take(bench.new_id("unknown"), "b", HOUR))
-    bench.expect("whether an unknown one's was given back", False, await journal.release(bench.new_id("unknown"), 1))
+    bench.expect(
+        "whether the lease of an unknown request was given back",
+        False,
+        await journal.release(bench.new_id("unknown"), 1),
+    )
 
 
 def _held_by(record: RequestRecord) -> tuple[str, int]:
@@ -70,7 +76,7 @@ def _held_by(record: RequestRecord) -> tuple[str, int]:
 
 @check("lease-lengths", JOURNAL)
 async def lease_lengths(bench: Bench) -> None:
-    """A lease lasts as many seconds as was said, from then on: at its beginning, taken, and renewed."""
+    """A lease lasts the given number of seconds, counted from the moment it begins, is taken, or is renewed."""
     journal = bench.journal
     writing = await bench.begun(seconds=0)
     await bench.until(writing.is_free)
@@ -94,7 +100,7 @@ def _lasts(bench: Bench, what: str, expected: float, came: float) -> None:
 
 @check("running-out", JOURNAL)
 async def running_out(bench: Bench) -> None:
-    """A lease runs out by itself, and can be taken then; until somebody does, its holder can write and renew it."""
+    """A lease runs out by itself and can then be taken; until it is taken, its holder can still write and renew it."""
     journal = bench.journal
     begun = await bench.begun(seconds=_SHORT)
     taken = await bench.begun(seconds=0)
@@ -113,14 +119,16 @@ async def running_out(bench: Bench) -> None:
     late = await bench.begun(seconds=0, owner=bench.new_id("late"))
     await bench.until(late.is_free)
     bench.expect(
-        "how many are renewed of one that has run out", 1, await journal.renew((await late.record()).owner, HOUR)
+        "the number of renewed leases, of one that has run out",
+        1,
+        await journal.renew((await late.record()).owner, HOUR),
     )
     bench.expect("the lease that was renewed in time", None, await journal.take(late.request_id, "c", HOUR))
 
 
 @check("renewing", JOURNAL)
 async def renewing(bench: Bench) -> None:
-    """All leases of an owner are renewed and counted: not those of others, nor of what has ended or was given back."""
+    """All leases of an owner are renewed and counted, but not other owners', ended or released ones."""
     journal = bench.journal
     mine, other = bench.new_id("mine"), bench.new_id("other")
     held = [await bench.begun(owner=mine) for _ in range(3)]
@@ -130,44 +138,48 @@ async def renewing(bench: Bench) -> None:
     await ended.end()
     released = await bench.begun(owner=mine)
     await journal.release(released.request_id, 1)
-    bench.expect("how many were renewed", 3, await journal.renew(mine, 10 * HOUR))
+    bench.expect("the number of renewed leases", 3, await journal.renew(mine, 10 * HOUR))
     for each in held:
         longer = (await each.record()).lease_until - until
-        bench.require("how much longer they last", "nine hours", longer, ok=8.9 * HOUR < longer < 9.1 * HOUR)
-    bench.expect("the end of another's", until, (await others.record()).lease_until)
-    bench.expect("whether one that was given back is free", True, await released.is_free())
-    bench.expect("how many of somebody unknown were renewed", 0, await journal.renew(bench.new_id("nobody"), HOUR))
-    bench.expect("how many of nobody were renewed", 0, await journal.renew("", HOUR))
-    bench.expect("whether one that was given back is still free", True, await released.is_free())
+        bench.require("how much longer the leases last", "nine hours", longer, ok=8.9 * HOUR < longer < 9.1 * HOUR)
+    bench.expect("the end of another owner's lease", until, (await others.record()).lease_until)
+    bench.expect("whether a lease that was given back is free", True, await released.is_free())
+    bench.expect(
+        "the number of renewed leases of an unknown owner", 0, await journal.renew(bench.new_id("nobody"), HOUR)
+    )
+    bench.expect("the number of renewed leases of an empty owner", 0, await journal.renew("", HOUR))
+    bench.expect("whether a lease that was given back is still free", True, await released.is_free())
     await journal.renew(mine, 0)
     for each in held:
         bench.expect("whether a lease renewed for 0 seconds is free", True, await bench.until(each.is_free))
-    bench.expect("how many were renewed of another", 1, await journal.renew(other, HOUR))
+    bench.expect("the number of renewed leases of another owner", 1, await journal.renew(other, HOUR))
 
 
 @check("giving-back", JOURNAL)
 async def giving_back(bench: Bench) -> None:
-    """A lease is given back by who holds it; with an old epoch, or behind the ending, nothing changes (False)."""
+    """Only the holder can give a lease back; with an old epoch, or after the ending, nothing changes (False)."""
     journal = bench.journal
     writing = await bench.begun(seconds=0)
     await bench.until(writing.is_free)
     await journal.take(writing.request_id, "b", HOUR)
     bench.expect("whether an old lease was given back", False, await journal.release(writing.request_id, 1))
-    bench.expect("who holds it then", ("b", 2), _held_by(await writing.record()))
-    bench.expect("whether it is free", False, await writing.is_free())
+    bench.expect("owner and epoch after that", ("b", 2), _held_by(await writing.record()))
+    bench.expect("whether the lease is free", False, await writing.is_free())
     ended = await bench.ended()
-    bench.expect("whether that of an ended request was given back", False, await journal.release(ended.request_id, 1))
+    bench.expect(
+        "whether the lease of an ended request was given back", False, await journal.release(ended.request_id, 1)
+    )
 
 
 @check("one-taker", JOURNAL)
 async def one_taker(bench: Bench) -> None:
-    """Of many who take a lease at once one gets it, for each of many requests."""
+    """If many callers take a lease at once, one of them gets it, for each of many requests."""
     await _race(bench, [bench.journal] * 6, requests=6)
 
 
 @check("one-taker-of-two-stores", JOURNAL, SHARED)
 async def one_taker_of_two_stores(bench: Bench) -> None:
-    """Of two stores over the same data that take a lease at once one gets it, for each of many requests."""
+    """If two stores over the same data take a lease at once, one of them gets it, for each of many requests."""
     other = bench.journal_of(await bench.another())
     await _race(bench, [bench.journal, other] * 2, requests=20)
 
@@ -185,7 +197,7 @@ async def _race(bench: Bench, takers: list[JournalStore], *, requests: int) -> N
         for each in writings:
             for number, journal in enumerate(takers):
                 tasks.start_soon(take, journal, each.request_id, f"taker {number}")
-    bench.expect("how many got each lease", [1] * requests, [len(each) for each in won.values()])
+    bench.expect("the number of takers of each lease", [1] * requests, [len(each) for each in won.values()])
     for each in writings:
         record = await each.record()
         bench.expect("owner and epoch", ([record.owner], 2), (won[each.request_id], record.epoch))
@@ -193,19 +205,19 @@ async def _race(bench: Bench, takers: list[JournalStore], *, requests: int) -> N
 
 @check("fencing", JOURNAL)
 async def fencing(bench: Bench) -> None:
-    """Who has lost a lease cannot write: `LeaseLost` says which one, and nothing is written, no ending and no turn."""
+    """A process that has lost a lease cannot write facts, an ending or a turn, and `LeaseLost` names the lease."""
     await _fenced(bench, bench.journal)
 
 
 @check("fencing-of-two-stores", JOURNAL, SHARED)
 async def fencing_of_two_stores(bench: Bench) -> None:
-    """Who has lost a lease to another process cannot write, release, renew or abandon; the other one can."""
+    """A process that lost a lease to another one cannot write, release, renew or abandon; the other process can."""
     await _fenced(bench, bench.journal_of(await bench.another()))
 
 
 @check("ended-elsewhere", JOURNAL, SHARED)
 async def ended_elsewhere(bench: Bench) -> None:
-    """What another store has ended with the same lease is refused, step and ending alike: it stays as it ended."""
+    """An append to a request that another store ended under the same lease is refused; the first ending stays."""
     other = bench.journal_of(await bench.another())
     for ending, history in (("completed", turn("ended")), ("abandoned", [])):
         for late_ending, late_turn in ((None, ()), ("failed", turn("too late"))):
@@ -217,7 +229,7 @@ async def ended_elsewhere(bench: Bench) -> None:
             else:
                 await there.end(*history)
             late = here.entry(here.made(1), ending=late_ending, turn=late_turn)
-            await bench.refused(f"an append to what is {ending} elsewhere", bench.journal.append(late))
+            await bench.refused(f"an append to a request that is {ending} elsewhere", bench.journal.append(late))
             await there.expect_nothing_new(f"it was {ending} elsewhere")
             bench.expect("the ending", ending, (await there.record()).ending)
             await bench.expect_history("the history", history, here.conversation_id)
@@ -225,7 +237,7 @@ async def ended_elsewhere(bench: Bench) -> None:
 
 @check("fencing-in-flight", JOURNAL, SHARED)
 async def fencing_in_flight(bench: Bench) -> None:
-    """A step under way while another process takes the lease is among what that one is told of, or is refused."""
+    """A step under way while another process takes the lease is counted in that process's record, or is refused."""
     other = bench.journal_of(await bench.another())
     writings = [await bench.begun(seconds=0) for _ in range(12)]
     await bench.until(writings[-1].is_free)
@@ -247,18 +259,19 @@ async def fencing_in_flight(bench: Bench) -> None:
         for writing in writings[1::2]:
             tasks.start_soon(write, writing)
     for writing in writings:
-        told = taken[writing.request_id]
-        bench.expect("the number of facts that the taker was told of", len(writing.facts), told)
+        known_facts = taken[writing.request_id]
+        bench.expect("the number of facts in the taker's record", len(writing.facts), known_facts)
         await writing.expect_nothing_new("the lease was taken", other)
 
 
 async def _fenced(bench: Bench, other: JournalStore) -> None:
-    ending = await bench.begun(seconds=0)  # whose first attempt, as one that has lost its lease, is to end
+    # The first attempt after the lease is lost is an ending.
+    ending = await bench.begun(seconds=0)
     await bench.until(lambda: ending.is_free(other))
     await other.take(ending.request_id, "b", HOUR)
     last = ending.entry(ending.made(1), ending="completed", turn=turn("stale"))
-    await bench.refused("an ending of who has lost the lease", bench.journal.append(last), LeaseLost)
-    await ending.expect_nothing_new("an ending of who has lost the lease", other)
+    await bench.refused("an ending by a store that has lost the lease", bench.journal.append(last), LeaseLost)
+    await ending.expect_nothing_new("an ending by a store that has lost the lease", other)
     bench.expect("the ending", None, (await ending.record(other)).ending)
     await bench.expect_history("the history", [], ending.conversation_id)
     owner = bench.new_id("owner")
@@ -266,7 +279,7 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
     await stale.step()
     await bench.until(lambda: stale.is_free(other))
     taken = await other.take(stale.request_id, "b", HOUR)
-    bench.expect("what the other one is told of facts and epoch", (2, 2), taken and (taken.facts, taken.epoch))
+    bench.expect("facts and epoch in the other one's record", (2, 2), taken and (taken.facts, taken.epoch))
     attempts: dict[str, dict[str, Any]] = {
         "a step": {},
         "an ending": {"ending": "completed", "turn": turn("stale")},
@@ -274,24 +287,28 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
     for what, options in attempts.items():
         try:
             await bench.journal.append(stale.entry(stale.made(2), **options))
-            bench.fail(f"{what} of who has lost the lease", "LeaseLost", "it was written")
+            bench.fail(f"{what} by a store that has lost the lease", "LeaseLost", "it was written")
         except LeaseLost as exc:
-            bench.expect("what is lost", (stale.request_id, 1), (exc.request_id, exc.epoch))
+            bench.expect("request and epoch of LeaseLost", (stale.request_id, 1), (exc.request_id, exc.epoch))
         await stale.expect_nothing_new(what, other)
         bench.expect("the ending", None, (await stale.record(other)).ending)
         await bench.expect_history("the history", [], stale.conversation_id)
-    bench.expect("whether it could give back", False, await bench.journal.release(stale.request_id, 1))
-    bench.expect("whether it could abandon", False, await bench.journal.abandon(stale.request_id, 1))
-    bench.expect("how many it could renew", 0, await bench.journal.renew(owner, HOUR))
-    going_on = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
-    going_on.epoch, going_on.steps = 2, [*stale.steps]
-    await going_on.step(*going_on.made(2))
-    await going_on.expect_nothing_new("the other one has gone on", bench.journal)
+    bench.expect("whether the lost lease could be given back", False, await bench.journal.release(stale.request_id, 1))
+    bench.expect(
+        "whether the request could be abandoned with the lost lease",
+        False,
+        await bench.journal.abandon(stale.request_id, 1),
+    )
+    bench.expect("the number of lost leases that were renewed", 0, await bench.journal.renew(owner, HOUR))
+    continued = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
+    continued.epoch, continued.steps = 2, [*stale.steps]
+    await continued.step(*continued.made(2))
+    await continued.expect_nothing_new("the other one has continued", bench.journal)
     await other.release(stale.request_id, 2)
     back = await bench.journal.take(stale.request_id, owner, HOUR)
     bench.expect("facts and epoch when it is taken back", (4, 3), back and (back.facts, back.epoch))
-    going_on.journal, going_on.epoch = bench.journal, 3
-    await going_on.step()
-    await going_on.end(*turn("after all"))
-    await going_on.expect_nothing_new("it has ended", other)
+    continued.journal, continued.epoch = bench.journal, 3
+    await continued.step()
+    await continued.end(*turn("after all"))
+    await continued.expect_nothing_new("it has ended", other)
     await bench.expect_history("the history", turn("after all"), stale.conversation_id)

@@ -1,4 +1,4 @@
-"""What a store has to keep: each kind of message, each type of fact with every field filled, and hard texts."""
+"""Samples that a store has to keep: each kind of message, each type of fact with every field filled, and odd texts."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from ....messages import (
 __all__ = ["HALVES", "ODD_IDS", "ODD_TEXT", "UNUSUAL_IDS", "all_messages", "facts_of_all_types"]
 
 ODD_TEXT: Final = " \ufeffZürich 😀 \x00 \r\n\t\u2028 'a' \"b\" \\c %d _e $1 ?2 :f {g} \x7f\uffff\U0010ffff "
-"""A text that is kept to the letter: NUL, emoji, what databases and formats mean something by."""
+"""A text that is kept unchanged: it has NUL, emoji, and characters with a meaning in databases and formats."""
 HALVES: Final = "half of a pair: \ud83d, and the other half: \ude00."
-"""Half of a surrogate pair, which no JSON can carry: it may be kept, or be a question mark."""
+"""Halves of a surrogate pair, which JSON cannot carry: a store may keep them, or replace them with question marks."""
 ODD_IDS: Final = (
     "plain",
     "PLAIN",
@@ -77,7 +77,7 @@ ODD_IDS: Final = (
 )
 """Ids of conversations that are all different."""
 UNUSUAL_IDS: Final = ("a\x00b", "a\x00c", "a\ud83db")
-"""Ids that not every database has: they are kept apart, or refused."""
+"""Ids that not every database can hold: they are kept apart, or refused."""
 
 _VALUE: Final[dict[str, Any]] = {
     "city": ODD_TEXT,
@@ -96,7 +96,7 @@ _PARTS: Final = (
 
 
 def all_messages() -> list[Message]:
-    """Each kind of message, with every field filled, and with none that can be left out."""
+    """Return each kind of message, with every field filled, and without each field that can be left out."""
     calls = (
         ToolCall(name="get_weather", arguments='{"city": "Zürich 😀"}', call_id="r_0_0", provider_call_id="call 1"),
         ToolCall(name="get_weather", arguments='{"city": ', call_id="r_0_1", provider_call_id=""),
@@ -118,7 +118,7 @@ def all_messages() -> list[Message]:
 
 
 def facts_of_all_types(**ids: Any) -> list[Event]:
-    """A fact of each type with every field filled, and some with what can be left out left out."""
+    """Return a fact of each type with every field filled, and some without the fields that can be left out."""
     common: dict[str, Any] = {
         **ids,
         "parent_id": "m 1",

@@ -1,6 +1,14 @@
 """The contracts of tools and of toolsets as one test each: `check_tools` and `check_toolset`.
 
-Knows tools, the dispatcher and the census, and no model.
+The package knows tools, the dispatcher and the census, and no model.
+
+Invariants:
+
+1. Handlers run in a real `ToolDispatcher`, on the application's event loop. Called directly, they would miss the
+   validation, the cancellation and the threads that they meet in production.
+2. A handler runs only with the arguments of an example, or with arguments that its schema refuses. The suite cannot
+know
+   which other calls are harmless.
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from ....schemas import json_schema_validator
 from ....session import tool_registry
 from ....tools import Toolish, ToolRegistry
 from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
-from . import _living, _running, _telling
+from . import _describing, _living, _running
 from ._bench import (
     EXAMPLES,
     SCHEMA,
@@ -32,7 +40,7 @@ __all__ = ["ExampleCall", "MakeToolset", "OpenToolset", "check_tools", "check_to
 _OF_TOOLS: Checks[Bench] = Checks(
     {
         name: each
-        for module in (_telling, _running)  # which put their checks into the table
+        for module in (_describing, _running)  # each registers its checks when it is imported
         for name, each in tool_table.items()
         if each.run.__module__ == module.__name__
     }
@@ -40,16 +48,16 @@ _OF_TOOLS: Checks[Bench] = Checks(
 _OF_TOOLSETS: Checks[ToolsetBench] = Checks(
     {name: each for name, each in toolset_table.items() if each.run.__module__ == _living.__name__}
 )
-_WAITS = 20  # the most waits of one check, one after the other
+_WAITS = 20  # the largest number of successive waits in one check
 
 
 def tool_checks() -> dict[str, str]:
-    """All checks of `check_tools`: name, and what it holds, in the order in which they run."""
+    """Return the promise of each check of `check_tools`, by the check's name, in the order in which they run."""
     return _OF_TOOLS.holds()
 
 
 def toolset_checks() -> dict[str, str]:
-    """The checks that `check_toolset` has beside those of tools, in the order in which they run, behind these."""
+    """Return the checks that only `check_toolset` has, in the order in which they run, after those of tools."""
     return _OF_TOOLSETS.holds()
 
 
@@ -64,24 +72,24 @@ async def check_tools(
     grace_seconds: float = 5.0,
     patience_seconds: float = 10.0,
 ) -> ContractReport:
-    """Check tools: what models are told of them, and what their handlers do.
+    """Check tools: their descriptions and schemas, which models read, and the behaviour of their handlers.
 
         async def test_my_tools_keep_the_contract():
             await check_tools([forecast], [ExampleCall("forecast", {"city": "Paris"}, output=dict[str, float])])
 
-    `examples` are calls that go well, at least one for each tool that runs here. They are made several times over,
-    some at once and some cancelled half way, in this process, and nobody is asked for approval: give tools that touch
-    nothing but the test's own. Without examples nothing runs, and the checks about it are left out. `deps` is what
-    handlers find in their `ToolContext`. `strict` asks for schemas that OpenAI's strict mode takes as well.
+    `examples` are calls that succeed, at least one for each tool that runs here. The suite makes them several times,
+    some at once and some cancelled half way, in this process, and asks nobody for approval: pass tools that touch only
+    data of the test. Without examples nothing runs, and the checks that need them are left out. `deps` is in the
+    handlers' `ToolContext`. `strict` also requires schemas that OpenAI's strict mode accepts.
 
-    `grace_seconds` is how long a handler may go on when its call is cancelled; one that never ends holds the suite.
-    `patience_seconds` bounds each wait for an answer. `only` runs some checks alone, `without` all but some: the names
-    are those of `tool_checks()`. Two need the extra `schema`: without it `defaults` is left out, and `wrong-arguments`
-    tries what is missing and what is unknown alone.
+    `grace_seconds` is how long a handler may continue after its call is cancelled; a handler that never ends blocks the
+    suite. `patience_seconds` bounds each wait for an answer. `only` runs only the named checks, `without` all but the
+    named ones: the names are those of `tool_checks()`. Two checks need the extra `schema`: without it `defaults` is
+    left out, and `wrong-arguments` tries only missing and unknown arguments.
 
     All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
-    was expected and what came; `ConfigurationError` for names of checks that there are not, and for what is no tool.
-    Works on asyncio and trio; in virtual time, where handlers that wait cost nothing.
+    was expected and what came; `ConfigurationError` for names of checks that do not exist, and for objects that are not
+    tools. Works on asyncio and trio, also in virtual time, where handlers that wait take no time.
     """
     chosen = _OF_TOOLS.chosen(only, without, "tool_checks")
     bench = Bench(examples, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
@@ -106,10 +114,11 @@ async def check_toolset(
         async def test_my_toolset_keeps_the_contract(tmp_path):
             await check_toolset(lambda: Notes(tmp_path / "notes"), [ExampleCall("add_note", {"text": "a"})])
 
-    `make_toolset` gives a new one, which is not open, with a registry of its own: one for all checks of tools, which
-    are those of `check_tools`, and a few for each of `toolset_checks()`. The first of the `examples` is the one by
-    which it is seen whether a toolset works, so it has to go well whenever it is called. `grace_seconds` is also how
-    long closing may take, and how soon a call of a tool that is not open has to fail. For all else see `check_tools`.
+    `make_toolset` returns a new toolset, which is not open, with a registry of its own: one for all checks of tools,
+    which are those of `check_tools`, and a few for each of `toolset_checks()`. The first of the `examples` shows
+    whether a toolset works, so it has to succeed whenever it is called. `grace_seconds` also bounds the time of
+    closing, and the time in which a call of a tool of a closed toolset has to fail. For everything else see
+    `check_tools`.
     """
     every: Checks[Any] = Checks(cast("dict[str, Check[Any]]", {**_OF_TOOLS, **_OF_TOOLSETS}))
     chosen = every.chosen(only, without, "tool_checks() and toolset_checks")
@@ -121,7 +130,7 @@ async def check_toolset(
         async with bench.opened() as toolset:
             bench.tools = tuple(toolset.registry)
             await _run([each for each in chosen if each.name in _OF_TOOLS], bench, cannot)
-    except Exception as exc:  # of its opening or closing: checks write down what they raise
+    except Exception as exc:  # opening or closing failed; the checks record their own exceptions
         bench.name = "opening"
         bench.fail("the toolset for the checks of tools", "opened and closed", words_of(exc))
     await _run([each for each in chosen if each.name in _OF_TOOLSETS], bench, cannot)

@@ -1,4 +1,4 @@
-"""The bench on which tools are checked: a dispatcher runs them, and what their handlers do is seen from outside."""
+"""The bench on which tools are checked: a dispatcher runs them, and the bench observes their handlers from outside."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ....protocols import CallView, SecretHandling, ToolSource
 from ....schemas import json_schema_validator
 from ....secrets import NO_SECRETS
 from ....tools import Tool, ToolRegistry
+from .._caller import Caller, Terminal, numbers
 from .._checks import Checks, Ledger
-from .._desk import Desk, Terminal, numbers
 
 __all__ = [
     "EXAMPLES",
@@ -54,21 +54,22 @@ __all__ = [
 EXAMPLES: Final = "examples"
 SCHEMA: Final = "jsonschema"
 STRICT: Final = "strict"
-"""What a check may need: example calls, the library of the extra `schema`, that somebody wants strict mode."""
+"""The needs of a check: example calls; the library of the extra `schema`; a caller that asks for strict mode."""
 
 _POLL_SECONDS = 0.001
 _LONGEST_POLL_SECONDS = 0.05
-_LATER_SECONDS = 0.01  # for handlers that wait for something else than a turn
+_LATER_SECONDS = 0.01  # for handlers that wait for something else than the event loop
 _INTERNAL = classify(Exception()).error
 _CAME_FROM = "Please."
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleCall:
-    """A call that goes well: the tool's name, its arguments, and what the result has to be.
+    """A call that succeeds: the tool's name, its arguments, and the required result.
 
-    `output` is a type that pydantic can read, or a JSON schema, of the data; where there is none, of the text. Without
-    it any result does. A check may call it several times, also cancelled half way: what it does must be harmless.
+    `output` is a type that pydantic can read, or a JSON schema, of the data; if the result has no data, of the text.
+    Without `output` any result will do. A check may make the call several times, and cancel it half way, so its effects
+    must be harmless.
     """
 
     name: str
@@ -77,11 +78,11 @@ class ExampleCall:
 
 
 class OpenToolset(Protocol):
-    """A toolset that is opened: it keeps its tools in `registry` while its block is entered."""
+    """A toolset that can be opened: it keeps its tools in `registry` while its block is entered."""
 
     @property
     def registry(self) -> ToolRegistry:
-        """Where its tools are while it is open."""
+        """The registry with the toolset's tools while it is open."""
         ...
 
     async def __aenter__(self) -> Any: ...
@@ -89,12 +90,12 @@ class OpenToolset(Protocol):
 
 
 MakeToolset: TypeAlias = Callable[[], OpenToolset]
-"""Gives a new toolset, which is not open yet."""
+"""Returns a new toolset, which is not open yet."""
 
 
 @dataclass(slots=True)
 class _View:
-    """What handlers see of the request."""
+    """The part of the request that handlers see."""
 
     request_id: str
     deps: Any
@@ -112,12 +113,12 @@ class _View:
     def narrate(self, call_id: str, text: str) -> None:
         """Nobody shows a status line."""
 
-    def child(self, call_id: str, prompt: Any, **options: Any) -> Any:  # noqa: ARG002 -- the seam's
-        raise NotRunning("a contract check has no model for requests within requests; give the tool's own a stand-in")
+    def child(self, call_id: str, prompt: Any, **options: Any) -> Any:  # noqa: ARG002 -- the signature of the protocol
+        raise NotRunning("a contract check has no model for sub-requests; give the tool a stand-in for them")
 
 
-class Calls(Desk):
-    """A request whose calls a dispatcher runs. `began` and `running` are handlers, by their tools' names."""
+class Calls(Caller):
+    """A request whose calls a dispatcher runs. `began` and `running` count handlers by their tools' names."""
 
     def __init__(self, bench: Bench) -> None:
         self.registry = ToolRegistry()
@@ -128,12 +129,12 @@ class Calls(Desk):
         self.dispatcher = ToolDispatcher(self.bus, self.registry, grace_seconds=bench.grace_seconds)
 
     def add(self, tools: Iterable[Tool[..., Any]]) -> None:
-        """Have these tools' calls run."""
+        """Add tools whose calls are to run."""
         for each in tools:
             self.registry.replace(self._watched(each))
 
     def _watched(self, tool: Tool[..., Any]) -> Tool[..., Any]:
-        """The tool, with a handler that is counted. One that runs in a process has to stay as it is."""
+        """Return the tool with a handler that is counted. A tool that runs in a process has to stay as it is."""
         handler: Any = tool.handler
         if handler is None or tool.isolation == "process":
             return tool
@@ -162,26 +163,26 @@ class Calls(Desk):
         self.running[name] += 1
 
     def ask(self, example: ExampleCall, *, key: str = "") -> ToolCallRequested:
-        """Request an example."""
+        """Request the call of an example."""
         return self.request(example.name, example.arguments, key=key)
 
-    async def completed(self, example: ExampleCall, *, key: str = "", told: str = "") -> ToolCallCompleted | None:
-        """Call what has to go well; None, written down, where it does not."""
+    async def completed(self, example: ExampleCall, *, key: str = "", label: str = "") -> ToolCallCompleted | None:
+        """Make a call that has to succeed; return None if it fails, which is recorded."""
         answer = await self.answer(self.ask(example, key=key))
         if isinstance(answer, ToolCallCompleted):
             return answer
-        self.bench.fail(f"the call of {example.name}{told}", "a result", said(answer))
+        self.bench.fail(f"the call of {example.name}{label}", "a result", said(answer))
         return None
 
     async def is_quiet(self) -> bool:
-        """Whether within the grace no handler runs any more, and no thread of one.
+        """Return whether all handlers, and their threads, have ended within the grace.
 
-        A thread has the grace in real seconds, too: a loop in virtual time does not wait for it.
+        A thread has the grace in real seconds, too, because an event loop in virtual time does not wait for it.
         """
         pause = _POLL_SECONDS
         over_at = time.monotonic() + self.bench.grace_seconds
         with anyio.move_on_after(self.bench.grace_seconds):
-            while self.is_busy():  # nothing tells when a thread has ended that was given up
+            while self.is_busy():  # no event reports the end of an abandoned thread
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_POLL_SECONDS)
         while self.dispatcher.statistics().threads and time.monotonic() < over_at:
@@ -190,13 +191,13 @@ class Calls(Desk):
         return not self.is_busy()
 
     def is_busy(self) -> bool:
-        """Whether a handler runs, or a thread of one."""
+        """Return whether a handler runs, or a thread of one."""
         statistics = self.dispatcher.statistics()
         return bool(statistics.running or statistics.overdue or +self.running)
 
 
 class Bench(Ledger):
-    """What a check of tools has: the tools, examples, and a list of failures."""
+    """The state of a check of tools: the tools, the examples, and the failures."""
 
     def __init__(
         self, examples: Sequence[ExampleCall], *, deps: Any, grace_seconds: float, patience_seconds: float
@@ -209,12 +210,12 @@ class Bench(Ledger):
         self.patience_seconds = patience_seconds
 
     def runs_here(self, tool: Tool[..., Any]) -> bool:
-        """Whether a dispatcher runs its calls: no control tool, and none that somebody else answers."""
+        """Return whether a dispatcher runs the tool's calls: not for control tools and external ones."""
         return not (tool.spec.control or tool.spec.external)
 
     @asynccontextmanager
     async def calls(self, tools: Iterable[Tool[..., Any]] | None = None) -> AsyncGenerator[Calls]:
-        """A request whose calls of the tools are run in the block."""
+        """A request whose calls of these tools run inside the block."""
         calls = Calls(self)
         calls.add(self.tools if tools is None else tools)
         try:
@@ -225,7 +226,7 @@ class Bench(Ledger):
 
 
 class ToolsetBench(Bench):
-    """What a check of a toolset has beside: how to make one."""
+    """The state of a check of a toolset: also a way to make one."""
 
     def __init__(self, make: MakeToolset, examples: Sequence[ExampleCall], **options: Any) -> None:
         super().__init__(examples, **options)
@@ -233,15 +234,15 @@ class ToolsetBench(Bench):
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[OpenToolset]:
-        """A toolset that is open in the block."""
+        """A toolset that is open inside the block."""
         toolset = self.make()
         async with _as_manager(toolset):
             yield toolset
 
-    async def work(self, tools: Iterable[Tool[..., Any]], told: str = "") -> bool:
-        """Whether the first example goes well with these tools; written down, where it does not."""
+    async def work(self, tools: Iterable[Tool[..., Any]], label: str = "") -> bool:
+        """Return whether the first example succeeds with these tools; a failure is recorded."""
         async with self.calls(tools) as calls:
-            return await calls.completed(self.examples[0], told=told) is not None
+            return await calls.completed(self.examples[0], label=label) is not None
 
 
 def _as_manager(toolset: OpenToolset) -> AbstractAsyncContextManager[Any]:
@@ -250,30 +251,30 @@ def _as_manager(toolset: OpenToolset) -> AbstractAsyncContextManager[Any]:
 
 
 def said(answer: Terminal) -> str:
-    """An answer for a report."""
+    """Return an answer as text for a report."""
     if isinstance(answer, ToolCallFailed):
         return f"a failure, {answer.reason}: {answer.error}"
     return f"a result: {answer.content}"
 
 
 def in_words(answer: Terminal) -> bool:
-    """Whether it is a failure that says why, and no internal error."""
+    """Return whether an answer is a failure that gives its reason, and not an internal error."""
     return isinstance(answer, ToolCallFailed) and answer.error not in ("", _INTERNAL)
 
 
 def fits(schema: Mapping[str, Any], value: Any) -> str:
-    """What of a value breaks a schema; empty where nothing does, where that is no schema, and without the library."""
+    """Return why a value breaks a schema; empty if it fits, if the schema is broken, or without the library."""
     try:
         json_schema_validator(dict(schema))(value)
     except InvalidArguments as exc:
         return str(exc)
-    except ConfigurationError:  # the library is not installed, or the schema is broken, which is another check's
+    except ConfigurationError:  # no library, or a broken schema, which another check reports
         return ""
     return ""
 
 
 def why_no_schema(schema: Mapping[str, Any]) -> str:
-    """What is wrong with a schema as such; empty where nothing is, or where the library for it is not installed."""
+    """Return why a schema is not a valid one; empty if it is valid, or if the library is not installed."""
     try:
         json_schema_validator(dict(schema))
     except MissingExtra:
@@ -284,16 +285,16 @@ def why_no_schema(schema: Mapping[str, Any]) -> str:
 
 
 def open_files() -> Counter[str]:
-    """The files that this process has open, each as often as it has; empty where the platform does not tell."""
+    """Return the open files of this process, with the number of times each is open; empty if they cannot be listed."""
     found: Counter[str] = Counter()
     try:
-        handles = os.listdir("/proc/self/fd")  # noqa: PTH208 -- of links that may be gone when they are looked at
+        handles = os.listdir("/proc/self/fd")  # noqa: PTH208 -- a link may be gone when it is read
     except OSError:
         return found
     for each in handles:
         try:
             target = os.readlink(f"/proc/self/fd/{each}")  # noqa: PTH115 -- as above
-        except OSError:  # the one with which they were listed
+        except OSError:  # the descriptor that listed the folder
             continue
         if target.endswith(" (deleted)") or (target.startswith("/") and Path(target).is_file()):
             found[target] += 1
@@ -301,7 +302,7 @@ def open_files() -> Counter[str]:
 
 
 async def until(moment: int | None) -> None:
-    """Let a call come to a moment: give way so many times, or, for None, wait a little."""
+    """Let a call run up to a moment: yield that many times or, for None, wait a little."""
     if moment is None:
         await anyio.sleep(_LATER_SECONDS)
     else:
@@ -309,18 +310,18 @@ async def until(moment: int | None) -> None:
 
 
 async def steps(count: int) -> None:
-    """Give way so many times."""
+    """Yield to the event loop so many times."""
     for _ in range(count):
         await anyio.lowlevel.checkpoint()
 
 
 def key_of_its_own() -> str:
-    """An idempotency key that no other call has."""
+    """Return an idempotency key that no other call has."""
     return f"key {next(numbers)}"
 
 
 tool_table: Checks[Bench] = Checks()
 toolset_table: Checks[ToolsetBench] = Checks()
-"""All checks by name."""
+"""The checks by name."""
 check = tool_table.check
 toolset_check = toolset_table.check

@@ -1,4 +1,4 @@
-"""Checks of how a toolset is opened and closed, and of what its tools do then."""
+"""Checks of how a toolset is opened and closed, and of the behaviour of its tools before and after."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _MOMENTS = (0, 1, 2, 5, 10, 30)  # steps after which an opening is cancelled
 
 @toolset_check("opening", EXAMPLES)
 async def opening(bench: ToolsetBench) -> None:
-    """While it is open its tools are in its registry, and work; each toolset of the kind has the same."""
+    """An open toolset has its tools in its registry, and they work; each toolset of the kind has the same tools."""
     names: list[list[str]] = []
     for _ in range(2):
         async with bench.opened() as toolset:
             names.append([*toolset.registry.specs])
             await bench.work(toolset.registry)
     bench.require("the tools in the registry of an open toolset", "some", "none", ok=bool(names[0]))
-    bench.expect("the tools of another one", names[0], names[1])
+    bench.expect("the tools of another toolset", names[0], names[1])
 
 
 @toolset_check("before", EXAMPLES)
 async def before(bench: ToolsetBench) -> None:
-    """Before it is open its tools are not in its registry yet, or their calls fail at once and say why."""
+    """Before a toolset is open, its registry does not have its tools yet, or their calls fail at once and say why."""
     toolset = bench.make()
     await _fail_at_once(bench, [*toolset.registry], "before it is open")
 
 
 @toolset_check("closing", EXAMPLES)
 async def closing(bench: ToolsetBench) -> None:
-    """When it is closed its tools are gone from its registry, and calls of those somebody holds fail, and say why."""
+    """After a toolset is closed, its registry is empty, and calls of tools that somebody still has fail and say why."""
     async with bench.opened() as toolset:
         held = [*toolset.registry]
         await bench.work(held)
-    bench.expect("the tools that are in the registry of a closed one", [], [*toolset.registry.specs])
+    bench.expect("the tools in the registry of a closed toolset", [], [*toolset.registry.specs])
     await _fail_at_once(bench, held, "when it is closed")
 
 
 async def _fail_at_once(bench: ToolsetBench, tools: Iterable[Tool[..., Any]], when: str) -> None:
-    """That the examples of these tools fail, in words, within the grace."""
+    """Check that the examples of these tools fail, with a reason, within the grace."""
     there = {each.name: each for each in tools}
     async with bench.calls(there.values()) as calls:
         for example in bench.examples:
@@ -69,22 +69,22 @@ async def _fail_at_once(bench: ToolsetBench, tools: Iterable[Tool[..., Any]], wh
 
 @toolset_check("again", EXAMPLES)
 async def again(bench: ToolsetBench) -> None:
-    """One that was closed can be opened again, and works; or says clearly that it cannot, by a `ToolbusError`."""
+    """A closed toolset can be opened again, and works; or it says clearly that it cannot, by a `ToolbusError`."""
     toolset = bench.make()
     names: list[str] = []
     async with _entered(toolset):
         names += toolset.registry.specs
     try:
         async with _entered(toolset):
-            bench.expect("the tools of one that is opened again", names, [*toolset.registry.specs])
+            bench.expect("the tools of a toolset that is opened again", names, [*toolset.registry.specs])
             await bench.work(toolset.registry, ", when it is opened again")
     except ToolbusError as exc:
-        bench.require("what one that cannot be opened again says", "a sentence", "nothing", ok=bool(str(exc)))
+        bench.require("the error of a toolset that cannot be opened again", "a sentence", "nothing", ok=bool(str(exc)))
 
 
 @toolset_check("entered-twice", EXAMPLES)
 async def entered_twice(bench: ToolsetBench) -> None:
-    """One that is open is not opened a second time: that is a `ToolbusError`, and it works as before."""
+    """Opening an open toolset a second time is a `ToolbusError`, and the toolset works as before."""
     async with bench.opened() as toolset:
         try:
             async with _entered(toolset):
@@ -92,16 +92,18 @@ async def entered_twice(bench: ToolsetBench) -> None:
         except ToolbusError:
             pass
         else:
-            return  # its inner block has closed it
-        await bench.work(toolset.registry, ", behind a second opening")
+            return  # the inner block has closed it
+        await bench.work(toolset.registry, ", after a second opening")
 
 
 @toolset_check("two-at-once", EXAMPLES)
 async def two_at_once(bench: ToolsetBench) -> None:
-    """Two are open at once, each with tools of its own; when one is closed the other one works."""
+    """Two toolsets can be open at once, each with its own tools; after one is closed, the other one still works."""
     async with bench.opened() as first:
         async with bench.opened() as second:
-            bench.require("the registries of two", "two", "they have one", ok=first.registry is not second.registry)
+            bench.require(
+                "the registries of two toolsets", "two", "they have one", ok=first.registry is not second.registry
+            )
             shared = [each.name for each in first.registry if each is second.registry.get(each.name)]
             bench.expect("tools that two have in common", [], shared)
             await bench.work(first.registry, ", beside another toolset")
@@ -111,7 +113,7 @@ async def two_at_once(bench: ToolsetBench) -> None:
 
 @toolset_check("closing-in-calls", EXAMPLES)
 async def closing_in_calls(bench: ToolsetBench) -> None:
-    """It closes within the grace though calls run; each of them ends, with a result or with a failure that says why."""
+    """A toolset closes within the grace though calls run; each call ends, with a result or a failure that says why."""
     for moment in (0, 1, 3, None):
         async with bench.calls(()) as calls:
             async with bench.opened() as toolset:
@@ -124,19 +126,19 @@ async def closing_in_calls(bench: ToolsetBench) -> None:
             bench.require("closing while calls run", f"{bench.grace_seconds:g} s at most", f"{took:.1f} s", ok=ok)
             for answer in await calls.answers(requested):
                 fine = isinstance(answer, ToolCallCompleted) or in_words(answer)
-                told = f"the call of {answer.name} during which it was closed"
-                bench.require(told, "a result, or a failure that says why", said(answer), ok=fine)
+                label = f"the call of {answer.name} during which it was closed"
+                bench.require(label, "a result, or a failure that says why", said(answer), ok=fine)
 
 
 @toolset_check("exceptions-pass")
 async def exceptions_pass(bench: ToolsetBench) -> None:
-    """An exception of the block's own comes out as it is, in no group."""
+    """An exception that the block raises comes out unchanged, not in a group."""
     await hold_exceptions_pass(bench, bench.opened())
 
 
 @toolset_check("cancelled")
 async def cancelled(bench: ToolsetBench) -> None:
-    """A cancellation passes: while it opens, at whatever moment, and while it is open. It is closed behind it."""
+    """A cancellation passes at any moment, while the toolset opens and while it is open, and closes the toolset."""
     for moment in (*_MOMENTS, None):
         toolset = bench.make()
         swallowed = False
@@ -151,7 +153,7 @@ async def cancelled(bench: ToolsetBench) -> None:
                 swallowed = True
             swallowed = swallowed or not scope.cancelled_caught
         bench.require("the host's cancellation", "reaches the host", "it was swallowed", ok=not swallowed)
-        bench.expect("the tools in the registry behind it", [], [*toolset.registry.specs])
+        bench.expect("the tools in the registry after it", [], [*toolset.registry.specs])
 
 
 async def _cancel(scope: anyio.CancelScope, moment: int | None) -> None:
@@ -162,8 +164,8 @@ async def _cancel(scope: anyio.CancelScope, moment: int | None) -> None:
 
 @toolset_check("all-closed", EXAMPLES)
 async def all_closed(bench: ToolsetBench) -> None:
-    """Behind the block no task, thread, process, open file or temporary file is left, though a call was running."""
-    async with bench.opened() as toolset:  # once before, for what is made once
+    """After the block no task, thread, process, open file or temporary file is left, though a call was running."""
+    async with bench.opened() as toolset:  # a first run makes the things that are made once
         await bench.work(toolset.registry)
     async with leaves_nothing(bench), bench.calls(()) as calls, bench.opened() as toolset:
         calls.add(toolset.registry)

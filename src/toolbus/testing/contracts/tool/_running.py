@@ -1,4 +1,4 @@
-"""Checks of handlers: what they are not called with, what they give, how they are stopped, and what they leave."""
+"""Checks of handlers: refused arguments, results, cancellation, and leftovers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def wrong_arguments(bench: Bench) -> None:
     async with bench.calls() as calls:
         for tool in bench.tools:
             for wrong in _wrong(tool, _example_of(bench, tool)):
-                told = f"the call of {tool.name} with {wrong}"
+                label = f"the call of {tool.name} with {wrong}"
                 if not bench.runs_here(tool):
-                    bench.require(told, "refused", "its validator takes them", ok=_refuses(tool, wrong))
+                    bench.require(label, "refused", "its validator accepts them", ok=_refuses(tool, wrong))
                     continue
                 answer = await calls.answer(calls.request(tool.name, wrong))
                 refused = isinstance(answer, ToolCallFailed) and answer.reason == "invalid_arguments"
-                bench.require(told, "refused as invalid_arguments", said(answer), ok=refused)
+                bench.require(label, "refused as invalid_arguments", said(answer), ok=refused)
         bench.expect("handlers that ran with arguments that break their schema", [], calls.began)
 
 
@@ -56,7 +56,7 @@ def _refuses(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> bool:
 
 
 def _wrong(tool: Tool[..., Any], right: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Arguments that break the schema, each in one way: what is missing, unknown, or of another kind."""
+    """Yield arguments that break the schema, each in one way: missing, unknown, or of another type."""
     schema = tool.parameters
     required = cast("list[str]", schema.get("required", []))
     for name in required:
@@ -71,7 +71,7 @@ def _wrong(tool: Tool[..., Any], right: Mapping[str, Any]) -> Iterator[dict[str,
 
 @check("results", EXAMPLES)
 async def results(bench: Bench) -> None:
-    """Each example has a result that can be written as JSON, and it is what the example says that it has to be."""
+    """Each example has a result that can be written as JSON, and that is what the example requires."""
     async with bench.calls() as calls:
         for example in bench.examples:
             answer = await calls.completed(example)
@@ -80,7 +80,7 @@ async def results(bench: Bench) -> None:
 
 
 def _breaks(example: ExampleCall, answer: ToolCallCompleted) -> str:
-    """What of a result is not as the example says."""
+    """Return how a result differs from what the example requires."""
     if example.output is None:
         return ""
     value: Any = answer.content if answer.data is None else answer.data
@@ -104,8 +104,8 @@ async def twice(bench: Bench) -> None:
             if example.name not in again:
                 continue
             key = key_of_its_own()
-            for told in ("", ", the second time"):
-                await calls.completed(example, key=key, told=told)
+            for label in ("", ", the second time"):
+                await calls.completed(example, key=key, label=label)
             for answer in await calls.answers([calls.ask(example) for _ in range(_AT_ONCE)]):
                 ok = isinstance(answer, ToolCallCompleted)
                 bench.require(f"the call of {example.name}, at once with others", "a result", said(answer), ok=ok)
@@ -113,7 +113,7 @@ async def twice(bench: Bench) -> None:
 
 @check("cancellation", EXAMPLES)
 async def cancellation(bench: Bench) -> None:
-    """A call that is cancelled, at whatever moment, has ended within the grace: its handler, and its thread."""
+    """A call that is cancelled, at any moment, has ended within the grace: its handler, and its thread."""
     async with bench.calls() as calls:
         for example in bench.examples:
             for moment in (*_MOMENTS, None):
@@ -122,13 +122,13 @@ async def cancellation(bench: Bench) -> None:
                     bench.fail(
                         f"the handler of {example.name}, cancelled",
                         f"ended within {bench.grace_seconds:g} s",
-                        "it runs on; let the cancellation pass, and bound what cannot be cancelled",
+                        "it still runs; let the cancellation pass, and bound what cannot be cancelled",
                     )
                     break
 
 
 async def _cancelled(calls: Calls, example: ExampleCall, moment: int | None) -> None:
-    """Call, and cancel the call at a moment, if it has not ended by then."""
+    """Make a call, and cancel it at a moment, unless it has ended by then."""
     requested = calls.ask(example)
     await until(moment)
     if not calls.endings(requested):
@@ -137,8 +137,8 @@ async def _cancelled(calls: Calls, example: ExampleCall, moment: int | None) -> 
 
 @check("nothing-left", EXAMPLES)
 async def nothing_left(bench: Bench) -> None:
-    """Behind the calls, whole and cancelled, no task, thread, process, open file or temporary file is left."""
-    async with bench.calls() as calls:  # once before, for what is made once
+    """After the calls, whole and cancelled, no task, thread, process, open file or temporary file is left."""
+    async with bench.calls() as calls:  # a first run makes the things that are made once
         await calls.answers([calls.ask(each) for each in bench.examples])
         await calls.is_quiet()
     async with leaves_nothing(bench), bench.calls() as calls:
@@ -151,7 +151,7 @@ async def nothing_left(bench: Bench) -> None:
 
 @asynccontextmanager
 async def leaves_nothing(ledger: Ledger) -> AsyncGenerator[None]:
-    """Write down what is left behind the block that was not there before."""
+    """Record a failure for everything that is left after the block and was not there before."""
     files = open_files()
     census = Census()
     usual = tempfile.tempdir

@@ -1,9 +1,9 @@
-"""Of a JSON schema, what a provider would refuse or never show its model. Pure; knows no tool.
+"""The parts of a JSON schema that a provider would refuse, or would never show its model. Pure; knows no tool.
 
-The sources: OpenAI's guides to function calling and to structured outputs, and the words of its errors ("array schema
-missing items", "must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level"); the words
-of Anthropic's ("input_schema does not support oneOf, allOf, or anyOf at the top level", "Property keys should match
-pattern '^[a-zA-Z0-9_.-]{1,64}$'"); `ToolProperty` in api/types.go of ollama/ollama.
+The sources: OpenAI's guides to function calling and to structured outputs, and its error messages ("array schema
+missing items", "must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level");
+Anthropic's error messages ("input_schema does not support oneOf, allOf, or anyOf at the top level", "Property keys
+should match pattern '^[a-zA-Z0-9_.-]{1,64}$'"); `ToolProperty` in api/types.go of ollama/ollama.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNSEEN = (
     *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "prefixItems", "contains"),
     *("patternProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"),
 )
-"""What Ollama's models never see, and OpenAI's have ignored or refused."""
+"""The keywords that Ollama's models never see, and that OpenAI's have ignored or refused."""
 _NOT_STRICT = (
     *("allOf", "oneOf", "default", "minProperties", "maxProperties", "uniqueItems", "minContains", "maxContains"),
     *_UNSEEN,
@@ -35,37 +35,37 @@ _NAMED = ("properties", "$defs", "definitions", "patternProperties", "dependentS
 
 
 def parameters_of(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The schemas of the arguments, by name; that of one that may be anything is empty."""
+    """Return the schemas of the arguments by name; the schema of an argument that may be anything is empty."""
     return {name: _mapping(each) for name, each in _mapping(schema.get("properties")).items()}
 
 
 def not_portable(schema: Mapping[str, Any]) -> Iterator[str]:
-    """What of a tool's schema one of the four wires refuses, or does not carry."""
+    """Yield each problem of a tool's schema that one of the four wires refuses, or does not carry."""
     try:
         orjson.dumps(dict(schema))
     except TypeError as exc:
-        yield f"it is no JSON: {exc}"
+        yield f"it is not JSON: {exc}"
         return
     if schema.get("type") != "object":
         yield f"its type is {schema.get('type')!r}, not 'object'"
     yield from (f"{each} stands at the top level" for each in _NOT_AT_THE_ROOT if each in schema)
     for path, node in _nodes(schema, "$"):
-        yield from (f"{path}: {each} reaches not every model" for each in _UNSEEN if each in node)
+        yield from (f"{path}: {each} does not reach every model" for each in _UNSEEN if each in node)
         properties = _mapping(node.get("properties"))
         for name in properties:
             if not _PROPERTY.fullmatch(name):
                 yield f"{path}: the name {name!r} is not accepted; use 1 to 64 letters, digits, '_', '.' and '-'"
         for name in node.get("required", ()):
             if name not in properties and ("properties" in node or path == "$"):
-                yield f"{path}: {name!r} is required, and no property"
+                yield f"{path}: {name!r} is required, and is not a property"
         if "array" in _types(node) and not isinstance(node.get("items"), Mapping):
             yield f"{path}: an array needs 'items', a schema"
         if isinstance(reference := node.get("$ref"), str) and _followed(schema, reference) is None:
-            yield f"{path}: {reference!r} leads nowhere in this schema"
+            yield f"{path}: {reference!r} points to nothing in this schema"
 
 
 def not_strict(schema: Mapping[str, Any]) -> Iterator[str]:
-    """What strict mode refuses in a schema: each property is required there, and nothing else may come."""
+    """Yield each problem of a schema in strict mode: all properties are required there, and others are forbidden."""
     total = 0
     for path, node in _nodes(schema, "$"):
         yield from (f"{path}: strict mode has no {each}" for each in _NOT_STRICT if each in node)
@@ -76,15 +76,15 @@ def not_strict(schema: Mapping[str, Any]) -> Iterator[str]:
         if node.get("additionalProperties") is not False:
             yield f"{path}: it needs additionalProperties: false"
         if optional := sorted(set(properties) - set(node.get("required", ()))):
-            yield f"{path}: {', '.join(optional)} may be left out; have it given, and be null where there is none"
+            yield f"{path}: {', '.join(optional)} may be left out; make it required, and null if there is no value"
         if _levels(path) > _STRICT_LEVELS:
             yield f"{path}: it is deeper than {_STRICT_LEVELS} levels"
     if total > _STRICT_PROPERTIES:
-        yield f"it has {total} properties; {_STRICT_PROPERTIES} may be"
+        yield f"it has {total} properties; at most {_STRICT_PROPERTIES} are allowed"
 
 
 def defaults_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Each default: where it stands, its value, and the schema that it has to fit, which stands alone."""
+    """Yield each default: its path, its value, and the schema that it has to fit, with all definitions."""
     for path, node in _nodes(schema, "$"):
         if "default" in node:
             rest = {key: value for key, value in node.items() if key != "default"}
@@ -92,12 +92,12 @@ def defaults_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str,
 
 
 def standing_alone(part: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a schema, with the definitions of the whole."""
+    """Return a part of a schema, with the definitions of the whole."""
     return {**{key: whole[key] for key in ("$defs", "definitions") if key in whole}, **part}
 
 
 def _nodes(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """A schema and all that are in it, each with its path. Definitions stand below `$defs`, and are not followed."""
+    """Yield a schema and all schemas in it, each with its path. References are not followed; `$defs` is visited."""
     yield path, schema
     for key in _ONE:
         if isinstance(inner := schema.get(key), Mapping):
@@ -122,7 +122,7 @@ def _types(node: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _followed(schema: Mapping[str, Any], reference: str) -> object:
-    """What a reference leads to; None where it leads nowhere, or out of the schema."""
+    """Return the target of a reference; None if it does not exist, or is outside the schema."""
     if not reference.startswith("#"):
         return None
     found: object = schema

@@ -1,7 +1,7 @@
-"""Checks of what models are told of tools. They run nothing.
+"""Checks of the texts and schemas of tools, which models read. They run no handler.
 
-What `Tool` refuses when it is made (names that no provider takes, parameters without a type, options that make no
-sense) is not looked at again.
+`Tool` itself refuses some mistakes when it is made (names that no provider accepts, parameters without a type, options
+that contradict each other). These are not checked again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ._schemas import defaults_of, not_portable, not_strict, parameters_of
 
 __all__: list[str] = []
 
-_MOST_DESCRIPTION_CHARS = 1_024  # Azure OpenAI refuses more: "function descriptions are limited to 1,024 characters"
+_MOST_DESCRIPTION_CHARS = 1_024  # the limit of Azure OpenAI: "function descriptions are limited to 1,024 characters"
 
 
 @check("names")
 async def names(bench: Bench) -> None:
-    """No two names differ by capitals, dashes and underscores alone, and none is one that toolbus itself offers."""
+    """No two names differ only by case, dashes and underscores, and no name is one of toolbus's own tools."""
     seen: dict[str, str] = {}
     for each in bench.tools:
         bench.require(
@@ -60,7 +60,7 @@ async def parameters(bench: Bench) -> None:
 
 @check("schemas")
 async def schemas(bench: Bench) -> None:
-    """Each schema is one that OpenAI's two wires, Anthropic's and Ollama's all take, and show to their models."""
+    """Each schema is accepted by OpenAI's two APIs, by Anthropic's and by Ollama's, and reaches their models whole."""
     for each in bench.tools:
         for problem in (*filter(None, [why_no_schema(each.parameters)]), *not_portable(each.parameters)):
             bench.fail(f"the schema of {each.name}", "one for all wires", problem)
@@ -68,7 +68,7 @@ async def schemas(bench: Bench) -> None:
 
 @check("strict-mode", STRICT)
 async def strict_mode(bench: Bench) -> None:
-    """Each schema keeps to the part of JSON Schema that strict mode has: all is required, and nothing else may come."""
+    """Each schema uses only JSON Schema that strict mode has: all properties are required, and no others allowed."""
     for each in bench.tools:
         for problem in not_strict(each.parameters):
             bench.fail(f"the schema of {each.name}", "one for strict mode", problem)
@@ -76,16 +76,16 @@ async def strict_mode(bench: Bench) -> None:
 
 @check("defaults", SCHEMA)
 async def defaults(bench: Bench) -> None:
-    """Each default in a schema is a value that its own schema takes."""
+    """Each default in a schema is valid for its own schema."""
     for each in bench.tools:
         for path, default, schema in defaults_of(each.parameters):
             if problem := fits(schema, default):
-                bench.fail(f"the default {path} of {each.name}", "a value that its schema takes", problem)
+                bench.fail(f"the default {path} of {each.name}", "a value that its schema accepts", problem)
 
 
 @check("examples", EXAMPLES)
 async def examples(bench: Bench) -> None:
-    """Each tool that runs here has an example call, and each example is of a tool and has arguments that it takes."""
+    """Each tool that runs here has an example; each example names a tool, and has arguments that the tool accepts."""
     tools = {each.name: each for each in bench.tools}
     called = {each.name for each in bench.examples}
     for each in bench.tools:
@@ -95,6 +95,6 @@ async def examples(bench: Bench) -> None:
     for example in bench.examples:
         tool = tools.get(example.name)
         if tool is None:
-            bench.fail(f"the example of {example.name}", f"of one of {', '.join(tools)}", "there is no such tool")
+            bench.fail(f"the example of {example.name}", f"of one of {', '.join(tools)}", "no such tool exists")
         elif problem := fits(tool.parameters, dict(example.arguments)):
-            bench.fail(f"the arguments of the example of {example.name}", "such as its schema takes", problem)
+            bench.fail(f"the arguments of the example of {example.name}", "arguments that its schema accepts", problem)

@@ -1,4 +1,4 @@
-"""A request without a model and without a session: calls are requested on a bus of its own, and answers heard."""
+"""A request without a model and without a session: it requests calls on its own bus, and collects the answers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ...events import (
 from ...protocols import RequestView
 from ._checks import Abandoned, Ledger
 
-__all__ = ["Desk", "Terminal", "numbers"]
+__all__ = ["Caller", "Terminal", "numbers"]
 
 Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
 numbers = count(1)
-"""For ids and keys: each once in a process."""
+"""Numbers for ids and keys; each number is used once in a process."""
 
 
-class Desk:
-    """One request on a bus of its own. `view` is what handlers may see of it; `ledger` takes what is wrong."""
+class Caller:
+    """One request on its own bus. Handlers see `view` of the request; failures are recorded in `ledger`."""
 
     def __init__(self, ledger: Ledger, patience_seconds: float, view: RequestView | None = None) -> None:
         self.ledger = ledger
@@ -39,14 +39,14 @@ class Desk:
         self.request_id = f"request-{next(numbers)}"
         self.events: list[Event] = []
         self._changed = anyio.Event()
-        self.bus.connect((*_TERMINAL, ToolCallLate, ToolCallProgress, DeadLetter), self._hear)
+        self.bus.connect((*_TERMINAL, ToolCallLate, ToolCallProgress, DeadLetter), self._on_event)
         self.mailbox = self.bus.arbitration.open_mailbox(self.request_id, view)
 
     def leave(self) -> None:
         """End the request."""
         self.bus.arbitration.close_mailbox(self.mailbox)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self.events.append(event)
         self._changed.set()
         self._changed = anyio.Event()
@@ -56,7 +56,7 @@ class Desk:
     def open_call(
         self, name: str, arguments: Mapping[str, Any], *, deadline_seconds: float = 3_600.0, key: str = ""
     ) -> ToolCallRequested:
-        """Open a call, and tell nobody. `key` is its idempotency key; without it, one of its own."""
+        """Open a call without publishing it. `key` is its idempotency key; by default the call has a key of its own."""
         call_id = f"{self.request_id}_{next(numbers)}"
         self.bus.arbitration.open_calls(self.mailbox, [call_id])
         return ToolCallRequested(
@@ -80,32 +80,32 @@ class Desk:
         return requested
 
     def settle(self, requested: ToolCallRequested, how: str = "timeout") -> None:
-        """Settle a call in the executor's place: by another's result, or as failed for that reason."""
+        """Settle a call instead of the executor: by another result ("completed"), or as failed for the reason `how`."""
         failed: Any = how
         ending = requested.completed("another's") if how == "completed" else requested.failed(how, reason=failed)
         if not self.bus.publish(ending):
             self.ledger.fail(f"{requested.name}, about to be settled by somebody else", "open", self.endings(requested))
             raise Abandoned
 
-    # --------------------------------------------------------------------------------------------- hearing
+    # ------------------------------------------------------------------------------------------- listening
 
     def endings(self, requested: ToolCallRequested) -> list[Terminal]:
-        """The terminal events of a call so far."""
+        """Return the terminal events of a call so far."""
         return [each for each in self.events if isinstance(each, _TERMINAL) and each.call_id == requested.call_id]
 
     def lates(self, requested: ToolCallRequested) -> list[ToolCallLate]:
-        """What was told of a call after it was settled."""
+        """Return the late events of a call: those published after the call was settled."""
         return [each for each in self.events if isinstance(each, ToolCallLate) and each.call_id == requested.call_id]
 
     async def until(self, what: Callable[[], bool]) -> bool:
-        """Wait until something is so, which is asked at each event; False after `patience_seconds`."""
+        """Wait until a condition is true, which is tested at each event. Returns False after `patience_seconds`."""
         with anyio.move_on_after(self.patience_seconds):
             while not what():
                 await self._changed.wait()
         return what()
 
     async def answers(self, calls: Iterable[ToolCallRequested]) -> list[Terminal]:
-        """The first terminal event of each call. A call without one ends the check."""
+        """Return the first terminal event of each call. A call without a terminal event ends the check."""
         wanted = [*calls]
         await self.until(lambda: all(self.endings(each) for each in wanted))
         for each in wanted:
@@ -115,5 +115,5 @@ class Desk:
         return [self.endings(each)[0] for each in wanted]
 
     async def answer(self, requested: ToolCallRequested) -> Terminal:
-        """The terminal event of a call."""
+        """Return the first terminal event of a call."""
         return (await self.answers([requested]))[0]
