@@ -7,6 +7,7 @@
     python3 dev.py bench                                            what toolbus costs, into docs/performance.md
     python3 dev.py bench --quick --only cpu                         one figure, with its options behind its name
     python3 dev.py soak --minutes 60                                looks for bugs for so long, with seeds of its own
+    python3 dev.py shape                                            prints sizes, longest parts and imports of packages
     python3 dev.py test                                             all that CI checks
     python3 dev.py test -k bus                                      pytest alone, with these arguments
     python3 dev.py test --python 3.13                               pytest on another Python of this machine
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _done(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "soak", "test"):
+    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "shape", "soak", "test"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     command, *rest = arguments
@@ -146,6 +147,8 @@ def _done(arguments: Sequence[str]) -> int:
             become(again, environment=in_own_environment(version))
     if command == "example" and (not rest or rest[0] not in examples()):
         return list_examples(rest)
+    if command == "shape":
+        become([sys.executable, str(ROOT / "benchmarks" / "shape.py"), *rest])
     prepare({"soak": "test"}.get(command, "ask" if command in TOOLBUS_COMMANDS else command))
     if command in TOOLBUS_COMMANDS:
         become([str(BIN / "toolbus"), *arguments])

@@ -1,4 +1,4 @@
-"""import-linter's contracts (pyproject.toml) hold, and would not hold for what they forbid; modules are small."""
+"""import-linter's contracts (pyproject.toml) hold, and would not hold for what they forbid."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks import shape
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,9 +54,39 @@ def test_a_module_that_has_no_layer_is_refused(tmp_path: Path):
     assert "newcomer" in done.stdout
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "src" / "toolbus").rglob("*.py")), ids=lambda path: path.stem)
-def test_no_module_is_longer_than_600_lines(path: Path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, "it has two jobs: name them"
+def test_no_package_reaches_into_another_ones_private_modules():
+    """Nobody imports an underscored module of a package that it is not in: a package's `__init__` is its interface."""
+    modules = [shape.read(path, shape.SOURCES) for path in shape.SOURCES.rglob("*.py")]
+    reached = {
+        f"{each.name} -> {name}"
+        for each in modules
+        for name in shape.imported_by(each)
+        if shape.is_private(each.name, name)
+    }
+    assert reached == set()
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "private"),
+    [
+        ("session._session", "bus._mailbox", True),
+        ("session._session", "bus", False),
+        ("session._session", "session._handle", False),
+        ("bus._bus", "_logs", False),
+        ("cli._commands.ask", "cli._terminal.screen", False),
+        ("runtime", "cli._terminal.screen", True),
+    ],
+)
+def test_what_a_private_module_is(importer: str, imported: str, private: bool):
+    assert shape.is_private(importer, imported) is private
+
+
+def test_the_report_on_the_shape_names_every_package(capsys: pytest.CaptureFixture[str]):
+    shape.main([])
+    shown = capsys.readouterr().out
+    for path in shape.SOURCES.glob("*/__init__.py"):
+        assert f"\n{path.parent.name} " in shown
+    assert "docstrings that begin with a question word: " in shown
 
 
 def copy_with(folder: Path, module: str, line: str) -> Path:
