@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from benchmarks import shape
 
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ from toolbus.errors import StoreError
 from toolbus.messages import UserMessage
 from toolbus.providers.scripted import calls, text
 from toolbus.stores import SqliteStore
-from toolbus.stores._sql import engine as _sql_store
+from toolbus.stores.sql import engine as _sql_store
 
 ASK = ("ask", "-p", "scenes:scripted")
 CHAT = ("chat", "-p", "scenes:scripted")

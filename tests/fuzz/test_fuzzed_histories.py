@@ -31,7 +31,7 @@ from toolbus.messages import (
     to_openai,
     to_openai_responses,
 )
-from toolbus.messages._detect import read_dictionaries
+from toolbus.messages.detect import read_dictionaries
 
 WRITERS: dict[str, Callable[[list[Message]], Any]] = {
     "openai": lambda messages: to_openai(messages, reasoning_field="reasoning_content"),

@@ -17,8 +17,8 @@ import anyio.lowlevel
 import pytest
 
 from toolbus.errors import StoreError, StoreUnavailable
-from toolbus.stores._sql.database import Database, Row
 from toolbus.stores._thread import DatabaseThread
+from toolbus.stores.sql.database import Database, Row
 
 
 class Broken(Exception):

@@ -29,9 +29,9 @@ from toolbus.errors import ConfigurationError, LeaseLost, StoreDamaged, StoreErr
 from toolbus.messages import ToolMessage
 from toolbus.storage import Durability, JournalStore, Store
 from toolbus.stores import sqlite
-from toolbus.stores._sql import schema as _schema
-from toolbus.stores._sql.database import Database
 from toolbus.stores.archive import Archive, verify
+from toolbus.stores.sql import schema as _schema
+from toolbus.stores.sql.database import Database
 from toolbus.stores.sqlite import SqliteStore, has_reset_race
 
 RECORDED = Path(__file__).parent.parent / "data" / "stores" / "format-1.sqlite"

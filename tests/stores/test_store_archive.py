@@ -14,9 +14,9 @@ import pytest
 
 from support.store_entries import closing, entry, turn, write_whole
 from toolbus.errors import StoreDamaged, StoreError, StoreFormat
-from toolbus.stores._sql.engine import DatabaseStore
 from toolbus.stores.archive import export_to, import_from, verify
 from toolbus.stores.postgres import PostgresStore
+from toolbus.stores.sql.engine import DatabaseStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing.contracts.store._samples import all_messages, facts_of_all_types
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from toolbus.events import Event, MessageAppended
 from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from toolbus.storage import Ending, Entry
-from toolbus.stores._sql.engine import DatabaseStore
+from toolbus.stores.sql.engine import DatabaseStore
 
 _S = TypeVar("_S", bound=DatabaseStore)
 

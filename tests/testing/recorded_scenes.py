@@ -36,7 +36,7 @@ from toolbus import (
 from toolbus.clock import wall_time_from
 from toolbus.errors import ContextOverflow, NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import ApprovalRequested, RoundStarted, ToolCallRequested
-from toolbus.events._base import ids_from
+from toolbus.events.ids import ids_from
 from toolbus.messages import ImagePart, SystemMessage, ToolMessage, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, OutputMode, ToolSpec
 from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, text

@@ -21,8 +21,7 @@ from typing import Any, cast
 from ..core.limits import Limits
 from ..errors import ConfigurationError, ToolbusError
 from ..protocols import Provider
-from ..providers import choose_from_environment, resolve
-from ..providers._resolve import NAMED
+from ..providers import NAMED, choose_from_environment, resolve
 from ..tools import Tool, ToolRegistry
 from ..toolsets.code_context import CodeIndex, code_context_tool
 from ..toolsets.workspace import workspace_tools

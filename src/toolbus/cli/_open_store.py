@@ -22,8 +22,8 @@ import anyio
 from ..core.plain_text import clean, one_line
 from ..errors import ConfigurationError, StoreError
 from ..storage import ConversationRecord, Entry, Pruned, RequestRecord
-from ..stores._sql import find as _finding
-from ..stores._sql.find import FoundRequest
+from ..stores.sql import find as _finding
+from ..stores.sql.find import FoundRequest
 from ..stores.sqlite import SqliteStore
 from ._store_location import StoreLocation, location_of
 from ._terminal.screen import Screen
@@ -69,7 +69,7 @@ class CommandStore(SqliteStore):
     async def requests(
         self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = _MOST
     ) -> Sequence[FoundRequest]:
-        """Return requests with their prompts: see `toolbus.stores._sql.find.requests`."""
+        """Return requests with their prompts: see `toolbus.stores.sql.find.requests`."""
         look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
         return await self._read(look)
 

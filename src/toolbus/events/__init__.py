@@ -18,7 +18,7 @@ Invariants:
    events that an older version wrote could no longer be read.
 """
 
-from ._base import Event, new_id
+from ._base import Event
 from ._facts import (
     ApprovalDecided,
     ApprovalRequested,
@@ -63,6 +63,7 @@ from ._signals import (
     ToolCallRetrying,
     ToolCallStarted,
 )
+from .ids import new_id
 
 # isort: split
 from ._coding import EVENT_TYPES, FACT_TYPES, decode, encode, json_schema

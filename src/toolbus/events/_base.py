@@ -1,47 +1,19 @@
-"""The base of every event: the class decorator, ids, and the fields that all events carry."""
+"""The base of every event: the class decorator, and the fields that all events carry."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from .ids import new_id
 
 _DEBUG = os.environ.get("TOOLBUS_DEBUG", "") not in ("", "0")
 _E = TypeVar("_E")
 
 declared: list[type[Any]] = []
-_process_prefix = os.urandom(8).hex()
-_next_number = count(1).__next__
-
-
-def _reset_prefix() -> None:
-    global _process_prefix  # noqa: PLW0603 -- a forked child must not repeat the ids of its parent
-    _process_prefix = os.urandom(8).hex()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_prefix)
-
-
-def new_id() -> str:
-    """Return a fresh id, unique across processes: 64 random bits for the process, then a counter. Thread-safe."""
-    return f"{_process_prefix}{_next_number():x}"
-
-
-@contextlib.contextmanager
-def ids_from(prefix: str) -> Generator[None]:
-    """Make ids of `prefix` and a counter from 1 within this block, for simulations that must be reproducible."""
-    global _process_prefix, _next_number
-    kept = _process_prefix, _next_number
-    _process_prefix, _next_number = prefix, count(1).__next__
-    try:
-        yield
-    finally:
-        _process_prefix, _next_number = kept
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._lazy import imported_when_used
-from ._resolve import choose_from_environment, missing_provider_message, resolve
+from ._resolve import NAMED, choose_from_environment, missing_provider_message, resolve
 
 if TYPE_CHECKING:
     from .anthropic import AnthropicProvider
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .scripted import ScriptedProvider
 
 __all__ = [
+    "NAMED",
     "AnthropicProvider",
     "OllamaProvider",
     "OpenAIProvider",

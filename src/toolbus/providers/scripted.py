@@ -28,7 +28,7 @@ from ..protocols import (
     ReasoningPiece,
     TextPiece,
 )
-from ._expectations import Expectation, shown_request
+from .expectations import Expectation, shown_request
 
 __all__ = ["Delays", "Script", "ScriptedProvider", "Step", "calls", "error", "hang", "text"]
 

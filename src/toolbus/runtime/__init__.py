@@ -5,7 +5,7 @@ The composition root, and the only module that knows providers and stores by nam
 
 from __future__ import annotations
 
-from ..session._options import RequestOptions
+from ..session import RequestOptions
 from ._runtime import Runtime
 
 __all__ = ["RequestOptions", "Runtime"]

@@ -21,7 +21,7 @@ from ..messages import (
     ToolMessage,
     UserMessage,
 )
-from ..messages._detect import read_dictionaries
+from ..messages.detect import read_dictionaries
 from ..protocols import Provider, ToolSource, ToolSpec
 from ..tools import Tool, ToolContext, Toolish, ToolRegistry
 

@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from ..errors import StoreError, StoreUnavailable
-from ._sql.database import Database
+from .sql.database import Database
 
 __all__ = ["ANSWER_SECONDS", "DatabaseThread"]
 

@@ -1,7 +1,7 @@
 """A store in PostgreSQL, which processes on many machines can share. Needs the extra `postgres`.
 
 Knows the driver psycopg (version 3), which is imported when the first connection is made. Everything else is in
-`_sql`, the engine that it shares with SQLite.
+`sql`, the engine that it shares with SQLite.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, cast
 
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
-from ._sql.database import Database, Row
-from ._sql.engine import DatabaseStore
-from ._sql.schema import FORMAT, bring_up_to_date
 from ._thread import ANSWER_SECONDS
+from .sql.database import Database, Row
+from .sql.engine import DatabaseStore
+from .sql.schema import FORMAT, bring_up_to_date
 
 __all__ = ["PostgresStore"]
 

@@ -1,6 +1,6 @@
 """A store in one SQLite file, which processes on one machine can share. Needs only the standard library.
 
-Knows the driver `sqlite3`, files and their modes. Everything else is in `_sql`, the engine that it shares with
+Knows the driver `sqlite3`, files and their modes. Everything else is in `sql`, the engine that it shares with
 PostgreSQL.
 """
 
@@ -20,11 +20,11 @@ from time import monotonic
 from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
-from ._sql.append import END, GROW, MOVE
-from ._sql.database import Database, Row, Rows
-from ._sql.engine import DatabaseStore
-from ._sql.schema import FORMAT, bring_up_to_date
 from ._thread import ANSWER_SECONDS
+from .sql.append import END, GROW, MOVE
+from .sql.database import Database, Row, Rows
+from .sql.engine import DatabaseStore
+from .sql.schema import FORMAT, bring_up_to_date
 
 __all__ = ["SqliteStore"]
 
@@ -43,7 +43,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # The most rows of values in one statement. A row has at most seven, and older versions take 999 values in all.
 _PIECE = 128
 _HAS_UPDATE_FROM = sqlite3.sqlite_version_info >= (3, 33)
-# The UPDATE statements of `_sql.append` for many rows at a time.
+# The UPDATE statements of `sql.append` for many rows at a time.
 _MANY = {
     MOVE: Rows(
         "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",

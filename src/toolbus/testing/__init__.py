@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from .._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from ..providers._expectations import asked
+    from ..providers.expectations import asked
     from ..providers.scripted import ScriptedProvider, calls, error, hang, text
     from ._virtual_loop import VirtualDeadlock, VirtualTimeLoop
     from .census import assert_idle
@@ -119,7 +119,7 @@ _HOMES = {
         "virtual_backends",
     ),
     ".wire": ("WireServer",),
-    "..providers._expectations": ("asked",),
+    "..providers.expectations": ("asked",),
     "..providers.scripted": ("ScriptedProvider", "calls", "error", "hang", "text"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

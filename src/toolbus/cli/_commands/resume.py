@@ -18,7 +18,7 @@ from ...providers import resolve
 from ...request_result import RequestResult
 from ...runtime import Runtime
 from ...storage import RequestRecord
-from ...stores._sql.find import FoundRequest
+from ...stores.sql.find import FoundRequest
 from .._approval import connect_approval
 from .._host import Host
 from .._load import is_vendor, load_provider, load_tools

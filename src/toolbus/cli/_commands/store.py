@@ -17,8 +17,8 @@ import orjson
 from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
 from ...storage import ConversationRecord, RequestRecord
-from ...stores._sql.find import FoundRequest
 from ...stores.archive import Moved, export_to, import_from, verify
+from ...stores.sql.find import FoundRequest
 from .._open_store import CommandStore, closing, existing, holder_of, run
 from .._store_location import StoreLocation, location_of
 from .._terminal.screen import Screen

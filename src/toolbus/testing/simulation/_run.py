@@ -13,7 +13,7 @@ import anyio
 
 from ...clock import wall_time_from
 from ...events import Event
-from ...events._base import ids_from
+from ...events.ids import ids_from
 from .._virtual_loop import VirtualDeadlock
 from ._end import check_disk, check_process, check_results
 from ._findings import Broken, SeedReport, SimulationFailed
