@@ -27,7 +27,7 @@ from toolbus.messages import (
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ModelRequest, TextPiece
 from toolbus.providers import AnthropicProvider, OpenAIProvider
 from toolbus.providers._shared.errors import retry_after
-from toolbus.providers._shared.parts import shown_image
+from toolbus.providers._shared.request_parts import shown_image
 from toolbus.providers._shared.stream_events import EventLines, JsonLines
 from toolbus.providers._shared.wire_text import without_half_characters
 from toolbus.providers.anthropic._errors import AnthropicErrors

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,9 @@ from ...errors import (
     ProviderUnavailable,
     ReplyTooLarge,
 )
-from .overflow import overflow
 from .wire_text import as_object, dumped
 
-__all__ = ["ErrorBody", "ErrorTranslator", "read_body", "retry_after"]
+__all__ = ["ErrorBody", "ErrorTranslator", "overflow", "read_body", "retry_after"]
 
 _RETRYABLE = frozenset({408, 409, 429})  # and all 5xx, as in the vendors' own SDKs
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
@@ -282,3 +282,48 @@ def _reason(exc: BaseException) -> str:
             words = os.strerror(each.errno) if each.errno > 0 else each.strerror
         found = words or found
     return found or type(exc).__name__
+
+
+_CODES = frozenset(
+    {
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "request_too_large",
+        "model_context_window_exceeded",
+    }
+)
+_WORDS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"maximum context length (?:is|of) (?P<limit>\d+)",
+        r"context length is only (?P<limit>\d+) tokens",
+        r"prompt is too long(?:: \d+ tokens > (?P<limit>\d+))?",
+        r"exceed context limit: \d+ \+ \d+ > (?P<limit>\d+)",
+        r"exceeds the available context size(?: \((?P<limit>\d+) tokens\))?",
+        r"exceeds? (?:the )?context window(?: of (?P<limit>\d+)| of this model)",
+        r"longer than the maximum model length of (?P<limit>\d+)",
+        r"maximum prompt length is (?P<limit>\d+)",
+        r"input token count \(?\d+\)? exceeds the maximum number of tokens allowed \(?(?P<limit>\d+)",
+        r"input is too long for requested model",
+        r"loaded with context length of only (?P<limit>\d+)",
+        r"exceed(?:s|ed) (?:the|max) context length",
+        r"longer than the context length currently available",
+    )
+)
+
+
+def overflow(text: str, codes: frozenset[str], fields: Mapping[str, Any], *, by_words: bool) -> tuple[bool, int | None]:
+    """Return whether an error reports an exceeded context window, and the window's limit in tokens.
+
+    The limit stays None where the server does not report it. The wording in `text` counts only with `by_words`, which
+    should be false for statuses that no server uses for this error.
+    """
+    reported = fields.get("n_ctx")
+    limit = reported if isinstance(reported, int) and reported > 0 else None
+    found = None
+    if by_words or codes & _CODES:
+        found = next((match for each in _WORDS if (match := each.search(text))), None)
+    if found is not None and limit is None:
+        digits = found.groupdict().get("limit")
+        limit = int(digits[:18]) or None if digits else None
+    return (True, limit) if found is not None or codes & _CODES else (False, None)

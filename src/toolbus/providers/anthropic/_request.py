@@ -11,9 +11,8 @@ from ...messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessag
 from ...messages.wire import decoded_text, file_as_text, split_data_url
 from ...protocols import ModelRequest, ModelSettings, ToolSpec
 from .._shared.native_output import messages_with_schema, with_extra
-from .._shared.parts import map_parts, shown_image
+from .._shared.request_parts import forced_tool, map_parts, shown_image
 from .._shared.strict_schema import ANTHROPIC, strict_schema
-from .._shared.tool_choice import forced_tool
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
 

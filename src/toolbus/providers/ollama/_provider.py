@@ -20,9 +20,8 @@ from .._shared.native_output import RefusedSchemas
 from .._shared.options import MAX_REPLY_BYTES, check_limits, clean_key, secrets_in, shown_url
 from .._shared.reply_reader import Response, close_response, read_reply
 from .._shared.stream_events import JsonLines
-from ._client import make_client, post
+from ._client import host_url, make_client, post
 from ._errors import OllamaErrors
-from ._host import host_url
 from ._request import request_body
 from ._stream import ReplyBuilder
 

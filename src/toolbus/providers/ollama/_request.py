@@ -8,8 +8,7 @@ from typing import Any, cast
 from ...messages import to_ollama
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import messages_with_schema
-from .._shared.parts import map_parts, shown_image
-from .._shared.tool_choice import forced_tool
+from .._shared.request_parts import forced_tool, map_parts, shown_image
 from .._shared.wire_text import as_object
 
 __all__ = ["request_body"]

@@ -10,8 +10,7 @@ from ...messages import FilePart, Part, TextPart, to_openai
 from ...messages.wire import file_as_text
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.parts import map_parts, shown_image
-from .._shared.tool_choice import forced_tool
+from .._shared.request_parts import forced_tool, map_parts, shown_image
 
 __all__ = ["is_openai", "request_body", "tool_fields"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from ...messages import to_openai_responses
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema, with_extra
-from .._shared.parts import map_parts, shown_image
+from .._shared.request_parts import map_parts, shown_image
 from ._chat_request import tool_fields
 
 __all__ = ["reasons", "response_body"]

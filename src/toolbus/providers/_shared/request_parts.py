@@ -1,15 +1,17 @@
-"""Text instead of parts that an API would refuse: otherwise one such image makes every later request fail."""
+"""Parts of requests that the adapters build alike: text for images that an API would refuse, and the forced tool."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from ...errors import ConfigurationError
 from ...messages import ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
 from ...messages.wire import data_url, split_data_url
+from ...protocols import ToolSpec
 
-__all__ = ["map_parts", "shown_image"]
+__all__ = ["forced_tool", "map_parts", "shown_image"]
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # Base64ImageSource; OpenAI's are the same
 _ALIASES = {"image/jpg": "image/jpeg"}  # a wrong name that much software writes
@@ -44,3 +46,22 @@ def shown_image(part: Part) -> Part:
         return part
     inline = split_data_url(part.url)
     return ImagePart(url=data_url(media_type, inline[1])) if inline else part
+
+
+_WORDS = frozenset({None, "auto", "none", "required"})
+
+
+def forced_tool(tools: Sequence[ToolSpec], choice: str | None) -> ToolSpec | None:
+    """Return the tool that `tool_choice` names, or None if it does not name one.
+
+    Raises `ConfigurationError` for a tool that is not offered.
+    """
+    if choice in _WORDS:
+        return None
+    for tool in tools:
+        if tool.name == choice:
+            return tool
+    names = ", ".join(tool.name for tool in tools)
+    raise ConfigurationError(
+        f"tool_choice={choice!r} names no tool that is offered ({names}), and is not one of auto, none, required"
+    )
