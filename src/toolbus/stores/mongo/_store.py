@@ -6,24 +6,24 @@ The functions on documents are in `_engine`, which imports the driver and is imp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...messages import Message
-from ...storage import ConversationRecord, Durability, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from ...storage import Durability, Entry, Pruned, RequestRecord
 from .._encoding import searchable, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
+from .._threaded_store import ThreadedStore
 
 if TYPE_CHECKING:
-    from ._connection import ServerConnection
+    pass
 
 __all__ = ["MessageFields", "MongoStore"]
 
-_T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNQUOTED = "percent-encode user name and password in it, for example with urllib.parse.quote_plus"
@@ -41,7 +41,7 @@ class MessageFields:
     data: str = "data"
 
 
-class MongoStore:
+class MongoStore(ThreadedStore):
     """A store in the database `database` of a MongoDB server or replica set: see `Store` and `JournalStore`.
 
         MongoStore("mongodb://127.0.0.1:27017")
@@ -85,7 +85,10 @@ class MongoStore:
     or name.
 
     Beside `messages` there are the collections `requests`, `steps`, `conversations`, `blobs` and `info`, whose names
-    begin with `prefix`. Two threads, each with a client, start at their first job: one writes and one reads.
+    begin with `prefix`. `conversations` includes those of other applications, where each document counts as a message;
+    `statistics` counts none of their documents, and `forget` deletes them too. The server does the search, except in
+    long texts and in tool results of other applications. Two threads, each with a client, start at their first job: one
+    writes and one reads.
     """
 
     def __init__(
@@ -114,12 +117,11 @@ class MongoStore:
             return engine.ServerConnection(server, deadline)
 
         name = f"toolbus MongoDB {database}"
-        self._writer: DatabaseThread[Any, Any] = DatabaseThread(
+        writer: DatabaseThread[Any, Any] = DatabaseThread(
             f"{name} writer", connect, engine.append_all, answer_seconds=answer_seconds
         )
-        self._reader: DatabaseThread[Any, Any] = DatabaseThread(
-            f"{name} reader", connect, answer_seconds=answer_seconds
-        )
+        reader: DatabaseThread[Any, Any] = DatabaseThread(f"{name} reader", connect, answer_seconds=answer_seconds)
+        super().__init__(engine, writer, reader)
 
     @property
     def journal(self) -> MongoStore:
@@ -133,35 +135,13 @@ class MongoStore:
         """
         await self._write(lambda database: database.now())
 
-    async def aclose(self) -> None:
-        """See `Store.aclose`. Ends both threads."""
-        await self._reader.aclose()
-        await self._writer.aclose()
-
-    async def _read(self, function: Callable[[ServerConnection], _T]) -> _T:
-        return await self._reader.run(function)
-
-    async def _write(self, function: Callable[[ServerConnection], _T]) -> _T:
-        return await self._writer.run(function)
-
     # ----------------------------------------------------------------------------------------- conversations
-
-    async def history(self, conversation_id: str) -> Sequence[Message]:
-        """See `Store.history`. Raises `StoreDamaged` if the messages kept by toolbus are not what was written."""
-        return await self._read(lambda database: self._engine.history(database, conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
         """See `Store.remember`."""
         _check_id(conversation_id)
         turn, turn_id = turn_of(conversation_id, messages), _token()
         await self._write(lambda database: self._engine.remember(database, turn, turn_id))
-
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        """See `Store.conversations`. Includes those of other applications, where each document counts as a message.
-
-        The server does the search, except in long texts and in tool results of other applications.
-        """
-        return await self._read(lambda database: self._engine.conversations(database, search, limit))
 
     async def forget(self, conversation_id: str) -> bool:
         """See `Store.forget`. Also deletes the conversation's documents of other applications."""
@@ -176,30 +156,10 @@ class MongoStore:
         _check_id(entry.conversation_id)
         return await self._writer.append(self._engine.Step(written(entry), _token()))
 
-    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
-        """See `JournalStore.facts`."""
-        return await self._read(lambda database: self._engine.facts(database, request_id, start))
-
-    async def request(self, request_id: str) -> RequestRecord | None:
-        """See `JournalStore.request`."""
-        return await self._read(lambda database: self._engine.request(database, request_id))
-
-    async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        """See `JournalStore.unfinished`."""
-        return await self._read(lambda database: self._engine.unfinished(database, limit))
-
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
         """See `JournalStore.take`."""
         token = _token()
         return await self._write(lambda database: self._engine.take(database, request_id, owner, seconds, token))
-
-    async def renew(self, owner: str, seconds: float) -> int:
-        """See `JournalStore.renew`."""
-        return await self._write(lambda database: self._engine.renew(database, owner, seconds))
-
-    async def release(self, request_id: str, epoch: int) -> bool:
-        """See `JournalStore.release`."""
-        return await self._write(lambda database: self._engine.release(database, request_id, epoch))
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
         """See `JournalStore.abandon`."""
@@ -224,12 +184,6 @@ class MongoStore:
             _add(done, some)
             conversations = after is not None
         return done
-
-    async def statistics(self) -> StoreStatistics:
-        """See `JournalStore.statistics`. Does not count the documents of other applications."""
-        found = await self._read(self._engine.statistics)
-        writer = self._writer
-        return replace(found, appends=writer.appends, commits=writer.commits, queue_peak=writer.queue_peak)
 
 
 def _engine():  # noqa: ANN202 -- a module, whose own names are its type

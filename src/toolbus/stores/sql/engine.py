@@ -6,14 +6,15 @@ Combines the two threads with the functions of `append`, `read`, `upkeep` and `a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from ...messages import Message
-from ...storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from ...storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact
 from .._encoding import Written, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
+from .._threaded_store import ThreadedStore
 from . import archive as _archiving
+from . import functions as _functions
 from . import read as _reading
 from . import upkeep as _upkeep
 from .append import append_all, remember
@@ -29,7 +30,7 @@ _LONG_SECONDS = 600.0
 _T = TypeVar("_T")
 
 
-class DatabaseStore:
+class DatabaseStore(ThreadedStore):
     """A store in a database, both `Store` and `JournalStore`. May be used from several event loops at once.
 
     One thread writes, and puts all appends that wait into one transaction. Another thread, with a connection of its
@@ -40,12 +41,13 @@ class DatabaseStore:
     def __init__(
         self, name: str, connect: Callable[[float, bool], Database], *, answer_seconds: float = ANSWER_SECONDS
     ) -> None:
-        self._writer: DatabaseThread[Database, Written] = DatabaseThread(
+        writer: DatabaseThread[Database, Written] = DatabaseThread(
             f"{name} writer", lambda deadline: connect(deadline, False), append_all, answer_seconds=answer_seconds
         )
-        self._reader: DatabaseThread[Database, Written] = DatabaseThread(
+        reader: DatabaseThread[Database, Written] = DatabaseThread(
             f"{name} reader", lambda deadline: connect(deadline, True), answer_seconds=answer_seconds
         )
+        super().__init__(_functions, writer, reader)
 
     @property
     def journal(self) -> DatabaseStore:
@@ -57,25 +59,16 @@ class DatabaseStore:
 
         Otherwise the first call does so. Raises `StoreError`, whose text says what is wrong and what to do.
         """
-        await self._writer.run(_nothing)
-
-    async def aclose(self) -> None:
-        """See `Store.aclose`. Ends both threads."""
-        await self._reader.aclose()
-        await self._writer.aclose()
+        await self._write(_nothing)
 
     async def _read(self, function: Callable[[Database], _T], seconds: float | None = None) -> _T:
         def reading(database: Database) -> _T:
             with database.transaction(reading=True):
                 return function(database)
 
-        return await self._reader.run(reading, seconds=seconds)
+        return await super()._read(reading, seconds)
 
     # ----------------------------------------------------------------------------------------- conversations
-
-    async def history(self, conversation_id: str) -> Sequence[Message]:
-        """See `Store.history`. Raises `StoreDamaged` if the messages are not what was written."""
-        return await self._read(lambda database: _reading.history(database, conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
         """See `Store.remember`."""
@@ -85,25 +78,17 @@ class DatabaseStore:
             with database.transaction():
                 remember(database, [turn])
 
-        await self._writer.run(write)
-
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        """See `Store.conversations`. A search reads all messages."""
-        return await self._read(lambda database: _reading.conversations(database, search, limit))
+        await self._write(write)
 
     async def forget(self, conversation_id: str) -> bool:
         """See `Store.forget`."""
-        return await self._writer.run(lambda database: _upkeep.forget(database, conversation_id))
+        return await self._write(lambda database: _upkeep.forget(database, conversation_id))
 
     # -------------------------------------------------------------------------------------------- the journal
 
     async def append(self, entry: Entry) -> int:
         """See `JournalStore.append`."""
         return await self._writer.append(written(entry))
-
-    async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
-        """See `JournalStore.facts`."""
-        return await self._read(lambda database: _reading.facts(database, request_id, start))
 
     async def salvage(self, request_id: str) -> Salvage:
         """Return a request's facts up to the last whole step before the first damage, and the damage, if any."""
@@ -120,31 +105,15 @@ class DatabaseStore:
 
         `epoch` is that of the caller's lease. Returns None if another process has taken the request since.
         """
-        return await self._writer.run(lambda database: _upkeep.cut(database, request_id, epoch))
-
-    async def request(self, request_id: str) -> RequestRecord | None:
-        """See `JournalStore.request`."""
-        return await self._read(lambda database: _reading.request(database, request_id))
-
-    async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        """See `JournalStore.unfinished`."""
-        return await self._read(lambda database: _reading.unfinished(database, limit))
+        return await self._write(lambda database: _upkeep.cut(database, request_id, epoch))
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
         """See `JournalStore.take`."""
-        return await self._writer.run(lambda database: _upkeep.take(database, request_id, owner, seconds))
-
-    async def renew(self, owner: str, seconds: float) -> int:
-        """See `JournalStore.renew`."""
-        return await self._writer.run(lambda database: _upkeep.renew(database, owner, seconds))
-
-    async def release(self, request_id: str, epoch: int) -> bool:
-        """See `JournalStore.release`."""
-        return await self._writer.run(lambda database: _upkeep.release(database, request_id, epoch))
+        return await self._write(lambda database: _upkeep.take(database, request_id, owner, seconds))
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
         """See `JournalStore.abandon`."""
-        return await self._writer.run(lambda database: _upkeep.abandon(database, request_id, epoch))
+        return await self._write(lambda database: _upkeep.abandon(database, request_id, epoch))
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
@@ -152,19 +121,13 @@ class DatabaseStore:
         steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
         for step in steps:
             while True:
-                some = await self._writer.run(lambda database, step=step: step(database, before, _BATCH))
+                some = await self._write(lambda database, step=step: step(database, before, _BATCH))
                 if not some.requests and not some.conversations:
                     break
                 done.requests += some.requests
                 done.conversations += some.conversations
                 done.size_bytes += some.size_bytes
         return done
-
-    async def statistics(self) -> StoreStatistics:
-        """See `JournalStore.statistics`."""
-        found = await self._read(_reading.statistics)
-        writer = self._writer
-        return replace(found, appends=writer.appends, commits=writer.commits, queue_peak=writer.queue_peak)
 
     # ------------------------------------------------------------------------------------------- the archive
 
@@ -188,13 +151,11 @@ class DatabaseStore:
 
     async def restore_request(self, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
         """See `Archive`."""
-        await self._writer.run(
-            lambda database: _archiving.restore_request(database, record, facts), seconds=_LONG_SECONDS
-        )
+        await self._write(lambda database: _archiving.restore_request(database, record, facts), seconds=_LONG_SECONDS)
 
     async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
         """See `Archive`."""
-        await self._writer.run(
+        await self._write(
             lambda database: _archiving.restore_conversation(database, record, turns), seconds=_LONG_SECONDS
         )
 
