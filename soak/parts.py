@@ -166,7 +166,8 @@ def simulation(seed: int, given: Time) -> Outcome:
         told = json.loads(ran.output[ran.output.index("{") : ran.output.rindex("}") + 1])
     outcome = Outcome(f"{told.get('requests', 0)} requests of {told.get('seeds', 0)} seeds, from {seed} on")
     if ran.status != 0:
-        outcome.problems.append(_problem(ran, command, {}))
+        broken = json.dumps(told["broken"], indent=2) if "broken" in told else ""
+        outcome.problems.append(f"{broken}\n{_problem(ran, command, {})}".strip())
     return outcome
 
 
