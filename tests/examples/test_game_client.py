@@ -207,7 +207,7 @@ def test_the_command_plays_over_stdio_and_says_where_it_is_kept(
     ("flags", "says"),
     [
         (["--provider", "nonsense"], "nonsense"),
-        (["--store", "no/such/folder/game.db"], "no/such/folder; make it first"),
+        (["--store", "no/such/folder/game.db"], "no/such/folder; create it first"),
         (["--turns", "-1"], "--turns is -1; give 0 or more"),
         (["--conversation", "two words"], "give one word"),
     ],

@@ -219,9 +219,12 @@ async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
     bus.connect(StatusChanged, lambda event: said.append(event.text))
     state = TurnState("r")
     teller = Teller(bus, state, dict)
-    mailbox = bus.arbitration.open_mailbox(
-        "r", cast("Any", SimpleNamespace(status=teller, tools=SimpleNamespace(specs={})))
-    )
+
+    def narrate(call_id: str, text: str) -> None:
+        teller.narrate("r", call_id, text)
+
+    view = SimpleNamespace(narrate=narrate, tools=SimpleNamespace(specs={}))
+    mailbox = bus.arbitration.open_mailbox("r", cast("Any", view))
     bus.arbitration.open_calls(mailbox, ["a", "b"])
     model = ScriptedProvider(lambda request: text("Doing " + asked(request).partition("Tool: ")[2][:1]))
     events = [
