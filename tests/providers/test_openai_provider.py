@@ -94,6 +94,7 @@ async def test_pieces_are_emitted_while_the_stream_still_runs() -> None:
             tasks.start_soon(provider.respond, request(), emit)
             with anyio.fail_after(5):
                 await arrived.wait()
+            assert await anyio.to_thread.run_sync(server.stalled.wait, 5)  # else it would break off while it writes
             tasks.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(server.left.wait, 5), "a cancelled request closes its connection"
         await provider.aclose()
