@@ -20,7 +20,15 @@ from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
-from ..durability import Keeper, OnStoreFailure, OptionsFor, Resumption, Unfinished, answered, keeper_of
+from ..durability import (
+    JournalWriter,
+    OnStoreFailure,
+    OptionsFor,
+    Resumption,
+    UnfinishedRequests,
+    call_store_in_time,
+    journal_writer_of,
+)
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ToolCallLate, new_id
 from ..messages import Message, PromptLike
@@ -132,9 +140,9 @@ class Runtime:
         )
         self._defaults = defaults
         self._on_busy: OnBusy = on_busy
-        self._keeper = keeper_of(self.store, lease_seconds=lease_seconds, on_failure=on_store_failure)
-        self._keeping: anyio.CancelScope | None = None
-        self.journal: Journal | None = self._keeper  # where sessions write
+        self._journal_writer = journal_writer_of(self.store, lease_seconds=lease_seconds, on_failure=on_store_failure)
+        self._lease_renewal: anyio.CancelScope | None = None
+        self.journal: Journal | None = self._journal_writer  # where sessions write
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
         self._calibration = Calibration()
@@ -165,14 +173,14 @@ class Runtime:
                 await opens()  # so that its faults are told at the start
             self._parts = stack.pop_all()
         self._group = await self._stranded.open()
-        if self._keeper is not None:
-            self._keeping = anyio.CancelScope()
-            self._group.start_soon(self._keep, self._keeper, self._keeping)
+        if self._journal_writer is not None:
+            self._lease_renewal = anyio.CancelScope()
+            self._group.start_soon(self._renew_leases, self._journal_writer, self._lease_renewal)
         return self
 
-    async def _keep(self, keeper: Keeper, scope: anyio.CancelScope) -> None:
+    async def _renew_leases(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
         with scope:
-            await keeper.run()
+            await writer.run()
 
     async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
@@ -186,8 +194,8 @@ class Runtime:
             self._cancel_now(group, _CANCELLED)
             raise
         finally:
-            if self._keeping is not None:
-                self._keeping.cancel()
+            if self._lease_renewal is not None:
+                self._lease_renewal.cancel()
             try:
                 await self._leave()
             finally:  # also when it is cancelled while handlers take their time to end
@@ -200,7 +208,7 @@ class Runtime:
         finally:
             try:  # asyncio may have cancelled tasks before they began; their requests were asked to end
                 for request_id, ticket in list(self._unbegun.items()):
-                    why = "" if self._keeper is None else _CANCELLED
+                    why = "" if self._journal_writer is None else _CANCELLED
                     await self._carry_out(self._sessions[request_id], ticket, why)
             finally:
                 self._group = None
@@ -216,7 +224,7 @@ class Runtime:
 
         So what has a journal is left here, before the first call that runs is answered: an answer would be its result.
         """
-        if self._keeper is not None and self._group is not None:
+        if self._journal_writer is not None and self._group is not None:
             self._cancel_now(self._group, _CANCELLED)
 
     async def _close_parts(self) -> None:
@@ -225,8 +233,8 @@ class Runtime:
                 if (close := getattr(provider, "aclose", None)) is not None:
                     last.push_async_callback(close)
             last.push_async_callback(self.store.aclose)
-            if self._keeper is not None:
-                await self._keeper.flush()
+            if self._journal_writer is not None:
+                await self._journal_writer.flush()
 
     async def drain(self, *, grace_seconds: float | None = None) -> int:
         """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were.
@@ -242,7 +250,7 @@ class Runtime:
         return late
 
     def _cancel_all(self, reason: str) -> int:
-        stops = RequestSession.cancel if self._keeper is None else RequestSession.leave
+        stops = RequestSession.cancel if self._journal_writer is None else RequestSession.leave
         return sum(stops(session, reason) for session in list(self._sessions.values()))
 
     # ------------------------------------------------------------------------------------------------- requests
@@ -343,13 +351,13 @@ class Runtime:
         a store without a journal.
         """
         self._check_usable({})
-        keeper = self._keeper
-        if keeper is None:
+        writer = self._journal_writer
+        if writer is None:
             raise ConfigurationError(
                 "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
                 "such as SqliteStore('toolbus.db')"
             )
-        return await self._unfinished(keeper, options).go_on(self._take_up, limit)
+        return await self._unfinished(writer, options).resume(self._start_resumed, limit)
 
     async def recall(self, request_id: str, *, options: OptionsFor | None = None) -> RequestResult[Any] | None:
         """How a request ended, whichever process it ran in; None for one that has not, or that the journal has not.
@@ -358,14 +366,18 @@ class Runtime:
         and `ResumeMismatch`.
         """
         self._check_usable({})
-        return None if self._keeper is None else await self._unfinished(self._keeper, options).recall(request_id)
+        return (
+            None
+            if self._journal_writer is None
+            else await self._unfinished(self._journal_writer, options).recall(request_id)
+        )
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _unfinished(self, keeper: Keeper, options: OptionsFor | None) -> Unfinished:
-        return Unfinished(self.store, keeper, self._continue, options, self._defaults.get("instructions"))
+    def _unfinished(self, writer: JournalWriter, options: OptionsFor | None) -> UnfinishedRequests:
+        return UnfinishedRequests(self.store, writer, self._continue, options, self._defaults.get("instructions"))
 
-    def _take_up(self, session: RequestSession) -> None:
+    def _start_resumed(self, session: RequestSession) -> None:
         """Go on with a request that another process has begun, when its turn and a place are free."""
         self._check_usable({})  # it may have begun to close meanwhile
         ticket = self._tickets[session.request_id] = self._admission.take(session.conversation_id)
@@ -376,7 +388,7 @@ class Runtime:
         """Carry a request out in a task of its own, which nobody can cancel but who takes all of the runtime down."""
         assert self._group is not None
         self._unbegun[session.request_id] = ticket
-        why = "" if self._keeper is None else _CANCELLED
+        why = "" if self._journal_writer is None else _CANCELLED
         report = session.snapshot().view.report_left_open
         self._group.start_soon(self._stranded.contain, report, self._carry_out, session, ticket, why)
 
@@ -415,8 +427,8 @@ class Runtime:
             ticket.give_back()
             raise
         self._sessions[request_id] = session
-        if self._keeper is not None:
-            self._keeper.keep(session, given=len(given))
+        if self._journal_writer is not None:
+            self._journal_writer.register(session, history_length=len(given))
         return session, ticket
 
     def _continue(
@@ -457,7 +469,7 @@ class Runtime:
 
     async def _earlier(self, conversation_id: str, *, begins: bool) -> Earlier:
         """Return the conversation so far, and what else it hands to its next turn."""
-        earlier = await answered(self.store.history(conversation_id))
+        earlier = await call_store_in_time(self.store.history(conversation_id))
         if earlier and begins:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
@@ -483,7 +495,7 @@ class Runtime:
         """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
         found = session.snapshot()
         self._conversations.keep(found)
-        if self._keeper is not None and await self._keeper.let_go(session):
+        if self._journal_writer is not None and await self._journal_writer.release(session):
             return
         try:
             if messages := found.turn:
