@@ -202,7 +202,7 @@ def a_mailbox_leaks(patch: pytest.MonkeyPatch) -> None:
 @bug("G02")
 def a_buffer_has_no_bound(patch: pytest.MonkeyPatch) -> None:
     """A subscription keeps all that its reader does not take."""
-    patch.setattr(EventBuffer, "_make_room", lambda self, position, event: True)
+    patch.setattr(EventBuffer, "_free_slot", lambda self, position, event: True)
 
 
 @bug("G17", "G10", "G12")
