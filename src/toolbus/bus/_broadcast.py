@@ -18,7 +18,7 @@ from ..clock import SessionClock, refuse_elsewhere
 from ..errors import BusError
 from ..events import Event, ReceiverFailed
 from ._buffer import EventBuffer, Overflow
-from ._subscriptions import EventT, Receivers, Subscription, expand_kinds, is_stray_cancellation, words_of
+from ._subscriptions import EventT, Receivers, Subscription, exception_text, expand_kinds, is_stray_cancellation
 
 __all__ = ["Broadcast"]
 
@@ -66,7 +66,7 @@ class Broadcast:
             self.clock = SessionClock()
 
     def check_publisher(self, event: Event) -> None:
-        """Raise `BusError` for a publisher in another thread, and for receivers that publish in circles."""
+        """Raise `BusError` for a publisher in another thread, and for receivers that publish beyond the bounds."""
         if threading.get_ident() != self.thread and self.token is not None:
             refuse_elsewhere(self.token, event.type)
         if self.is_delivering and (self._depth >= self._max_depth or len(self._queue) >= self._max_queued):
@@ -251,6 +251,6 @@ class Broadcast:
                     receiver=name,
                     event_type=event.type,
                     failed_event_id=event.event_id,
-                    error=words_of(exc),
+                    error=exception_text(exc),
                 )
             )

@@ -40,9 +40,9 @@ __all__ = [
     "Receivers",
     "Subscription",
     "SubscriptionStatistics",
+    "exception_text",
     "expand_kinds",
     "is_stray_cancellation",
-    "words_of",
 ]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
@@ -193,14 +193,14 @@ class Subscription(Generic[EventT_co]):
     __slots__ = (
         "_batch",
         "_buffer",
-        "_early",
         "_error",
         "_on_close",
         "_on_error",
         "_on_open",
         "_past",
+        "_past_events",
+        "_past_ids",
         "_state",
-        "_told",
         "_types",
         "_until",
         "_wake",
@@ -232,8 +232,8 @@ class Subscription(Generic[EventT_co]):
         self._state: Literal["new", "open", "ended"] = "new"
         self._batch = 0
         self._past: Past | None = None
-        self._early: deque[EventT_co] = deque()
-        self._told: set[str] = set()  # ids of past events that may come a second time
+        self._past_events: deque[EventT_co] = deque()
+        self._past_ids: set[str] = set()  # ids of past events that may come a second time
         self.name = name
 
     def preceded_by(self, past: Past) -> None:
@@ -295,8 +295,8 @@ class Subscription(Generic[EventT_co]):
 
         Raises the errors of iterating, once all events inside were read.
         """
-        if self._early:
-            return self._early.popleft()
+        if self._past_events:
+            return self._past_events.popleft()
         event = self._take()
         if event is None:
             self._raise_failure()
@@ -304,8 +304,8 @@ class Subscription(Generic[EventT_co]):
 
     def _take(self) -> EventT_co | None:
         event = self._buffer.take()
-        while self._told and event is not None and event.event_id in self._told:
-            self._told.remove(event.event_id)
+        while self._past_ids and event is not None and event.event_id in self._past_ids:
+            self._past_ids.remove(event.event_id)
             event = self._buffer.take()
         return cast("EventT_co | None", event)  # only events of these types were put in
 
@@ -329,8 +329,8 @@ class Subscription(Generic[EventT_co]):
             await anyio.lowlevel.checkpoint()
         if self._past is not None:
             await self._read_past(self._past)
-        if self._early:
-            return self._early.popleft()
+        if self._past_events:
+            return self._past_events.popleft()
         while True:
             event = self._take()
             if event is not None:
@@ -350,11 +350,11 @@ class Subscription(Generic[EventT_co]):
         self._check_single_reader()
         self._wake = anyio.Event()  # No other task can read meanwhile.
         try:
-            told = await past()
+            events = await past()
         finally:
             self._wake = None
-        self._past, self._told = None, {event.event_id for event in told}
-        self._early.extend(cast("EventT_co", event) for event in told if type(event) in self._types)
+        self._past, self._past_ids = None, {event.event_id for event in events}
+        self._past_events.extend(cast("EventT_co", event) for event in events if type(event) in self._types)
 
     def _check_single_reader(self) -> None:
         if self._wake is not None:
@@ -425,7 +425,7 @@ def expand_kinds(kinds: Iterable[type[Event]]) -> tuple[type[Event], ...]:
     return tuple(wanted)
 
 
-def words_of(exc: BaseException) -> str:
+def exception_text(exc: BaseException) -> str:
     """Return an exception as text, even if its `__str__` raises."""
     try:
         return f"{type(exc).__name__}: {exc}"

@@ -24,7 +24,7 @@ class TextStream:
     The text of a request that was stopped ends with `[Unable to complete task: reason]`.
     """
 
-    __slots__ = ("_final_only", "_given", "_held", "_last", "_ready", "_streamed", "_subscription")
+    __slots__ = ("_final_only", "_has_given", "_held", "_last", "_ready", "_streamed", "_subscription")
 
     def __init__(self, subscription: Subscription, *, final_only: bool) -> None:
         self._subscription = subscription
@@ -32,7 +32,7 @@ class TextStream:
         self._held: list[str] = []  # the pieces of a round that may or may not be the last one
         self._ready: deque[str] = deque()
         self._streamed = ""  # the id of the message that is streamed
-        self._given = False  # whether the reader has got any piece
+        self._has_given = False  # whether the reader has got any piece
         self._last = ""  # the text of the newest reply that the reader has got
 
     def __aiter__(self) -> TextStream:
@@ -51,7 +51,7 @@ class TextStream:
                 self._end_message(event.message)
             elif isinstance(event, RequestCompleted):
                 self._end(event)
-        self._given = True
+        self._has_given = True
         return self._ready.popleft()
 
     def _end(self, event: RequestCompleted) -> None:
@@ -59,7 +59,7 @@ class TextStream:
             self._ready.append(event.text)
         if event.outcome == "stopped":
             mark = f"[Unable to complete task: {event.reason}]"
-            self._ready.append(f"\n\n{mark}" if self._given or self._ready else mark)
+            self._ready.append(f"\n\n{mark}" if self._has_given or self._ready else mark)
 
     async def aclose(self) -> None:
         """Stop listening. Idempotent."""

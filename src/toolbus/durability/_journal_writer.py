@@ -94,8 +94,8 @@ class JournalWriter:
         self._pending = PendingCalls()
         self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
 
-    def is_running(self, request_id: str) -> bool:
-        """Return whether the request runs in this runtime."""
+    def is_registered(self, request_id: str) -> bool:
+        """Return whether the request runs or waits in this runtime."""
         return request_id in self._requests
 
     def is_pending(self, request_id: str) -> bool:
@@ -327,7 +327,7 @@ class JournalWriter:
     async def _return_unused_lease(self, request_id: str) -> None:
         """Give a lease of this process back if no request runs on it: it would be renewed with all the others."""
         record = await call_store(self.store.request(request_id))
-        if record is not None and record.owner == self.owner and not self.is_running(request_id):
+        if record is not None and record.owner == self.owner and not self.is_registered(request_id):
             await self.store.release(request_id, record.epoch)
 
     async def return_lease(self, record: RequestRecord) -> None:
@@ -363,7 +363,7 @@ class JournalWriter:
         """
         mine = [each for each in self._requests.values() if each.written]
         held = await call_store(self.store.renew(self.owner, self.lease_seconds))
-        mine = [each for each in mine if not each.has_ended and self.is_running(each.session.request_id)]
+        mine = [each for each in mine if not each.has_ended and self.is_registered(each.session.request_id)]
         if held >= len(mine):
             return
         for request in mine:

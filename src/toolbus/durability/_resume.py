@@ -107,7 +107,7 @@ class UnfinishedRequests:
     async def _resumed(self, record: RequestRecord, start: Callable[[RequestSession], None]) -> RequestSession | None:
         """Return the session that continues a request; None if somebody else has it. A failure gives the lease back."""
         writer = self._writer
-        if writer.is_running(record.request_id) or writer.is_pending(record.request_id):
+        if writer.is_registered(record.request_id) or writer.is_pending(record.request_id):
             # This runtime has the request, and its lease has run out: a renewal or a write of its own is due.
             return None
         taken = None

@@ -89,7 +89,7 @@ class PendingCalls:
             await self._changed.wait()
 
     async def flush(self) -> None:
-        """Try each call once, in order. After the first failure that may pass, the others are not tried."""
+        """Try each call once, in order. After the first retryable failure, the others are not tried."""
         for request_id, call in list(self._calls.items()):
             problem = await self.attempt(call())
             if problem is None:

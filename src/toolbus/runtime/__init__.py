@@ -9,11 +9,12 @@ machine), how a tool is run (the dispatcher), or what is written when (sessions 
 Invariants:
 
 1. A request begins only with a ticket. At most `max_sessions` run and `max_queued` wait; one more is refused with
-   `Overloaded` before anything is made of it. Without the bound a burst of requests would use up memory and time until
+   `Overloaded` before its session is made. Without the bound a burst of requests would use up memory and time until
    every request misses its deadlines.
 2. A ticket is given back exactly once, however its request ends, and only after the turn was added to its conversation
-   (or the store has failed). A ticket that is lost would occupy a slot for good, and draining would never end; one that
-   is given back twice would admit a request too many, and one that is given back early a turn without the last one.
+   (or the store has failed). A ticket that is lost would occupy a slot for good, and draining would never end. One that
+   is given back twice would admit a request too many; one that is given back early would let the conversation's next
+   turn begin without the messages of this one.
 3. One turn at a time runs in a conversation; others wait in the order in which they were started, or are refused with
    `ConversationBusy`. Two turns at once would read the same history, and each would miss what the other adds.
 4. A slot that becomes free is handed to the request that has waited longest. If it were only set free, a request that

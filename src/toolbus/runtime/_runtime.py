@@ -80,7 +80,7 @@ class Runtime:
     environment variable TOOLBUS_PROVIDER is read; if that is not set either, `ConfigurationError` names what was looked
     at. With `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
     functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words
-    the status line while tools run: see `toolbus.narrator.Narrator`. `defaults` are the requests' `SessionOptions`,
+    the status line while tools run: see `toolbus.status.Narrator`. `defaults` are the requests' `SessionOptions`,
     such as `instructions` (the system prompt) and `limits`.
 
     At most `max_sessions` requests run at once and `max_queued` wait; one more raises `Overloaded`. A turn of a
@@ -173,8 +173,9 @@ class Runtime:
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+            # The store is opened here, so that its faults are raised at the start.
             if (opens := getattr(self.store, "open", None)) is not None:
-                await opens()  # Faults of the store are raised at the start in this way.
+                await opens()
             self._parts = stack.pop_all()
         self._group = await self._stranded.open()
         if self._journal_writer is not None:
@@ -243,7 +244,7 @@ class Runtime:
                 await self._journal_writer.flush()
 
     async def drain(self, *, grace_seconds: float | None = None) -> int:
-        """Take no new requests, give the running ones `grace_seconds`, cancel the rest, and return its number.
+        """Take no new requests, give the running ones `grace_seconds`, cancel the rest, and return how many these were.
 
         `grace_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
         so that `resume` can continue it: see `RequestResult.resumable`.
