@@ -88,7 +88,7 @@ class Admission:
         """
         if not queue and conversation_id in self._turns:
             raise ConversationBusy(
-                f"conversation {conversation_id!r} has a turn that has not ended yet; try again then"
+                f"conversation {conversation_id!r} has a turn that has not ended yet; try again when it has"
             )
         if self._held >= self._max_running + self._max_queued:
             seconds = min(max(1.0, math.ceil(self._mean_gap)), _LONGEST_WAIT_SECONDS)

@@ -165,7 +165,7 @@ class Runtime:
 
     async def __aenter__(self) -> Runtime:
         if self._group is not None:
-            raise NotRunning("the runtime runs already; one `async with` at a time")
+            raise NotRunning("the runtime is running already; leave its `async with` block before you enter it again")
         self._closing = False
         self._thread = threading.get_ident()
         async with AsyncExitStack() as stack:
