@@ -499,7 +499,7 @@ async def test_a_predicate_that_raises_harms_nobody_and_is_told_to_everybody_and
         assert failure.error == "AttributeError: no such field"
         assert failure.failed_event_id == read[0][1].event_id
         assert said([await anext(subscription)]) == ["a"]
-        with anyio.fail_after(5), pytest.raises(BusError, match="where or until raised") as caught:
+        with anyio.fail_after(5), pytest.raises(BusError, match="`where` or `until` raised") as caught:
             await anext(subscription)
         assert caught.value.__cause__ is error
         with pytest.raises(BusError):

@@ -15,7 +15,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallLate, ToolCallRequested, decode, encode
 from toolbus.messages import ImagePart, ToolMessage
 from toolbus.request_result import RequestResult
-from toolbus.runtime._late_results import LateShelf
+from toolbus.runtime._conversations import LateResultNotes
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tool_results import Rendered
 from toolbus.tools import Tool, ToolContext
@@ -251,9 +251,9 @@ async def test_a_late_result_has_its_images_and_the_note_for_the_next_turn_says_
             await let_go.wait()
         return ["a plot", PLOT]
 
-    desk, shelf = Desk(), LateShelf()
+    desk, late_notes = Desk(), LateResultNotes()
     desk.mailbox.late = "next_turn"
-    desk.bus.connect(ToolCallLate, shelf)
+    desk.bus.connect(ToolCallLate, late_notes)
     async with ToolDispatcher(desk.bus, ToolRegistry([draw])):
         desk.ask("draw")
         await begun.wait()
@@ -263,7 +263,7 @@ async def test_a_late_result_has_its_images_and_the_note_for_the_next_turn_says_
     desk.leave()
     assert (late.content, late.parts) == ("A PLOT", (PLOT,))
     assert decode(encode(late)) == late
-    (note,) = shelf.take("conversation", ())
+    (note,) = late_notes.take("conversation", ())
     assert note.text.endswith("gave: A PLOT\n(images and files left out: 1)")
 
 

@@ -16,7 +16,7 @@ from endings.ended_well import ENDINGS, assert_valid, listen
 from support.journaled import JournaledStore
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
 from toolbus import Limits, RequestResult, Runtime
-from toolbus.durability._store_calls import Owed
+from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, ToolCallRequested
 from toolbus.storage import Entry, JournalStore
@@ -316,20 +316,20 @@ async def test_a_decision_that_the_store_has_not_taken_is_remembered_for_no_late
     assert len({each.request_id for each in asked}) == 2, "nobody has heard the first decision"
 
 
-async def test_of_what_is_owed_that_which_never_works_keeps_nothing_else_from_the_store() -> None:
-    owed, told = Owed(), list[str]()
+async def test_a_pending_call_that_never_works_does_not_keep_the_others_from_the_store() -> None:
+    pending, written = PendingCalls(), list[str]()
 
     async def never() -> None:
         raise StoreUnavailable("it is too large to be sent in time")
 
     async def works() -> None:
-        told.append("this")
+        written.append("this")
 
-    owed.owe("a", never)
-    owed.owe("b", works)
+    pending.add("a", never)
+    pending.add("b", works)
     for _ in range(2):
-        await owed.flush()
-    assert (told, "a" in owed, "b" in owed) == (["this"], True, False)
+        await pending.flush()
+    assert (written, "a" in pending, "b" in pending) == (["this"], True, False)
 
 
 @pytest.mark.guarantee("G11")
@@ -422,5 +422,5 @@ async def test_two_outages_of_a_store_make_two_warnings(caplog: pytest.LogCaptur
             await advance(100)
             is_away = not is_away
     told = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "toolbus.store"]
-    away = (logging.WARNING, "the store failed, and is asked again and again: the server is away")
+    away = (logging.WARNING, "the store failed, and the call is repeated until it answers: the server is away")
     assert told == [away, (logging.INFO, "the store answers again")] * 2

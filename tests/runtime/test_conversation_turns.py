@@ -16,7 +16,7 @@ from toolbus.errors import ConversationBusy
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallLate
 from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic, user_text
 from toolbus.protocols import Emit, LateResults, ModelReply, ModelRequest
-from toolbus.runtime._late_results import LateShelf
+from toolbus.runtime._conversations import LateResultNotes
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -367,12 +367,12 @@ async def test_an_approval_is_kept_of_a_turn_that_was_cancelled_afterwards() -> 
 
 
 async def test_a_long_result_that_came_late_is_cut_in_the_note_that_tells_of_it() -> None:
-    shelf = LateShelf()
+    late_notes = LateResultNotes()
     late = ToolCallLate(
         request_id="r", conversation_id="c", call_id="1", name="t", late="tool_call_completed", content="x" * 9000,
         for_next_turn=True,
     )  # fmt: skip
-    shelf(late)
-    (note,) = shelf.take("c", ())
+    late_notes(late)
+    (note,) = late_notes.take("c", ())
     assert "of 9000 characters are missing" in note.text
     assert len(note.text) < 4200

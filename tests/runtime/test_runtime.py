@@ -116,7 +116,7 @@ async def test_requests_outside_the_block_are_refused() -> None:
     with pytest.raises(NotRunning, match="is not running"):
         runtime.start("hi")
     async with runtime:
-        with pytest.raises(NotRunning, match="runs already"):
+        with pytest.raises(NotRunning, match="is running already"):
             await runtime.__aenter__()
         await runtime.drain()
         with pytest.raises(NotRunning, match="is closing"):

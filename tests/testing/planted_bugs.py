@@ -28,7 +28,7 @@ from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
 from toolbus.dispatcher import _retries as retries
 from toolbus.dispatcher._schedule import Schedule
-from toolbus.durability import Keeper
+from toolbus.durability import JournalWriter
 from toolbus.events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.messages import ToolMessage
 from toolbus.runtime import Runtime
@@ -202,7 +202,7 @@ def a_mailbox_leaks(patch: pytest.MonkeyPatch) -> None:
 @bug("G02")
 def a_buffer_has_no_bound(patch: pytest.MonkeyPatch) -> None:
     """A subscription keeps all that its reader does not take."""
-    patch.setattr(EventBuffer, "_make_room", lambda self, position, event: True)
+    patch.setattr(EventBuffer, "_free_slot", lambda self, position, event: True)
 
 
 @bug("G17", "G10", "G12")
@@ -350,13 +350,13 @@ def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
 @bug("G18", "G19")
 def a_lease_s_epoch_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on writes as if nobody had held it before."""
-    keep = Keeper.keep
+    register = JournalWriter.register
 
-    def forgetful(self: Keeper, session: RequestSession, **known: Any) -> None:
-        keep(self, session, **known)
-        self._kept[session.request_id].epoch = 1
+    def forgetful(self: JournalWriter, session: RequestSession, **known: Any) -> None:
+        register(self, session, **known)
+        self._requests[session.request_id].epoch = 1
 
-    patch.setattr(Keeper, "keep", forgetful)
+    patch.setattr(JournalWriter, "register", forgetful)
 
 
 @bug("G11", "G20")
@@ -380,26 +380,26 @@ def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
 @bug("G01", "G11", "G19")
 def what_could_not_be_written_is_lost(patch: pytest.MonkeyPatch) -> None:
     """With `on_store_failure="warn"` facts that the store did not take are forgotten, and the next ones written."""
-    append = Keeper.append
+    append = JournalWriter.append
 
-    async def forgetful(self: Keeper, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
-        kept = self._kept[request_id]
-        kept.unwritten = None
-        return await append(self, request_id, kept.written, facts)
+    async def forgetful(self: JournalWriter, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
+        request = self._requests[request_id]
+        request.unwritten = None
+        return await append(self, request_id, request.written, facts)
 
-    patch.setattr(Keeper, "append", forgetful)
+    patch.setattr(JournalWriter, "append", forgetful)
 
 
 @bug("G19")
 def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before the simulation found it: a turn whose ending is not known joins its conversation twice."""
-    let_go = Keeper.let_go
+    release = JournalWriter.release
 
-    async def forgetful(self: Keeper, session: RequestSession, *others: Any) -> bool:
-        has_turn = await let_go(self, session, *others)
+    async def forgetful(self: JournalWriter, session: RequestSession, *others: Any) -> bool:
+        has_turn = await release(self, session, *others)
         return has_turn and (session.snapshot().left != "" or self._on_failure == "warn")
 
-    patch.setattr(Keeper, "let_go", forgetful)
+    patch.setattr(JournalWriter, "release", forgetful)
 
 
 @bug("G18")

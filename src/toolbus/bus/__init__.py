@@ -1,11 +1,38 @@
-"""The event bus: arbitration of terminal events, mailboxes, receivers, subscriptions.
+"""The event bus: publishing, arbitration of terminal events, mailboxes, receivers and subscriptions.
 
-`publish` is synchronous and never blocks. Results never travel through a slow listener's queue: the control path is a
-session's mailbox, found by dictionary and lossless; receivers are called inline; subscriptions are bounded and may
-drop, and say so. The bus knows events and nothing of sessions, tools or models.
+An event reaches its listeners in three ways. A session's mailbox is its control path: the results of its tool calls,
+and what people ask of it. Receivers are functions that are called inline. Subscriptions are async iterators over
+bounded buffers, for listeners that may be slow.
 
-Ids stay correct whoever races whom, because the bus arbitrates: a call is opened before anybody can answer it, its
-first terminal event settles it, a later one becomes `ToolCallLate`, and one that nobody opened a `DeadLetter`.
+Knows events and anyio. Must not know sessions, tools, models or stores: whoever publishes the right event may answer a
+call.
+
+Invariants:
+
+1. A call is opened before anybody can answer it: the session opens all calls of a round before it announces the first.
+   Otherwise a fast answer would find no open call and become a `DeadLetter`, and its request would wait for a result
+   until the deadline.
+2. The first terminal event settles a call (G07). A later one is announced as `ToolCallLate`, or dropped if the request
+   wants that; one for a call that nobody opened becomes a `DeadLetter`. So ids stay correct in every race. Two accepted
+   results would contradict each other in the transcript, the journal and the listeners.
+3. `publish` is synchronous: when it returns, the event is arbitrated, is in the mailbox that it is for, and was
+   broadcast (except as in 4 and 7). An `await` in between would let another task settle a call that is already decided,
+   or see a call that is settled without its result.
+4. Every listener gets events in the order of publishing. An event that a receiver publishes is arbitrated at once, and
+   delivered after the event that the receiver was called with. Otherwise some listeners would see an answer before its
+   question.
+5. Nothing that a slow listener does delays a session. A mailbox is found by dictionary, is lossless, and never waits
+   for a listener's queue; subscriptions are bounded. A full subscription drops or merges signals and reports that;
+   facts are never dropped: a subscription that is full of facts ends with `SubscriptionOverflow`. Otherwise one stalled
+   browser would stop all requests, or use up the memory. (Receivers are called inline, so they must be quick.)
+6. An exception of a listener reaches no publisher and no other listener: it is logged and becomes `ReceiverFailed`.
+   Only the host's own (such as KeyboardInterrupt) is raised, after all listeners were called. Otherwise a bug in a
+   logger could lose the result of a tool call.
+7. Only the session of a running request publishes its facts, and with a journal it also broadcasts the inputs of its
+   request, after the append (G31). Otherwise listeners would hear what the journal does not have, and what a resumed
+   request may decide differently.
+8. A bus belongs to one event loop at a time; other threads use `publish_threadsafe`. The tables of the bus have no
+   locks, so a second thread would corrupt them.
 """
 
 from __future__ import annotations

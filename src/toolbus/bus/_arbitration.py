@@ -1,7 +1,9 @@
-"""Arbitration: the one object that decides which event answers a call.
+"""Arbitration: the one object that decides which event answers a tool call.
 
 A call is opened before anybody can answer it. Its first terminal event settles it, a later one becomes `ToolCallLate`,
 and one for a call that nobody opened becomes a `DeadLetter`. So ids stay correct in every race.
+
+Knows the broadcast and the mailboxes. Must not know what a session does with a result.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _Key: TypeAlias = tuple[str, str]
 _TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
 _ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed})
 ARBITRATED = _TERMINAL | _ADDRESSED
-"""The types of events that somebody has to have asked for."""
+"""The types of events that are accepted only if a session waits for them."""
 _PAUSES = (ToolCallPaused, ToolCallResumed)
 _logger = logging.getLogger("toolbus.bus")
 
@@ -50,11 +52,11 @@ def _ids(request_id: str, call_id: str) -> dict[str, str]:
 
 
 class Arbitration:
-    """The bus as sessions and executors use it: `EventBus.arbitration`. Everybody else publishes and listens.
+    """The part of the bus that only sessions and executors use: `EventBus.arbitration`. All others publish and listen.
 
     A session opens a mailbox for its request and then the calls of each reply, claims the calls that it settles itself,
     and announces its facts. An executor watches the calls that it runs. `mailboxes` are the mailboxes of the requests
-    that run here, by request id. `max_settled` is how many settled calls are remembered.
+    that run here, by request id. `max_settled` is the number of settled calls that are remembered.
     """
 
     def __init__(self, broadcast: Broadcast, *, max_settled: int) -> None:
@@ -66,17 +68,17 @@ class Arbitration:
         self.announce: Callable[[Event], None] = broadcast.announce
         """Broadcast an event without arbitration: for sessions, which have claimed what they announce."""
         self.announce_all = broadcast.announce_all
-        """Broadcast events without arbitration, in order, and all of them whatever a listener raises."""
+        """Broadcast events without arbitration, in order. All of them are delivered, even if a listener raises."""
         self.wants = broadcast.wants
-        """Return whether anybody would hear an event of a type of a request; if not, it need not be built."""
+        """Return whether anybody would hear an event of a type of a request; if not, it does not have to be built."""
         self.bind = broadcast.bind
-        """Learn the event loop that runs now. Whatever starts on the bus calls this."""
+        """Bind the bus to the event loop that runs now. Sessions, dispatchers and subscriptions begin with it."""
         self.close_subscriptions = broadcast.close_subscriptions
         """End the subscriptions to one request that continues in another process."""
         self._broadcast = broadcast
         self._max_settled = max_settled
         self._open: dict[_Key, Mailbox] = {}
-        self._questions: set[_Key] = set()  # calls that wait for a person
+        self._questions: set[_Key] = set()  # calls that wait for a person's decision
         self._watched: dict[_Key, Callable[[], None]] = {}
         self._settled: dict[_Key, LateResults] = {}
         self._settled_order: deque[_Key] = deque()
@@ -86,8 +88,8 @@ class Arbitration:
     def open_mailbox(self, request_id: str, view: RequestView | None = None, *, parent_id: str = "") -> Mailbox:
         """Open the mailbox of a request that begins. `view` is what handlers may see of the request.
 
-        `parent_id` is the request for one of whose calls it works: whoever listens to that request's sub-requests hears
-        it. Raises `BusError` where the request has a mailbox already.
+        `parent_id` is the id of the request that has started this one in a tool call: whoever listens to the
+        sub-requests of that request also hears this one. Raises `BusError` if the request has a mailbox already.
         """
         if request_id in self.mailboxes:
             raise BusError(f"request {request_id!r} has a mailbox already")
@@ -100,7 +102,7 @@ class Arbitration:
         return mailbox
 
     def close_mailbox(self, mailbox: Mailbox) -> None:
-        """Forget a request that has ended. The calls that it leaves open count as settled: a result comes too late."""
+        """Forget a request that has ended. Calls that are still open are settled, so that a later result is late."""
         if self.mailboxes.get(mailbox.request_id) is mailbox:
             del self.mailboxes[mailbox.request_id]
             self._broadcast.above.pop(mailbox.request_id, None)
@@ -116,7 +118,7 @@ class Arbitration:
     # --------------------------------------------------------------------------------------------------- calls
 
     def open_calls(self, mailbox: Mailbox, call_ids: Iterable[str]) -> None:
-        """Expect one terminal event for each call. All calls of a round are opened before the first is announced."""
+        """Expect one terminal event for each call. Open all calls of a round before the first of them is announced."""
         opened = self._open
         request_id = mailbox.request_id
         for call_id in call_ids:
@@ -134,7 +136,7 @@ class Arbitration:
     def claim(self, request_id: str, call_id: str) -> bool:
         """Settle a call on behalf of its session.
 
-        False when a terminal event was published first; then that event is in the mailbox.
+        False if a terminal event was published first; in that case the event is in the mailbox.
         """
         key = (request_id, call_id)
         mailbox = self._open.pop(key, None)
@@ -145,12 +147,12 @@ class Arbitration:
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
-        """Take a call on, as its executor. `settled` is called when somebody else settles it, so that you can stop.
+        """Take a call on, as its executor. `settled` is called when the call is settled, so that the executor can stop.
 
-        False when the call is not to be run here: another executor has taken it on, it is settled already, or no
-        session of this bus has opened it, so that its request was forged or came from elsewhere (which is logged).
-        `settled` is called once, inline, before the terminal event is broadcast; it must be quick and must not publish.
-        An exception from it is logged.
+        False if the call must not be run here: another executor has taken it on, it is settled already, or no session
+        of this bus has opened it. In the last case the requested call was forged or came from elsewhere, and that is
+        logged. `settled` is called once, inline, before the terminal event is broadcast; it must be quick and must not
+        publish. An exception from it is logged.
         """
         key = (request_id, call_id)
         if key in self._watched or key not in self._open:
@@ -169,19 +171,19 @@ class Arbitration:
         return (request_id, call_id) in self._open
 
     def count_open_calls(self) -> int:
-        """Return how many calls wait for their terminal event."""
+        """Return the number of calls that wait for their terminal event."""
         return len(self._open)
 
     def count_settled(self) -> int:
-        """Return how many settled calls are remembered."""
+        """Return the number of settled calls that are remembered."""
         return len(self._settled)
 
     # ------------------------------------------------------------------------------------------- what publish does
 
     def accept(self, event: Event, cause: BaseException | None) -> bool:
-        """Decide what becomes of a published event, and broadcast it unless its session does: see `EventBus.publish`.
+        """Accept or refuse a published event, and broadcast it unless its session does: see `EventBus.publish`.
 
-        Secrets of its request are masked first.
+        The secrets of its request are masked first.
         """
         kind = type(event)
         mailbox = self.mailboxes.get(event.request_id)
@@ -200,7 +202,7 @@ class Arbitration:
                 return self.dead_letter(event, "no such request runs here")
             if isinstance(event, ApprovalDecided):
                 if (key := (event.request_id, event.call_id)) not in self._questions:
-                    # Nobody has asked, or somebody has answered.
+                    # No session has asked this question, or somebody has answered it.
                     return self.dead_letter(event, "no approval is open")
                 self._questions.remove(key)
             elif isinstance(event, _PAUSES) and not self.is_open(event.request_id, event.call_id):
@@ -216,7 +218,7 @@ class Arbitration:
         return True
 
     def _refuse_terminal(self, event: _Terminal, key: _Key) -> Literal[False]:
-        """Announce a terminal event for a call that is not open: as late, or as a dead letter."""
+        """Announce a terminal event for a call that is not open: as `ToolCallLate`, or as a `DeadLetter`."""
         how = self._settled.get(key)
         if how is None:
             return self.dead_letter(event, "no such call is open")
@@ -251,7 +253,7 @@ class Arbitration:
         if (settled := self._watched.pop(key, None)) is not None:
             try:
                 settled()
-            except Exception:  # A fault of the executor must not lose the result that its call was settled with.
+            except Exception:  # A fault of the executor must not lose the result that has settled its call.
                 _logger.exception("the watch on call %s failed", key[1], extra=_ids(*key))
 
     def dead_letter(self, event: Event, reason: str) -> Literal[False]:

@@ -1,4 +1,7 @@
-"""The broadcast: every published event, delivered to the receivers and subscriptions that want it."""
+"""The broadcast: the delivery of every published event to the receivers and subscriptions that want it.
+
+Knows listeners, the event loop and the clock. Must not know calls: arbitration decides before an event comes here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ..clock import SessionClock, refuse_elsewhere
 from ..errors import BusError
 from ..events import Event, ReceiverFailed
 from ._buffer import EventBuffer, Overflow
-from ._subscriptions import EventT, Receivers, Subscription, expand_kinds, is_stray_cancellation, words_of
+from ._subscriptions import EventT, Receivers, Subscription, exception_text, expand_kinds, is_stray_cancellation
 
 __all__ = ["Broadcast"]
 
@@ -23,10 +26,10 @@ _logger = logging.getLogger("toolbus.bus")
 
 
 class Broadcast:
-    """Delivers events in the order of publishing, and knows the event loop and the clock.
+    """The delivery of events to all listeners, in the order of publishing.
 
-    The bus checks each publisher with `check_publisher`; what receivers publish while an event is delivered waits in a
-    queue until that event has reached every listener.
+    The bus checks each publisher with `check_publisher`. An event that a receiver publishes during a delivery waits in
+    a queue until the event that is being delivered has reached every listener.
     """
 
     def __init__(self, *, max_causal_depth: int, max_queued: int) -> None:
@@ -36,7 +39,7 @@ class Broadcast:
         self.is_delivering = False
         self.token: anyio.lowlevel.EventLoopToken | None = None
         self.thread = 0
-        self.clock: SessionClock | None = None  # until the bus meets an event loop
+        self.clock: SessionClock | None = None  # None until the bus is bound to an event loop
         self._max_depth = max_causal_depth
         self._max_queued = max_queued
         self._connections = Receivers(self._listener_failed)
@@ -54,7 +57,7 @@ class Broadcast:
     # ------------------------------------------------------------------------------------------- loop and clock
 
     def bind(self) -> None:
-        """Learn the event loop that runs now, for `publish_threadsafe`. Whatever starts on the bus calls this."""
+        """Bind the bus to the event loop that runs now, for its clock and for `publish_threadsafe`."""
         token = anyio.lowlevel.current_token()
         # Tokens of one loop are equal and not identical, since anyio makes a new object each time.
         if token != self.token:
@@ -63,19 +66,19 @@ class Broadcast:
             self.clock = SessionClock()
 
     def check_publisher(self, event: Event) -> None:
-        """Raise `BusError` for a publisher in another thread, and for receivers that publish in circles."""
+        """Raise `BusError` for a publisher in another thread, and for receivers that publish beyond the bounds."""
         if threading.get_ident() != self.thread and self.token is not None:
             refuse_elsewhere(self.token, event.type)
         if self.is_delivering and (self._depth >= self._max_depth or len(self._queue) >= self._max_queued):
             raise BusError(
                 f"{event.type} was not published: receivers answer events with events, {self._depth} deep with "
-                f"{len(self._queue)} waiting; one of them goes round in a circle"
+                f"{len(self._queue)} waiting; a receiver answers, directly or indirectly, its own events"
             )
 
     def envelope_of(self, event: Event) -> dict[str, Any]:
-        """Return what an event about `event` takes over: its ids and metadata, and the present moment.
+        """Return the fields of an event about `event`: its ids and metadata, and the present time.
 
-        Without an event loop, the moment is that of `event`.
+        Without an event loop, the time is that of `event`.
         """
         try:
             now = event.at if self.clock is None else self.clock()
@@ -92,7 +95,7 @@ class Broadcast:
     # ------------------------------------------------------------------------------------------------ delivery
 
     def announce_all(self, events: Sequence[Event]) -> None:
-        """Call `announce` for each event. All of them are delivered, whatever one of the calls raises."""
+        """Call `announce` for each event. All events are delivered, even if one of the calls raises."""
         if not (self._by_request or self.is_delivering):
             kinds = {*map(type, events)}
             if kinds.isdisjoint(self._receivers) and kinds.isdisjoint(self._by_type):
@@ -103,12 +106,15 @@ class Broadcast:
             for event in events:
                 begun += 1
                 self.announce(event)
-        except BaseException:  # It is the host's, and nobody else would deliver the other events.
+        except BaseException:  # The exception is the host's; nobody else would deliver the other events.
             self.announce_all(events[begun:])
             raise
 
     def announce(self, event: Event) -> None:
-        """Deliver an event to every listener, without arbitration. Raises what a receiver raised that is the host's."""
+        """Deliver an event to every listener, without arbitration.
+
+        Raises, after all listeners were called, an exception of a receiver that is the host's (not an `Exception`).
+        """
         if self.is_delivering:
             self._queue.append((event, self._depth + 1))
             self.queued_peak = max(self.queued_peak, len(self._queue))
@@ -153,7 +159,7 @@ class Broadcast:
         return [each for above in self.above.get(request_id, ()) for each in self._by_family.get(above, ())]
 
     def wants(self, kind: type[Event], request_id: str = "") -> bool:
-        """Return whether anybody would hear an event of `kind` of that request; if not, it need not be built."""
+        """Return whether anybody would hear an event of `kind` of that request. If not, it need not be built."""
         if kind in self._receivers or kind in self._by_type:
             return True
         if self._by_request and any(each.wants(kind) for each in self._by_request.get(request_id, ())):
@@ -163,7 +169,7 @@ class Broadcast:
     # ----------------------------------------------------------------------------------------------- listeners
 
     def nest(self, request_id: str, parent_id: str) -> None:
-        """Let whoever listens to the sub-requests of `parent_id` hear this request as well."""
+        """Let the listeners to the sub-requests of `parent_id` hear this request as well."""
         self.above[request_id] = (parent_id, *self.above.get(parent_id, ()))
 
     def connect(
@@ -218,12 +224,12 @@ class Broadcast:
         )
 
     def close_subscriptions(self, request_id: str) -> None:
-        """End the subscriptions to one request that continues elsewhere: nothing more of it is to be heard here."""
+        """End the subscriptions to one request that continues elsewhere, since it publishes nothing more here."""
         for each in tuple(self._by_request.get(request_id, ())):
             each.close()
 
     def count_receivers(self) -> int:
-        """Return how many receivers are connected; one counts once for each event type."""
+        """Return the number of connected receivers; a receiver counts once for each event type."""
         return sum(map(len, self._receivers.values()))
 
     def subscriptions(self) -> list[Subscription[Any]]:
@@ -237,7 +243,7 @@ class Broadcast:
             self._fatal = exc
         extra = {"request_id": event.request_id, "event_id": event.event_id}
         _logger.error("receiver %s failed on %s", name, event.type, exc_info=exc, extra=extra)
-        # A listener to failures that fails itself would never come to an end.
+        # A listener to failures that fails itself would cause failures without end.
         if not isinstance(event, ReceiverFailed):
             self.announce(
                 ReceiverFailed(
@@ -245,6 +251,6 @@ class Broadcast:
                     receiver=name,
                     event_type=event.type,
                     failed_event_id=event.event_id,
-                    error=words_of(exc),
+                    error=exception_text(exc),
                 )
             )

@@ -1,8 +1,8 @@
-"""A bounded buffer of events for one slow reader: what it drops, merges and announces. Synchronous and pure.
+"""A bounded buffer of events for one slow reader, which drops or merges events when it is full. Synchronous and pure.
 
-Facts are kept and signals go first. What was dropped leaves a gap in its place, which the reader gets as one
-`SubscriberLagged`; neighbouring gaps are one. So taken + merged + dropped = offered, at any time, counting what is
-still inside as not taken yet. Every operation costs the same, however full the buffer is.
+Facts are never dropped, only signals. Dropped events leave a gap at their position, which the reader gets as one
+`SubscriberLagged`; neighbouring gaps are merged. At any time offered = taken + merged + dropped + those still inside.
+Every operation costs the same, however full the buffer is.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ..events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArg
 __all__ = ["EventBuffer", "Overflow"]
 
 Overflow: TypeAlias = Literal["drop_oldest", "drop_newest", "coalesce", "disconnect"]
-"""What a full buffer does with a signal: drop its oldest signal or the new one, first merge neighbouring deltas of one
-message, or end the subscription."""
+"""The treatment of a signal by a full buffer: drop the oldest signal, or the new one; merge neighbouring deltas of one
+message, and then drop the oldest; or end the subscription."""
 
 _Delta: TypeAlias = TextDelta | ReasoningDelta | ToolArgumentsDelta
 _DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 
 
 class _Node:
-    """One place in the list: an event, or a gap that stands for `count` events up to position `last`.
+    """One slot of the list: an event, or a gap that stands for `count` events up to position `last`.
 
-    `pieces` are the texts of the deltas that were merged into the event, joined when it is read: a join at each merge
-    would cost the square of the message's length.
+    `pieces` are the texts of the deltas that were merged into the event. They are joined when the event is read,
+    because a join at each merge would cost the square of the message's length.
     """
 
     __slots__ = ("after", "before", "count", "event", "last", "pieces", "position")
@@ -46,9 +46,9 @@ class _Node:
 class EventBuffer:
     """Up to `capacity` events in order, and the gaps between them. Not thread-safe.
 
-    A capacity below 1, or a policy that does not exist, raises `ConfigurationError`. `offer` puts an event in and tells
-    whether the buffer still stands; once it does not, `failed_at` is the position of the event that had no place, and
-    the reader gets what is inside and no more.
+    A capacity below 1, or an unknown policy, raises `ConfigurationError`. `offer` puts an event in and returns whether
+    the buffer still works. Once it does not, `failed_at` is the position of the event that did not fit, and the reader
+    gets the events that are inside and no more.
     """
 
     __slots__ = (
@@ -68,9 +68,9 @@ class EventBuffer:
 
     def __init__(self, capacity: int, policy: Overflow) -> None:
         if capacity < 1:
-            raise ConfigurationError(f"capacity is {capacity}; a subscription needs at least one place")
+            raise ConfigurationError(f"capacity is {capacity}; a subscription needs at least 1")
         if policy not in get_args(Overflow):
-            raise ConfigurationError(f"overflow is {policy!r}; it is {', '.join(get_args(Overflow))}")
+            raise ConfigurationError(f"overflow is {policy!r}; it must be one of {', '.join(get_args(Overflow))}")
         self.capacity = capacity
         self.policy = policy
         self.length = 0
@@ -81,18 +81,18 @@ class EventBuffer:
         self.dropped = 0
         self.position = 0
         self.failed_at: int | None = None
-        head = _Node(0, None)  # the ring's fixed point: after it the oldest, before it the newest
+        head = _Node(0, None)  # the fixed node of the ring: the oldest node is after it, and the newest before it
         self._head = head.before = head.after = head
         self._signals: deque[_Node] = deque()  # nodes that may be dropped, oldest first
 
     def offer(self, position: int, event: Event) -> bool:
-        """Put `event` in, making room by the policy. False when there was none to make: the buffer is over."""
+        """Put `event` in; a full buffer applies the policy. False once the buffer has failed: see `failed_at`."""
         if self.failed_at is not None:
             return False
         self.offered += 1
         if self.policy == "coalesce" and self._merge(position, event):
             return True
-        if self.length >= self.capacity and not self._make_room(position, event):
+        if self.length >= self.capacity and not self._free_slot(position, event):
             return self.failed_at is None
         node = self._append(_Node(position, event))
         if not event.is_fact:
@@ -103,7 +103,10 @@ class EventBuffer:
         return True
 
     def take(self) -> Event | None:
-        """The oldest event or gap, or None when there is nothing. `position` is then its (last) bus position."""
+        """Remove and return the oldest event or gap; None if there is nothing.
+
+        Afterwards `position` is the bus position of the event, or the last position of the gap.
+        """
         node = self._head.after
         if node is self._head:
             return None
@@ -117,8 +120,8 @@ class EventBuffer:
         self.taken += 1
         return node.event if node.pieces is None else _joined(node.event, node.pieces)
 
-    def _make_room(self, position: int, event: Event) -> bool:
-        """True when there is a place now; False when `event` itself was dropped, or the buffer failed."""
+    def _free_slot(self, position: int, event: Event) -> bool:
+        """Free a slot by the policy. False if `event` itself was dropped, or the buffer has failed."""
         if self.policy == "disconnect" or (event.is_fact and not self._signals):
             self.offered -= 1
             self.failed_at = position
@@ -131,12 +134,12 @@ class EventBuffer:
         victim.event = victim.pieces = None
         self.length -= 1
         self.dropped += victim.count
-        self.merged -= victim.count - 1  # what was merged into it is gone as well
+        self.merged -= victim.count - 1  # The deltas that were merged into it are dropped as well.
         self._make_gap(victim)
         return True
 
     def _make_gap(self, gap: _Node) -> None:
-        """Join `gap` with the gaps beside it."""
+        """Merge `gap` with the gaps beside it."""
         before, after = gap.before, gap.after
         if before is not self._head and before.event is None:
             gap.position = before.position
@@ -174,7 +177,10 @@ class EventBuffer:
 
 
 def _continues(before: _Delta, event: _Delta) -> bool:
-    """Whether `event` is the next piece of the same text: of that request, message, kind and, for arguments, call."""
+    """Return whether `event` is the next piece of the same text.
+
+    It is if the request, the message, the kind and, for arguments, the call are the same.
+    """
     if type(event) is not type(before) or (event.request_id, event.message_id) != (
         before.request_id,
         before.message_id,

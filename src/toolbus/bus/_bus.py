@@ -1,4 +1,4 @@
-"""`EventBus`: what everybody may do with the bus, which is to publish and to listen."""
+"""`EventBus`, the public interface of the bus: publishing and listening."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["EventBus"]
 
 
 class EventBus:
-    """A broadcast bus inside one event loop.
+    """An event bus inside one event loop.
 
-    `max_settled` is how many settled calls are remembered, to tell a late result from one that nobody asked for.
-    `max_causal_depth` bounds how deep receivers may answer events with events, `max_queued` how many of these may
-    wait; past either bound, `publish` raises `BusError` in the receiver that goes round in circles. Bounds below 1 (for
-    `max_settled`, below 0) raise `ConfigurationError`.
+    `max_settled` is the number of settled calls that are remembered, to distinguish a late result from one that nobody
+    asked for. `max_causal_depth` bounds how deep receivers may answer events with events, and `max_queued` how many of
+    these events may wait. Beyond either bound, `publish` raises `BusError` in the receiver, which probably answers its
+    own events. Bounds below 1 (for `max_settled`, below 0) raise `ConfigurationError`.
 
     Only `publish_threadsafe` may be called from other threads. A publisher's events reach every listener in the order
     of publishing; an event that a receiver publishes is delivered after the event that the receiver was called with.
@@ -38,11 +38,11 @@ class EventBus:
             raise ConfigurationError(f"{max_settled=}, {max_causal_depth=}, {max_queued=}: a bound is too low")
         self._broadcast = Broadcast(max_causal_depth=max_causal_depth, max_queued=max_queued)
         self.arbitration = Arbitration(self._broadcast, max_settled=max_settled)
-        """What sessions and executors do with the bus."""
+        """The interface for sessions and executors."""
 
     @property
     def clock(self) -> SessionClock:
-        """The clock of everything on this bus, set when the bus first meets its event loop."""
+        """The clock of everything on this bus, set when the bus is first bound to an event loop."""
         broadcast = self._broadcast
         if broadcast.clock is None:
             broadcast.clock = SessionClock()
@@ -51,13 +51,16 @@ class EventBus:
     def publish(self, event: Event, *, cause: BaseException | None = None) -> bool:
         """Arbitrate an event and broadcast it. Returns whether it was accepted.
 
-        False means: a terminal event for a call that was settled before (it goes out as `ToolCallLate`), an event
-        addressed to a call or request that nobody opened, or a fact that only the session of a running request may
-        publish (`DeadLetter`). True means arbitrated, not durable: an event that is addressed to a request with a
-        journal is broadcast by its session, after the append (G31); `session.recorded(event)` waits for that. `cause`,
-        the exception that led to a failure, reaches the session of this process and no listener. Raises `BusError`
-        when receivers publish in circles and in another thread than its loop's, and, after all listeners were called,
-        what a receiver raised that is the host's.
+        False means one of three things: the call of a terminal event was settled before (the event is published as
+        `ToolCallLate`); nobody opened the call or request that the event is addressed to; or only the session of the
+        running request may publish the fact (both are published as `DeadLetter`). True means arbitrated, not durable:
+        an event that is addressed to a request with a journal is broadcast by its session, after the append (G31);
+        `session.recorded(event)` waits for that. `cause`, the exception that led to a failure, reaches the session in
+        this process and no listener.
+
+        Raises `BusError` if receivers answer events with events beyond the bounds, and in another thread than that of
+        the event loop. After all listeners were called, raises an exception of a receiver that is the host's, such as
+        KeyboardInterrupt.
         """
         broadcast = self._broadcast
         if broadcast.is_delivering or (threading.get_ident() != broadcast.thread and broadcast.token is not None):
@@ -72,10 +75,10 @@ class EventBus:
         return arbitration.accept(event, cause)
 
     def publish_threadsafe(self, event: Event) -> bool:
-        """Call `publish` from any thread; waits until it is done and returns what it returned.
+        """Call `publish` from any thread, wait until it is done, and return its result.
 
-        On the loop's own thread it publishes directly. Raises `BusError` before something runs on the bus (the bus
-        learns its loop from a dispatcher, a session or a subscription), and after the loop has ended.
+        On the event loop's own thread it publishes directly. Raises `BusError` while the bus has no event loop (a
+        dispatcher, a session or a subscription binds it to one), and after the loop has ended.
         """
         token = self._broadcast.token
         if token is None:
@@ -92,11 +95,12 @@ class EventBus:
     def connect(
         self, kinds: type[EventT] | tuple[type[EventT], ...], receiver: Callable[[EventT], object]
     ) -> Callable[[], None]:
-        """Call `receiver(event)` inline for each event of `kinds`; `Event` means every kind. Returns the disconnect.
+        """Call `receiver(event)` inline for each event of `kinds`; `Event` means every kind.
 
-        Receivers are called in the order of connection, are held strongly, and must be quick. One that raises becomes
-        a `ReceiverFailed` and breaks nobody. An `async def` is refused with `TypeError`: subscribe instead. One that is
-        connected while an event is delivered hears the next event; one that is disconnected then is not called again.
+        Returns a function that disconnects the receiver. Receivers are called in the order of connection, are held
+        strongly, and must be quick. An exception in one is published as `ReceiverFailed` and does not affect the
+        others. An `async def` is refused with `TypeError`: subscribe instead. A receiver that is connected while an
+        event is delivered hears the next event; one that is disconnected during a delivery is not called again.
         """
         return self._broadcast.connect(kinds, receiver)
 
@@ -113,11 +117,13 @@ class EventBus:
     ) -> Subscription[EventT]:
         """Return a subscription: events through a bounded buffer, for a listener that awaits. See `Subscription`.
 
-        `kinds` are the types wanted (all, when none is given), `request_id` restricts it to one request, which makes
-        it free for all others, or with `sub_requests` to that one and those that its tools make; `where` filters
-        further and must be quick; after an event for which `until` is true (of those types, or with `request_id` of
-        any type) it ends. `capacity` is in events. `overflow` says what a full buffer does with signals: facts are
-        never dropped, and a buffer full of facts ends the subscription with `SubscriptionOverflow`.
+        `kinds` are the event types; without any, all types. `request_id` restricts the subscription to one request, so
+        that it costs nothing for the others; with `sub_requests` also to the requests that its tools start. `where`
+        filters further and must be quick. The subscription ends after an event for which `until` is true: an event of
+        those types, or with `request_id` of any type.
+
+        `capacity` is in events. `overflow` is the treatment of signals by a full buffer: see `Overflow`. Facts are
+        never dropped; a buffer full of facts ends the subscription with `SubscriptionOverflow`.
         """
         return self._broadcast.subscribe(
             *kinds,
@@ -131,7 +137,7 @@ class EventBus:
         )
 
     def statistics(self) -> BusStatistics:
-        """Return depths, peaks and losses. Costs O(listeners)."""
+        """Return the depths, peaks and losses of the bus. Costs O(listeners)."""
         broadcast, arbitration = self._broadcast, self.arbitration
         return BusStatistics(
             position=broadcast.position,

@@ -1,4 +1,4 @@
-"""The mailbox: how the bus reaches one session, whatever the broadcast does. Knows events and anyio."""
+"""The mailbox: the path by which the bus reaches one session, independent of the broadcast. Knows events and anyio."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ __all__ = ["Mailbox"]
 
 
 class Mailbox:
-    """A session's control path: the terminal events of its calls, and what people ask of it. Lossless, in order.
+    """A session's control path: the terminal events of its calls, and the inputs from people. Lossless, in order.
 
-    Bounded by what the session opened, and by one entry for each thing that a person asked. `on_put` is called with
+    Bounded by the calls that the session opened, plus one entry for each input from a person. `on_put` is called with
     each event that comes in, at once and in the publisher's stack: it must only wake its session. `on_trouble` is
-    called in the same way with each failure of a call and each cancel. `open_calls` is how many calls wait for their
-    terminal event; the bus counts them. `late` says what becomes of second results. `masked` gives an event that is
-    published for the request without its secrets; None for a request that has none.
+    called in the same way with each failure of a call and each `CancelRequested`. `open_calls` is the number of calls
+    that wait for their terminal event; the bus counts them. `late` is the treatment of second results. `masked` returns
+    an event of the request without the request's secrets; a request without secrets has None.
 
-    `publishes_facts` says that the owner is a session, which alone publishes the facts of its request. With
-    `publishes_inputs` it broadcasts what is put here too, after its journal has it (G31): `unpublished` are the calls
-    that are settled and whose terminal event is not broadcast yet. A late result of one of them waits for it.
+    `publishes_facts` means that the owner is a session, and that nobody else publishes the facts of its request. With
+    `publishes_inputs` the session also broadcasts the events that are put in here, after its journal has them (G31).
+    `unpublished` are the ids of calls that are settled but whose terminal event is not broadcast yet; a late result of
+    such a call is held back until then.
     """
 
     __slots__ = (
@@ -59,12 +60,12 @@ class Mailbox:
         self.publishes_inputs = False
         self.unpublished: set[str] = set()
         self._late_results: list[ToolCallLate] = []
-        self._items: list[Any] = []  # a deque takes half a kilobyte while it is empty
+        self._items: list[Any] = []  # a list, because an empty deque takes half a kilobyte
         self._woken: anyio.Event | None = None
-        self._causes: dict[str, BaseException] | None = None  # until there is one
+        self._causes: dict[str, BaseException] | None = None  # by call id; None until there is one
 
     def put(self, event: Event, cause: BaseException | None = None) -> None:
-        """Put an event in and wake the session. Called by the bus."""
+        """Put an event in and wake the session. Only the bus calls this."""
         self._items.append(bound(event) if isinstance(event, ApprovalDecided) else event)
         if self.on_trouble is not None and isinstance(event, _TROUBLE):
             self.on_trouble(event)
@@ -82,14 +83,14 @@ class Mailbox:
         return any(each.event_id == event.event_id for each in self._items)
 
     def holds(self, late: ToolCallLate) -> bool:
-        """Keep a late result until its call's terminal event is broadcast. False when it can be broadcast now."""
+        """Hold a late result back until its call's terminal event is broadcast. False if it can be broadcast now."""
         if late.call_id not in self.unpublished:
             return False
         self._late_results.append(late)
         return True
 
     def published(self, facts: Sequence[Event]) -> Sequence[ToolCallLate]:
-        """Note that the owner has broadcast `facts`. Returns the late results that waited for one of them."""
+        """Note that the owner has broadcast `facts`. Returns the late results that were held back for one of them."""
         self.unpublished.difference_update(
             [each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
         )
@@ -97,18 +98,18 @@ class Mailbox:
         return [each for each in late if not self.holds(each)]
 
     def close(self) -> Sequence[ToolCallLate]:
-        """The owner broadcasts nothing more. Returns the late results that still waited."""
+        """Note that the owner broadcasts nothing more. Returns the late results that were still held back."""
         self.unpublished.clear()
         late, self._late_results = self._late_results, []
         return late
 
     def has(self, kind: type[Event]) -> bool:
-        """Whether an event of `kind` came in since the last time."""
+        """Return whether an event of `kind` has come in since the last `drain`."""
         return any(isinstance(event, kind) for event in self._items)
 
     @contextmanager
     def unless_cancelled(self, deadline: float = math.inf) -> Generator[anyio.CancelScope]:
-        """A block that is left when somebody cancels the request, or at `deadline` on the loop's clock."""
+        """Run a block that is cancelled when somebody cancels the request, or at `deadline` on the loop's clock."""
         with anyio.CancelScope(deadline=deadline) as scope:
             self.on_put = lambda event: scope.cancel() if isinstance(event, CancelRequested) else None
             try:
@@ -119,21 +120,21 @@ class Mailbox:
                 self.on_put = None
 
     def drain(self) -> list[Any]:
-        """All events that came in since the last time: results first, so that a cancel loses nothing that is done.
+        """Return all events that have come in since the last `drain`, and remove them.
 
-        Otherwise oldest first.
+        Results are first, so that a cancellation does not lose a call that has ended; otherwise oldest first.
         """
         events, self._items = self._items, []
         if len(events) > 1:
-            events.sort(key=_is_asked)
+            events.sort(key=_is_input)
         return events
 
     def cause(self, call_id: str) -> BaseException | None:
-        """The exception behind a call's failure, where it was raised in this process."""
+        """Return the exception that caused a call's failure, if it was raised in this process."""
         return None if self._causes is None else self._causes.get(call_id)
 
     async def wait(self) -> None:
-        """Return once there is an event; at once, and without giving way, when there is one already."""
+        """Return once there is an event; at once, and without a checkpoint, if there is one already."""
         if self._items:
             return
         self._woken = anyio.Event()
@@ -146,5 +147,6 @@ class Mailbox:
 _TROUBLE = (ToolCallFailed, CancelRequested)
 
 
-def _is_asked(event: Event) -> bool:
+def _is_input(event: Event) -> bool:
+    """Return whether an event is an input from a person rather than the result of a call."""
     return not isinstance(event, (ToolCallCompleted, ToolCallFailed))

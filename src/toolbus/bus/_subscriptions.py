@@ -1,7 +1,7 @@
 """The bus's listeners: receivers, which are called inline, and subscriptions, which may be slow.
 
-A subscription is an async iterator over a bounded buffer. Knows the buffer, blinker and anyio; the bus hands events
-in, and is told when a subscription is closed and what a listener raised.
+A subscription is an async iterator over a bounded buffer. Knows the buffer, blinker and anyio. The bus hands events in,
+and is called back when a subscription closes and when a listener raises.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = [
     "Receivers",
     "Subscription",
     "SubscriptionStatistics",
+    "exception_text",
     "expand_kinds",
     "is_stray_cancellation",
-    "words_of",
 ]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
 Past: TypeAlias = "Callable[[], Awaitable[Sequence[Event]]]"
 
 _BATCH = 64
-"""Events delivered without giving way to other tasks. A memory stream gives way at each, for ten times the price."""
+"""The number of events delivered without a checkpoint. A memory stream has one per event, for ten times the cost."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,7 +68,12 @@ class SubscriptionStatistics:
 
 @dataclass(slots=True, frozen=True)
 class BusStatistics:
-    """What the bus holds and has seen. Peaks are since the bus was made; a receiver counts once for each event type."""
+    """Counts of the bus. Peaks are since the bus was made; a receiver counts once for each event type.
+
+    `position` is that of the newest event. `settled_remembered` is the number of settled calls that are remembered,
+    `queued_peak` that of events which waited for the end of a delivery. `receiver_failures`, `late` and `dead_letters`
+    are totals.
+    """
 
     position: int
     mailboxes: int
@@ -85,7 +90,7 @@ class BusStatistics:
 
 
 class _OrderedIds(MutableSet[Any]):
-    """The set that blinker keeps receivers in, with the order of connection."""
+    """An ordered set in which blinker keeps receivers, so that they are called in the order of connection."""
 
     def __init__(self, ids: Iterable[Any] = ()) -> None:
         self._ids = dict.fromkeys(ids)
@@ -114,9 +119,9 @@ class _EventSignal(Signal):
 
 
 class Receivers:
-    """Who is called inline, by event type, in the order of connection: `EventBus.connect` says how.
+    """The receivers by event type, in the order of connection: see `EventBus.connect`.
 
-    `on_error(name, event, exception)` is told what one of them raised, in the middle of a delivery: it must not raise.
+    `on_error(name, event, exception)` is called in the middle of a delivery when a receiver raises: it must not raise.
     """
 
     def __init__(self, on_error: Callable[[str, Event, BaseException], None]) -> None:
@@ -125,7 +130,10 @@ class Receivers:
         self._on_error = on_error
 
     def connect(self, kinds: Iterable[type[Event]], receiver: Callable[[Any], object]) -> Callable[[], None]:
-        """Call `receiver` for events of just these types. Returns the disconnect. `TypeError` where it is async."""
+        """Call `receiver` for events of exactly these types. Returns the function that disconnects it.
+
+        Raises `TypeError` if the receiver is async or cannot be called.
+        """
         if not callable(receiver):
             raise TypeError(f"{receiver!r} cannot be called, so it cannot be a receiver")
         name = _name_of(receiver)
@@ -135,13 +143,13 @@ class Receivers:
         connected = True
 
         def guarded(event: Event) -> None:
-            if not connected:  # by an earlier receiver of this event
+            if not connected:  # An earlier receiver of this event has disconnected this one.
                 return
             try:
                 outcome = receiver(event)
                 if outcome is not None:
                     _refuse_coroutine(outcome, name)
-            except BaseException as exc:  # whatever it raises must not reach the publisher before all were told
+            except BaseException as exc:  # No exception may reach the publisher before all receivers were called.
                 on_error(name, event, exc)
 
         def disconnect() -> None:
@@ -149,15 +157,15 @@ class Receivers:
             connected = False
             for kind in kinds:
                 self._signals[kind].disconnect(guarded)
-                self._list(kind)
+                self._store_receivers(kind)
 
         for kind in kinds:
             self._signals.setdefault(kind, _EventSignal()).connect(guarded, weak=False)
-            self._list(kind)
+            self._store_receivers(kind)
         return disconnect
 
-    def _list(self, kind: type[Event]) -> None:
-        """Keep who has to be called, so that publishing need not ask the signal (2.5 us) at every event."""
+    def _store_receivers(self, kind: type[Event]) -> None:
+        """Store the receivers of `kind`, so that publishing does not ask the signal at every event (2.5 us)."""
         receivers = tuple(self._signals[kind].receivers_for(ANY))
         if receivers:
             self.by_type[kind] = receivers
@@ -171,26 +179,28 @@ class Subscription(Generic[EventT_co]):
         async with bus.subscribe(TextDelta, capacity=100) as events:
             async for event in events: ...
 
-    Listens from entering to leaving the block, once: what has ended stays ended, also if it is entered after that.
-    Iterating waits for the next event and ends when the subscription is closed; cancelling it loses nothing. It gives
-    way to other tasks at least at every 64th event. One that was never opened would hear nothing: a `BusError`.
+    It listens from entering to leaving the block, once: a subscription that has ended stays ended, even if it is
+    entered again. Iterating waits for the next event and stops when the subscription is closed; cancelling it loses
+    nothing. It yields to other tasks at least at every 64th event. Iterating a subscription that was never opened
+    raises `BusError`, because it would hear nothing.
 
-    After an overflow, what is inside is delivered and then `SubscriptionOverflow` is raised. A `where` or `until` that
-    raises becomes a `ReceiverFailed`, breaks no other listener and ends the subscription in the same way, with a
-    `BusError`. So does a second task that would wait for an event at the same time: there is one reader.
+    After an overflow, the events that are inside are delivered, and then `SubscriptionOverflow` is raised. A `where` or
+    `until` that raises is published as `ReceiverFailed`, affects no other listener, and ends the subscription in the
+    same way, with a `BusError`. There is one reader: a second task that waits for an event at the same time gets a
+    `BusError`.
     """
 
     __slots__ = (
         "_batch",
         "_buffer",
-        "_early",
         "_error",
         "_on_close",
         "_on_error",
         "_on_open",
         "_past",
+        "_past_events",
+        "_past_ids",
         "_state",
-        "_told",
         "_types",
         "_until",
         "_wake",
@@ -222,14 +232,14 @@ class Subscription(Generic[EventT_co]):
         self._state: Literal["new", "open", "ended"] = "new"
         self._batch = 0
         self._past: Past | None = None
-        self._early: deque[EventT_co] = deque()
-        self._told: set[str] = set()  # what is in the past and may come a second time
+        self._past_events: deque[EventT_co] = deque()
+        self._past_ids: set[str] = set()  # ids of past events that may come a second time
         self.name = name
 
     def preceded_by(self, past: Past) -> None:
-        """Deliver the events of `past` first, which is awaited by the first reading, and what is among them once.
+        """Deliver the events of `past` before the others. An event that is among both is delivered once.
 
-        What `past` raises, that reading raises, and the next one asks again.
+        The first read awaits `past`. If `past` raises, that read raises the same, and the next read awaits it again.
         """
         self._past = past
 
@@ -239,13 +249,14 @@ class Subscription(Generic[EventT_co]):
         return self._buffer.position
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether events of `kind` match."""
+        """Return whether events of `kind` match."""
         return kind in self._types
 
     def open(self) -> Subscription[EventT_co]:
-        """Listen from now on. `async with` does this; whoever calls it must call `close`, or wait for the end.
+        """Listen from now on. `async with` does this; whoever calls it directly must call `close`, or wait for the end.
 
-        Opens once: after the end, this and `async with` change nothing, and what is inside can be read.
+        A subscription opens once: after its end, `open` and `async with` change nothing, and the events inside can
+        still be read.
         """
         if self._state == "new":
             self._on_open(self)
@@ -253,7 +264,7 @@ class Subscription(Generic[EventT_co]):
         return self
 
     def close(self) -> None:
-        """Stop listening. What is inside can still be read. Idempotent."""
+        """Stop listening. The events inside can still be read. Idempotent."""
         was, self._state = self._state, "ended"
         if was == "open":
             self._on_close(self)
@@ -261,11 +272,11 @@ class Subscription(Generic[EventT_co]):
                 self._wake.set()
 
     def offer(self, position: int, event: Event) -> None:
-        """Called by the bus for each event; never blocks and never raises."""
+        """Put an event in, if it matches. Only the bus calls this. Never blocks and never raises."""
         try:
             matches = type(event) in self._types and (self._where is None or self._where(event))
             ends = self._until is not None and self._until(event)
-        except BaseException as exc:  # whatever it is, it is neither the publisher's nor another listener's
+        except BaseException as exc:  # No exception may reach the publisher or another listener.
             self._error = exc
             self.close()
             self._on_error(self, event, exc)
@@ -273,18 +284,19 @@ class Subscription(Generic[EventT_co]):
         if matches:
             buffer = self._buffer
             ends = not buffer.offer(position, event) or ends
-            if self._wake is not None and buffer.length <= 1:  # else it is woken: it waits while there is nothing
+            # The reader waits only while the buffer is empty, so with more than one event inside it is already awake.
+            if self._wake is not None and buffer.length <= 1:
                 self._wake.set()
         if ends:
             self.close()
 
     def receive_nowait(self) -> EventT_co | None:
-        """The next event if there is one; None otherwise. Never gives way, so use it to drain in batches.
+        """Return the next event, or None if the buffer is empty. It has no checkpoint, so use it to drain in batches.
 
-        Raises what iterating raises, once all that is inside was read.
+        Raises the errors of iterating, once all events inside were read.
         """
-        if self._early:
-            return self._early.popleft()
+        if self._past_events:
+            return self._past_events.popleft()
         event = self._take()
         if event is None:
             self._raise_failure()
@@ -292,10 +304,10 @@ class Subscription(Generic[EventT_co]):
 
     def _take(self) -> EventT_co | None:
         event = self._buffer.take()
-        while self._told and event is not None and event.event_id in self._told:
-            self._told.remove(event.event_id)
+        while self._past_ids and event is not None and event.event_id in self._past_ids:
+            self._past_ids.remove(event.event_id)
             event = self._buffer.take()
-        return cast("EventT_co | None", event)  # nothing else was put there
+        return cast("EventT_co | None", event)  # only events of these types were put in
 
     async def __aenter__(self) -> Subscription[EventT_co]:
         return self.open()
@@ -317,8 +329,8 @@ class Subscription(Generic[EventT_co]):
             await anyio.lowlevel.checkpoint()
         if self._past is not None:
             await self._read_past(self._past)
-        if self._early:
-            return self._early.popleft()
+        if self._past_events:
+            return self._past_events.popleft()
         while True:
             event = self._take()
             if event is not None:
@@ -326,7 +338,7 @@ class Subscription(Generic[EventT_co]):
             self._raise_failure()
             if self._state != "open":
                 raise StopAsyncIteration
-            self._check_alone()
+            self._check_single_reader()
             self._batch = 0
             self._wake = anyio.Event()
             try:
@@ -335,34 +347,34 @@ class Subscription(Generic[EventT_co]):
                 self._wake = None
 
     async def _read_past(self, past: Past) -> None:
-        self._check_alone()
-        self._wake = anyio.Event()  # so that nobody else reads meanwhile
+        self._check_single_reader()
+        self._wake = anyio.Event()  # No other task can read meanwhile.
         try:
-            told = await past()
+            events = await past()
         finally:
             self._wake = None
-        self._past, self._told = None, {event.event_id for event in told}
-        self._early.extend(cast("EventT_co", event) for event in told if type(event) in self._types)
+        self._past, self._past_ids = None, {event.event_id for event in events}
+        self._past_events.extend(cast("EventT_co", event) for event in events if type(event) in self._types)
 
-    def _check_alone(self) -> None:
+    def _check_single_reader(self) -> None:
         if self._wake is not None:
-            raise BusError(f"{self!r} is read by another task already; subscribe once for each")
+            raise BusError(f"{self!r} is read by another task already; make a subscription for each task")
 
     def _raise_failure(self) -> None:
         if self._buffer.failed_at is not None:
             raise SubscriptionOverflow(self._buffer.capacity, self._buffer.failed_at)
         if self._error is not None:
-            raise BusError(f"{self!r} has ended, since its where or until raised") from self._error
+            raise BusError(f"{self!r} has ended, because its `where` or `until` raised an exception") from self._error
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r}, {self._state}>"
 
     async def aclose(self) -> None:
-        """`close`, for `contextlib.aclosing`."""
+        """Stop listening, as `close` does: for `contextlib.aclosing`."""
         self.close()
 
     def statistics(self) -> SubscriptionStatistics:
-        """Counts so far."""
+        """Return the counts so far."""
         buffer = self._buffer
         return SubscriptionStatistics(
             name=self.name,
@@ -383,7 +395,7 @@ def _is_async(receiver: Any) -> bool:
 
 
 def _refuse_coroutine(outcome: object, name: str) -> None:
-    """A lambda around something async, say, cannot be known before it is called."""
+    """Raise `TypeError` for a coroutine: a lambda around an async function is known as async only after its call."""
     if inspect.iscoroutine(outcome):
         outcome.close()
         raise TypeError(_refusal(name))
@@ -401,28 +413,31 @@ def _name_of(receiver: Any) -> str:
 
 
 def expand_kinds(kinds: Iterable[type[Event]]) -> tuple[type[Event], ...]:
-    """The concrete event types that `kinds` mean."""
+    """Return the concrete event types of `kinds`; `TypeError` for anything that is not an event type."""
     wanted: dict[type[Event], None] = {}
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Event)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{kind!r} is no event type; see toolbus.events")
+            raise TypeError(f"{kind!r} is not an event type; see toolbus.events")
         found = dict.fromkeys(each for each in EVENT_TYPES if issubclass(each, kind))
-        if not found:  # a class of one's own, which nobody can publish
-            raise TypeError(f"{kind.__name__} is no event type of toolbus.events")
+        if not found:  # An application's own subclass is never published.
+            raise TypeError(f"{kind.__name__} is not an event type of toolbus.events")
         wanted.update(found)
     return tuple(wanted)
 
 
-def words_of(exc: BaseException) -> str:
-    """An exception for people, whatever is wrong with it."""
+def exception_text(exc: BaseException) -> str:
+    """Return an exception as text, even if its `__str__` raises."""
     try:
         return f"{type(exc).__name__}: {exc}"
-    except Exception:  # its __str__ is broken as well
+    except Exception:
         return type(exc).__name__
 
 
 def is_stray_cancellation(exc: BaseException) -> bool:
-    """A stray one, such as the result of a cancelled future: nobody can cancel what does not await."""
+    """Return whether an exception is a cancellation that was raised in a function that does not await.
+
+    Nobody can have cancelled such a function: the exception comes, for example, from the result of a cancelled future.
+    """
     try:
         return isinstance(exc, anyio.get_cancelled_exc_class())
     except anyio.NoEventLoopError:

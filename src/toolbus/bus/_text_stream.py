@@ -1,4 +1,7 @@
-"""A request's text as an async iterator of pieces, made from its events. Knows subscriptions and no session."""
+"""A request's text as an async iterator of pieces, made from its events.
+
+Knows subscriptions. Must not know sessions.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ __all__ = ["TextStream"]
 class TextStream:
     """The pieces of text of one request, in order. Made by `RequestSession.text`.
 
-    Cancelling a wait for the next piece loses nothing: the iteration can go on. `aclose` (also by
-    `contextlib.aclosing`) lets the subscription go; it goes by itself when the request ends. For one reader.
+    Cancelling a wait for the next piece loses nothing: the iteration can be continued. `aclose` (also by
+    `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
 
-    An answer that no reply's text was (of `task_complete`) comes whole, at the end. The text of a request that was
-    stopped ends with `[Unable to complete task: reason]`.
+    An answer that is not the text of a model's reply, such as that of `task_complete`, comes as one piece at the end.
+    The text of a request that was stopped ends with `[Unable to complete task: reason]`.
     """
 
-    __slots__ = ("_final_only", "_given", "_held", "_last", "_ready", "_streamed", "_subscription")
+    __slots__ = ("_final_only", "_has_given", "_held", "_last", "_ready", "_streamed", "_subscription")
 
     def __init__(self, subscription: Subscription, *, final_only: bool) -> None:
         self._subscription = subscription
         self._final_only = final_only
-        self._held: list[str] = []  # pieces of a round of which it is not known yet whether it is the last
+        self._held: list[str] = []  # the pieces of a round that may or may not be the last one
         self._ready: deque[str] = deque()
-        self._streamed = ""  # the message whose pieces came one by one
-        self._given = False  # whether the reader has got anything
+        self._streamed = ""  # the id of the message that is streamed
+        self._has_given = False  # whether the reader has got any piece
         self._last = ""  # the text of the newest reply that the reader has got
 
     def __aiter__(self) -> TextStream:
@@ -41,14 +44,14 @@ class TextStream:
             if isinstance(event, TextDelta):
                 self._streamed = event.message_id
                 (self._held if self._final_only else self._ready).append(event.text)
-            elif isinstance(event, ModelRetrying):  # what came of this reply is void
+            elif isinstance(event, ModelRetrying):  # The pieces of this reply are void.
                 self._held.clear()
                 self._streamed = ""
             elif isinstance(event, ModelResponded) and isinstance(event.message, AssistantMessage):
                 self._end_message(event.message)
             elif isinstance(event, RequestCompleted):
                 self._end(event)
-        self._given = True
+        self._has_given = True
         return self._ready.popleft()
 
     def _end(self, event: RequestCompleted) -> None:
@@ -56,14 +59,15 @@ class TextStream:
             self._ready.append(event.text)
         if event.outcome == "stopped":
             mark = f"[Unable to complete task: {event.reason}]"
-            self._ready.append(f"\n\n{mark}" if self._given or self._ready else mark)
+            self._ready.append(f"\n\n{mark}" if self._has_given or self._ready else mark)
 
     async def aclose(self) -> None:
         """Stop listening. Idempotent."""
         self._subscription.close()
 
     def _end_message(self, message: AssistantMessage) -> None:
-        if message.text and message.message_id != self._streamed:  # of a provider that does not stream
+        # The reply of a provider that does not stream has had no pieces.
+        if message.text and message.message_id != self._streamed:
             self._held.append(message.text)
         if not self._final_only or not message.tool_calls:
             self._ready.extend(self._held)

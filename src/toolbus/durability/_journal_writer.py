@@ -1,6 +1,7 @@
-"""Keeps the requests of one runtime in a store's journal: what they write, the leases on them, what could not be kept.
+"""The journal writer of one runtime: its requests' steps, their leases, and what the store has not taken yet.
 
-The one `Journal` of a runtime's sessions. Knows sessions and the protocol of stores, and no runtime.
+It is the one `Journal` of all sessions of a runtime. Knows sessions and the protocol of stores. Must not know the
+runtime.
 """
 
 from __future__ import annotations
@@ -20,56 +21,67 @@ from ..events import Event, ToolCallRequested, new_id
 from ..session import RequestSession, check_word, shown
 from ..storage import Entry, JournalStore, RequestRecord, Store, ending_of
 from ..tools import is_number
-from ._agreement import agreed_by, fields_of, messages_to_json, provider_name
-from ._store_calls import ANSWER_SECONDS, Owed, answered, asked
+from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
+from ._store_calls import ANSWER_SECONDS, PendingCalls, call_store, call_store_in_time
 
-__all__ = ["Keeper", "OnStoreFailure", "keeper_of"]
+__all__ = ["JournalWriter", "OnStoreFailure", "journal_writer_of"]
 
 OnStoreFailure: TypeAlias = Literal["stop", "warn"]
+"""The treatment of a request whose step the store does not take: see `JournalWriter`."""
 
 _logger = logging.getLogger("toolbus.store")
-_RENEWALS = 3  # in the time of a lease: so that one which fails costs nothing
-_RESULT_SECONDS = 4.8  # after which a result is there though the store fails (G21)
-_WARN_AT = 0.8  # of a limit
+# A lease is renewed this often in its time, so that a renewal that fails does no harm.
+_RENEWALS = 3
+# A result is there after this time at the latest, even if the store fails (G21).
+_RESULT_SECONDS = 4.8
+# The log warns when this part of a limit is used up.
+_WARN_AT = 0.8
 
 
 @dataclass(slots=True)
-class _Kept:
-    """One request that is kept.
+class _JournaledRequest:
+    """One request of this runtime that has a journal.
 
-    `unwritten` is what the store has not taken, in one entry from its first place on: also what it takes just now.
+    `history_length` is the number of messages that `history=` gave. `epoch` is that of its lease, and `written` the
+    number of its facts in the store. `unwritten` is one entry with all facts that the store has not taken, also while
+    the store is taking them. `is_unsure` is true while a write has no known outcome, so that some of `unwritten` may
+    be in the store. `has_ended` and `is_abandoned` are true once the store has its ending, or has it as abandoned.
+    `tries_since` is the time, on the loop's clock, at which the newest step was first written.
     """
 
     session: RequestSession
-    given: int
+    history_length: int
     epoch: int = 1
     written: int = 0
     unwritten: Entry | None = None
-    is_unsure: bool = False  # whether some of it is written all the same: the store did not answer
-    has_warned: bool = False
+    is_unsure: bool = False
     has_ended: bool = False
     is_abandoned: bool = False
-    tries_since: float = 0.0  # when its newest step was begun to be written
-    has_told_size: bool = False
+    tries_since: float = 0.0
+    has_warned_of_failure: bool = False
+    has_warned_of_size: bool = False
 
 
-def keeper_of(store: Store, *, lease_seconds: float, on_failure: OnStoreFailure) -> Keeper | None:
-    """The keeper of a store with a journal; None where it has none. Raises `ConfigurationError` for what is none."""
+def journal_writer_of(store: Store, *, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:
+    """Return a journal writer for the store, or None if the store has no journal.
+
+    Raises `ConfigurationError` for an argument that cannot be used.
+    """
     check_word("on_store_failure", on_failure, get_args(OnStoreFailure))
     if not (is_number(lease_seconds) and 0 < lease_seconds < math.inf):
         raise ConfigurationError(f"lease_seconds is {lease_seconds!r}; it must be above zero and finite")
     if isinstance(store, type) or not hasattr(store, "journal"):
         raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
     journal = store.journal
-    return None if journal is None else Keeper(journal, lease_seconds=lease_seconds, on_failure=on_failure)
+    return None if journal is None else JournalWriter(journal, lease_seconds=lease_seconds, on_failure=on_failure)
 
 
-class Keeper:
+class JournalWriter:
     """A `Journal` for the sessions of one runtime. `owner` is the name under which it holds their leases.
 
-    With `on_failure="stop"`, a request whose step the store does not take is left: any process may go on with it from
-    the step before, once its lease is released or has run out. With "warn" the request goes on, what was not taken is
-    kept in memory and written with what comes next, and a process that dies meanwhile leaves a journal with its end
+    With `on_failure="stop"`, a request whose step the store does not take is left: any process may continue it from
+    the step before, once its lease is released or has run out. With "warn" the request continues, and the step is held
+    in memory and written together with the next one; if the process dies before that, the end of the journal is
     missing.
     """
 
@@ -78,277 +90,290 @@ class Keeper:
         self.lease_seconds = lease_seconds
         self.store = store
         self._on_failure = on_failure
-        self._kept: dict[str, _Kept] = {}
-        self._owed = Owed()
-        self._leaving: set[str] = set()  # requests that do not run any more, of which the store is being told
+        self._requests: dict[str, _JournaledRequest] = {}
+        self._pending = PendingCalls()
+        self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
 
-    def keeps(self, request_id: str) -> bool:
-        """Whether the request runs here."""
-        return request_id in self._kept
+    def is_registered(self, request_id: str) -> bool:
+        """Return whether the request runs or waits in this runtime."""
+        return request_id in self._requests
 
-    def owes(self, request_id: str) -> bool:
-        """Whether the store has still to be told how the request was left here, or has ended."""
-        return request_id in self._owed or request_id in self._leaving
+    def is_pending(self, request_id: str) -> bool:
+        """Return whether the store has still to learn that the request was left here, or has ended."""
+        return request_id in self._pending or request_id in self._leaving
 
-    def keep(self, session: RequestSession, *, given: int = 0, resumed: RequestRecord | None = None) -> None:
-        """Take a request on, before it runs. `given` are how many messages `history=` gave.
+    def register(
+        self, session: RequestSession, *, history_length: int = 0, resumed: RequestRecord | None = None
+    ) -> None:
+        """Take a request on, before it runs. `history_length` is the number of messages that `history=` gave.
 
-        `resumed` is what the store knows of one that goes on, whose lease was taken.
+        `resumed` is the store's record of a request that continues here, as it was when its lease was taken.
         """
-        kept = self._kept[session.request_id] = _Kept(session, given)
+        request = self._requests[session.request_id] = _JournaledRequest(session, history_length)
         if resumed is not None:
-            kept.epoch, kept.written = resumed.epoch, resumed.facts
+            request.epoch, request.written = resumed.epoch, resumed.facts
 
     # ---------------------------------------------------------------------------------------------- writing
 
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
         """See `Journal`."""
-        kept = self._kept[request_id]
-        entry = self._entry(kept, seq, facts)
-        if kept.unwritten is not None:
-            entry = _joined(kept.unwritten, entry)
-        kept.unwritten, kept.tries_since = entry, anyio.current_time()
+        request = self._requests[request_id]
+        entry = self._entry(request, seq, facts)
+        if request.unwritten is not None:
+            entry = _joined(request.unwritten, entry)
+        request.unwritten, request.tries_since = entry, anyio.current_time()
         try:
-            size_bytes = await self._write(kept, entry)
+            size_bytes = await self._write(request, entry)
         except LeaseLost:
-            kept.unwritten = None
+            request.unwritten = None
             raise
         except StoreError as exc:
             if self._on_failure == "stop":
                 raise
-            self._warn(kept, exc)
+            self._warn(request, exc)
             return None
-        self._watch_size(kept, size_bytes)
+        self._watch_size(request, size_bytes)
         return size_bytes
 
     async def facts_of(self, request_id: str) -> Sequence[Event]:
         """See `FactReader`."""
         return [each.fact for each in await self.store.facts(request_id)]
 
-    def _entry(self, kept: _Kept, seq: int, facts: Sequence[Event]) -> Entry:
-        session = kept.session
+    def _entry(self, request: _JournaledRequest, seq: int, facts: Sequence[Event]) -> Entry:
+        session = request.session
         entry = Entry(
             request_id=session.request_id,
             conversation_id=session.conversation_id,
-            epoch=kept.epoch,
+            epoch=request.epoch,
             seq=seq,
             facts=facts,
         )
         if seq == 0:
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
-            entry.agreed = self._agreed(kept)
+            entry.agreed = self._agreed(request)
         if (ending := ending_of(facts[-1])) is not None:
             entry.ending, entry.turn = ending, tuple(session.snapshot().turn)
         return entry
 
-    def _agreed(self, kept: _Kept) -> dict[str, Any]:
-        found = kept.session.snapshot()
+    def _agreed(self, request: _JournaledRequest) -> dict[str, Any]:
+        found = request.session.snapshot()
         state, memo = found.state, found.view.window.memo
         more = {
             "providers": [provider_name(each) for each in found.view.providers],
             "history_stored": found.stored,
-            "history": messages_to_json(state.messages[found.earlier : found.earlier + kept.given]),
+            "history": messages_to_json(state.messages[found.earlier : found.earlier + request.history_length]),
             "memo": None if memo is None else fields_of(memo),
             "output": None if state.output is None else state.output.spec.name,
         }
-        return {**agreed_by(found.view), **{name: value for name, value in more.items() if value}}
+        return {**agreed_options(found.view), **{name: value for name, value in more.items() if value}}
 
-    async def _write(self, kept: _Kept, entry: Entry) -> int:
-        """Have the store take an entry, or say within its time why not. Raises `StoreError`."""
+    async def _write(self, request: _JournaledRequest, entry: Entry) -> int:
+        """Append an entry, and return the size of the journal in bytes. Raises `StoreError` within `ANSWER_SECONDS`."""
         with anyio.move_on_after(ANSWER_SECONDS):
-            if kept.is_unsure:
-                there = await self._look(kept, entry)
-                if there is not None:
-                    entry = replace(entry, seq=there.facts, facts=entry.facts[there.facts - entry.seq :])
+            if request.is_unsure:
+                record = await self._find_written(request, entry)
+                if record is not None:
+                    entry = replace(entry, seq=record.facts, facts=entry.facts[record.facts - entry.seq :])
                     if not entry.facts:
-                        return there.size_bytes
-            kept.is_unsure = True
-            size_bytes = await asked(self.store.append(entry))
-            kept.is_unsure, kept.unwritten = False, None
-            kept.written = entry.seq + len(entry.facts)
-            kept.has_ended = entry.ending is not None
+                        return record.size_bytes
+            request.is_unsure = True
+            size_bytes = await call_store(self.store.append(entry))
+            request.is_unsure, request.unwritten = False, None
+            request.written = entry.seq + len(entry.facts)
+            request.has_ended = entry.ending is not None
             return size_bytes
         raise StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
 
-    async def _look(self, kept: _Kept, entry: Entry) -> RequestRecord | None:
-        """The store may have taken what it did not answer to: the request as it has it, if it has some of `entry`."""
-        there = await asked(self.store.request(entry.request_id))
-        if there is None or there.epoch != kept.epoch or there.facts <= entry.seq:
+    async def _find_written(self, request: _JournaledRequest, entry: Entry) -> RequestRecord | None:
+        """Return the request as the store has it, if the store has taken some of `entry` without answering."""
+        record = await call_store(self.store.request(entry.request_id))
+        if record is None or record.epoch != request.epoch or record.facts <= entry.seq:
             return None
-        kept.written, kept.has_ended = there.facts, there.ending is not None
-        if there.facts >= entry.seq + len(entry.facts):
-            kept.is_unsure, kept.unwritten = False, None
-        return there
+        request.written, request.has_ended = record.facts, record.ending is not None
+        if record.facts >= entry.seq + len(entry.facts):
+            request.is_unsure, request.unwritten = False, None
+        return record
 
-    def _warn(self, kept: _Kept, exc: StoreError) -> None:
-        if not kept.has_warned:
-            kept.has_warned = True
-            told = "the store failed: the request goes on, and would not survive a crash"
-            _logger.warning("%s (%s)", told, exc, extra={"request_id": kept.session.request_id})
+    def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
+        if not request.has_warned_of_failure:
+            request.has_warned_of_failure = True
+            text = "the store failed: the request continues, and would not survive a crash"
+            _logger.warning("%s (%s)", text, exc, extra={"request_id": request.session.request_id})
 
-    def _watch_size(self, kept: _Kept, size_bytes: int) -> None:
-        limits, written = kept.session.snapshot().state.limits, kept.written
-        if not kept.has_told_size and (
+    def _watch_size(self, request: _JournaledRequest, size_bytes: int) -> None:
+        limits, written = request.session.snapshot().state.limits, request.written
+        if not request.has_warned_of_size and (
             written > _WARN_AT * limits.max_facts or size_bytes > _WARN_AT * limits.max_journal_bytes
         ):
-            kept.has_told_size = True
+            request.has_warned_of_size = True
             _logger.warning(
-                "the journal of the request has %d of max_facts=%d facts, and %d of max_journal_bytes=%d",
+                "the journal of the request has %d of max_facts=%d facts, and %d of max_journal_bytes=%d bytes",
                 written,
                 limits.max_facts,
                 size_bytes,
                 limits.max_journal_bytes,
-                extra={"request_id": kept.session.request_id},
+                extra={"request_id": request.session.request_id},
             )
 
     # --------------------------------------------------------------------------------------- endings, leases
 
-    async def let_go(self, session: RequestSession) -> bool:
-        """A request has ended here, or was left: tell the store so, or owe it that.
+    async def release(self, session: RequestSession) -> bool:
+        """Write that a request has ended here, or was left; if the store fails, that is retried until it is written.
 
-        Returns whether its turn is the journal's: the ending brings it along, whoever writes that. Otherwise the caller
-        is to remember the turn, once.
+        Returns whether the journal keeps the request's turn: the entry with the ending has the turn's messages,
+        whichever process writes it. If not, the caller has to add the turn to the conversation, once.
         """
-        kept = self._kept.pop(session.request_id, None)
-        if kept is None or not (kept.written or kept.unwritten):
+        request = self._requests.pop(session.request_id, None)
+        if request is None or not (request.written or request.unwritten):
             return False
-        if kept.has_ended:
-            self._note_end(kept)
+        if request.has_ended:
+            self._note_end(request)
             return True
         self._leaving.add(session.request_id)
         try:
-            if kept.unwritten is None:
-                await self._settle(kept)
+            if request.unwritten is None:
+                await self._settle(request)
             else:
-                await self._settle_later(kept)
+                await self._settle_later(request)
         finally:
             self._leaving.discard(session.request_id)
-        return bool(session.snapshot().left) or not kept.is_abandoned
+        return bool(session.snapshot().left) or not request.is_abandoned
 
-    async def _settle(self, kept: _Kept) -> None:
-        """Tell the store how a request was left or ended, or owe it that."""
-        is_told = False
+    async def _settle(self, request: _JournaledRequest) -> None:
+        """Write how a request was left or ended; if that fails, it is retried later."""
+        is_written = False
         try:
-            is_told = await self._owed.try_now(self._end(kept)) is None
-        finally:  # a result waits no longer than it may, and asyncio may cancel once more
-            if not is_told:
-                self._owed.owe(kept.session.request_id, lambda: self._end(kept))
+            is_written = await self._pending.attempt(self._end(request)) is None
+        finally:  # The deadline of the caller, or a further cancellation by asyncio, may interrupt the attempt.
+            if not is_written:
+                self._pending.add(request.session.request_id, lambda: self._end(request))
 
-    async def _settle_later(self, kept: _Kept) -> None:
-        """The store has failed, and may again: owe it what it has not taken.
+    async def _settle_later(self, request: _JournaledRequest) -> None:
+        """Write the end of a request later, because the store has failed before and may fail again.
 
-        Only whether the request is gone is waited for, and no longer than a result may take (G21).
+        Waits only if the request was not accepted, until it is gone, and no longer than a result may take (G21).
         """
         done = anyio.Event()
 
         async def end() -> None:
-            await self._end(kept)
+            await self._end(request)
             done.set()
 
-        self._owed.owe(kept.session.request_id, end)
-        if not self._has_begun(kept):
-            with anyio.CancelScope(deadline=kept.tries_since + _RESULT_SECONDS):
+        self._pending.add(request.session.request_id, end)
+        if not self._was_accepted(request):
+            with anyio.CancelScope(deadline=request.tries_since + _RESULT_SECONDS):
                 await done.wait()
 
-    def _has_begun(self, kept: _Kept) -> bool:
-        """Whether a request may go on elsewhere: not where it was not accepted, as its first step was not taken."""
-        return kept.written > 0 or self._on_failure == "warn"
+    def _was_accepted(self, request: _JournaledRequest) -> bool:
+        """Return whether the request was accepted, so that another process may continue it.
 
-    async def _end(self, kept: _Kept) -> None:
-        """Have the store take what it has not taken yet; then give the lease back, or end what is not to go on."""
-        session, has_begun = kept.session, self._has_begun(kept)
-        if kept.unwritten is not None and has_begun:
-            await self._offer(kept, kept.unwritten)
-        if not kept.has_ended:
-            await (self._release(kept) if session.snapshot().left and has_begun else self._abandon(kept))
-        self._note_end(kept)
-
-    def _note_end(self, kept: _Kept) -> None:
-        """Tell a result that the store has an end of its request, unless that is not how it was reported here."""
-        found = kept.session.snapshot()
-        if found.result is not None and (kept.is_abandoned or (kept.has_ended and not found.left)):
-            found.result.journaled, found.result.resumable = kept.has_ended, False
-
-    async def _offer(self, kept: _Kept, entry: Entry) -> None:
-        """Have the store take a step that it has refused, so that results and wishes are not lost.
-
-        Except one that requests calls: they have not begun, and would look as if they had. With "warn" they have.
+        With "stop" it was accepted only if the store has taken its first step.
         """
-        may_go_on = self._on_failure == "stop"
-        if may_go_on and any(isinstance(fact, ToolCallRequested) for fact in entry.facts):
+        return request.written > 0 or self._on_failure == "warn"
+
+    async def _end(self, request: _JournaledRequest) -> None:
+        """Write the missing steps; then give the lease back, or abandon a request that nobody is to continue."""
+        session, was_accepted = request.session, self._was_accepted(request)
+        if request.unwritten is not None and was_accepted:
+            await self._write_missing(request, request.unwritten)
+        if not request.has_ended:
+            await (self._release_lease(request) if session.snapshot().left and was_accepted else self._abandon(request))
+        self._note_end(request)
+
+    def _note_end(self, request: _JournaledRequest) -> None:
+        """Note in the request's result that the store has the end of the request, if it is the end reported here."""
+        found = request.session.snapshot()
+        if found.result is not None and (request.is_abandoned or (request.has_ended and not found.left)):
+            found.result.journaled, found.result.resumable = request.has_ended, False
+
+    async def _write_missing(self, request: _JournaledRequest, entry: Entry) -> None:
+        """Write the steps that the store has refused, so that no result and no input from a person is lost.
+
+        With "stop", a step that requests tool calls is left out: its calls have not begun, and in the journal they
+        would look as if they had. With "warn" they have begun.
+        """
+        stops_on_failure = self._on_failure == "stop"
+        if stops_on_failure and any(isinstance(fact, ToolCallRequested) for fact in entry.facts):
             return
         try:
-            await self._write(kept, entry)
+            await self._write(request, entry)
         except StoreError as exc:
-            if exc.retryable or not may_go_on:
+            if exc.retryable or not stops_on_failure:
                 raise
 
-    async def _release(self, kept: _Kept) -> None:
-        await self.store.release(kept.session.request_id, kept.epoch)
+    async def _release_lease(self, request: _JournaledRequest) -> None:
+        await self.store.release(request.session.request_id, request.epoch)
 
-    async def _abandon(self, kept: _Kept) -> None:
-        """End a request that nobody is to go on with, unless another process does already."""
-        request_id = kept.session.request_id
-        is_ours = await self.store.abandon(request_id, kept.epoch)
-        kept.is_abandoned = is_ours or await self.store.request(request_id) is None
+    async def _abandon(self, request: _JournaledRequest) -> None:
+        """End a request that nobody is to continue, unless another process has taken it already."""
+        request_id = request.session.request_id
+        is_ours = await self.store.abandon(request_id, request.epoch)
+        request.is_abandoned = is_ours or await self.store.request(request_id) is None
 
-    async def take(self, request_id: str) -> RequestRecord | None:
-        """See `JournalStore.take`. Where nobody knows whether the lease was taken, it is given back in time."""
+    async def take_lease(self, request_id: str) -> RequestRecord | None:
+        """Take a lease: see `JournalStore.take`.
+
+        After an error that leaves it open whether the lease was taken, the lease is given back once the store answers.
+        A `StoreDamaged` means that it was not taken.
+        """
         try:
-            return await answered(self.store.take(request_id, self.owner, self.lease_seconds))
-        except StoreDamaged:  # which takes nothing
+            return await call_store_in_time(self.store.take(request_id, self.owner, self.lease_seconds))
+        except StoreDamaged:
             raise
         except StoreError:
-            self._owed.owe(request_id, lambda: self._disown(request_id))
+            self._pending.add(request_id, lambda: self._return_unused_lease(request_id))
             raise
 
-    async def _disown(self, request_id: str) -> None:
-        """Give a lease back that is ours, and that nobody here knows of: it would be renewed with all the others."""
-        there = await asked(self.store.request(request_id))
-        if there is not None and there.owner == self.owner and not self.keeps(request_id):
-            await self.store.release(request_id, there.epoch)
+    async def _return_unused_lease(self, request_id: str) -> None:
+        """Give a lease of this process back if no request runs on it: it would be renewed with all the others."""
+        record = await call_store(self.store.request(request_id))
+        if record is not None and record.owner == self.owner and not self.is_registered(request_id):
+            await self.store.release(request_id, record.epoch)
 
-    async def give_up(self, record: RequestRecord) -> None:
-        """A request whose lease was taken cannot go on: leave it for another attempt."""
-        self._kept.pop(record.request_id, None)
+    async def return_lease(self, record: RequestRecord) -> None:
+        """Give back the lease of a request that cannot continue here, for another attempt."""
+        self._requests.pop(record.request_id, None)
 
         def release() -> Awaitable[object]:
             return self.store.release(record.request_id, record.epoch)
 
-        if await self._owed.try_now(release()) is not None:
-            self._owed.owe(record.request_id, release)
+        if await self._pending.attempt(release()) is not None:
+            self._pending.add(record.request_id, release)
 
     async def run(self) -> None:
-        """Renew the leases, and tell the store what it could not be told in time. Until cancelled."""
+        """Renew the leases, and retry what the store has not taken in time. Runs until it is cancelled."""
         seconds = self.lease_seconds / _RENEWALS
         renew_at = anyio.current_time() + seconds
         while True:
-            await self._owed.wait(renew_at)
+            await self._pending.wait(renew_at)
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
-                if self._kept or self._owed:
-                    await self._owed.try_now(self._renew(), heals=not self._owed)
-            await self._owed.flush()
+                if self._requests or self._pending:
+                    await self._pending.attempt(self._renew(), ends_outage=not self._pending)
+            await self._pending.flush()
 
     async def flush(self) -> None:
-        """Try once more to tell the store what it could not be told in time."""
-        await self._owed.flush()
+        """Try once more to write what the store has not taken in time."""
+        await self._pending.flush()
 
     async def _renew(self) -> None:
-        """Renew the leases. A request whose lease is another's by now is left: it would find out at its next step."""
-        mine = [each for each in self._kept.values() if each.written]
-        held = await asked(self.store.renew(self.owner, self.lease_seconds))
-        mine = [each for each in mine if not each.has_ended and self.keeps(each.session.request_id)]
+        """Renew the leases, and leave the requests whose leases another process has.
+
+        Such a request would otherwise run until its next step is refused.
+        """
+        mine = [each for each in self._requests.values() if each.written]
+        held = await call_store(self.store.renew(self.owner, self.lease_seconds))
+        mine = [each for each in mine if not each.has_ended and self.is_registered(each.session.request_id)]
         if held >= len(mine):
             return
-        for kept in mine:
-            request_id = kept.session.request_id
-            there = await asked(self.store.request(request_id))
-            if there is not None and there.epoch != kept.epoch and self._kept.get(request_id) is kept:
-                kept.session.leave(str(LeaseLost(request_id, kept.epoch)), even_if_cancelled=True)
+        for request in mine:
+            request_id = request.session.request_id
+            record = await call_store(self.store.request(request_id))
+            if record is not None and record.epoch != request.epoch and self._requests.get(request_id) is request:
+                request.session.leave(str(LeaseLost(request_id, request.epoch)), even_if_cancelled=True)
 
 
 def _joined(before: Entry, after: Entry) -> Entry:
-    """Two entries of one request as one. `after` may repeat the end of `before`, whose write was cut short."""
+    """Return two entries of one request as one. `after` may repeat the end of `before`, whose write was cut short."""
     facts = [*before.facts[: after.seq - before.seq], *after.facts]
     return replace(before, facts=facts, ending=after.ending, turn=after.turn)

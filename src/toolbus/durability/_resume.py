@@ -1,7 +1,7 @@
-"""Requests that another process, or another runtime, has begun: found in the store, and brought to where they stood.
+"""The requests that another process or another runtime has begun: found in the store, and restored from their facts.
 
-Belongs to `toolbus.runtime`. What was agreed for a request as data is in the journal; what was a function or an object
-(deps, tools, a type of output) the application gives again.
+Options that are data come from the journal; functions and objects (deps, tools, a type of output) are given again by
+the application. Knows sessions, stores and the journal writer. Must not know the runtime, which gives it `make`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from ..messages import Message, UserMessage
 from ..request_result import RequestResult, result_from
 from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
 from ..storage import RequestRecord, Store, ending_of
-from ._agreement import limits_in, memo_in, messages_from, options_in, provider_name
-from ._journal_writer import Keeper
-from ._store_calls import answered
+from ._agreed_options import limits_in, memo_in, messages_from, options_in, provider_name
+from ._journal_writer import JournalWriter
+from ._store_calls import call_store_in_time
 
-__all__ = ["OptionsFor", "ResumeProblem", "Resumption", "Unfinished"]
+__all__ = ["OptionsFor", "ResumeProblem", "Resumption", "UnfinishedRequests"]
 
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
-"""What the application gives a request again: the options of `Runtime.run`, `output` among them."""
+"""A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
 
 Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str, Resumed], RequestSession]
+"""A function that makes a session of messages, an output type, options, a request id, and the facts so far."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class ResumeProblem:
-    """A request that cannot go on, and why. It is left as it is, for another attempt."""
+    """A request that cannot continue, and the error that says why. It is left unchanged, for another attempt."""
 
     request: RequestRecord
     error: ToolbusError
@@ -41,9 +42,10 @@ class ResumeProblem:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Resumption:
-    """What `Runtime.resume` has found. Iterating gives the sessions that go on.
+    """The outcome of `Runtime.resume`. Iterating gives the sessions that continue, oldest request first.
 
-    `held` is how many unfinished requests somebody else took meanwhile.
+    `problems` are the requests that cannot continue. `held` is the number of unfinished requests that were skipped,
+    because somebody else took them meanwhile or because this runtime itself has not finished with them.
     """
 
     sessions: tuple[RequestSession, ...] = ()
@@ -57,35 +59,41 @@ class Resumption:
         return len(self.sessions)
 
 
-class Unfinished:
-    """The requests of a store, as a runtime finds them. `make` makes a session of messages, output type and options.
+class UnfinishedRequests:
+    """The requests of a store that a runtime can resume or recall. `make` makes the session of a request.
 
     `instructions` are those of the runtime, and `options` are as for `Runtime.resume`.
     """
 
     def __init__(
-        self, store: Store, keeper: Keeper, make: Make, options: OptionsFor | None, instructions: Instructions | None
+        self,
+        store: Store,
+        writer: JournalWriter,
+        make: Make,
+        options: OptionsFor | None,
+        instructions: Instructions | None,
     ) -> None:
         self._instructions = instructions
         self._store = store
-        self._keeper = keeper
-        self._journal = keeper.store
+        self._writer = writer
+        self._journal = writer.store
         self._make = make
         self._options = options
 
-    async def go_on(self, take_up: Callable[[RequestSession], None], limit: int) -> Resumption:
-        """Take the leases that are free, and hand each request's session to `take_up`, which may refuse it."""
+    async def resume(self, start: Callable[[RequestSession], None], limit: int) -> Resumption:
+        """Take the leases that are free, and hand each request's session to `start`, which may refuse it by raising."""
         sessions: list[RequestSession] = []
         problems: list[ResumeProblem] = []
         held = 0
-        for record in await answered(self._journal.unfinished(limit=limit)):
+        for record in await call_store_in_time(self._journal.unfinished(limit=limit)):
             try:
-                session = await self._taken_up(record, take_up)
+                session = await self._resumed(record, start)
             except ToolbusError as exc:
                 stops = exc.retryable and isinstance(exc, StoreError)
+                # A store that is out of reach is not the fault of this request, and no other request could continue.
                 if stops and not sessions:
-                    raise  # it is not the request's: the others can go on no more than this one
-                logger.warning("the request cannot go on: %s", exc, extra={"request_id": record.request_id})
+                    raise
+                logger.warning("the request cannot continue: %s", exc, extra={"request_id": record.request_id})
                 problems.append(ResumeProblem(request=record, error=exc))
                 if stops:
                     break
@@ -96,49 +104,50 @@ class Unfinished:
                 sessions.append(session)
         return Resumption(sessions=tuple(sessions), problems=tuple(problems), held=held)
 
-    async def _taken_up(
-        self, record: RequestRecord, take_up: Callable[[RequestSession], None]
-    ) -> RequestSession | None:
-        """The session that goes on with a request; None where somebody else has it. What fails gives the lease back."""
-        keeper = self._keeper
-        if keeper.keeps(record.request_id) or keeper.owes(record.request_id):
-            # This runtime itself, whose lease has run out: its next renewal, or what it has still to write, is due.
+    async def _resumed(self, record: RequestRecord, start: Callable[[RequestSession], None]) -> RequestSession | None:
+        """Return the session that continues a request; None if somebody else has it. A failure gives the lease back."""
+        writer = self._writer
+        if writer.is_registered(record.request_id) or writer.is_pending(record.request_id):
+            # This runtime has the request, and its lease has run out: a renewal or a write of its own is due.
             return None
         taken = None
-        with anyio.CancelScope(shield=True):  # bounded; a lease that nobody knew of would be renewed too
-            taken = await keeper.take(record.request_id)
+        # The shield is bounded by the store's time limit. A cancellation here could leave a lease without a request,
+        # which would be renewed with all the others.
+        with anyio.CancelScope(shield=True):
+            taken = await writer.take_lease(record.request_id)
         if taken is None:
             return None
         try:
             session = await self._session(taken)
             _compare_providers(taken, session)
-            keeper.keep(session, resumed=taken)
-            take_up(session)
+            writer.register(session, resumed=taken)
+            start(session)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await keeper.give_up(taken)
+                await writer.return_lease(taken)
             raise
         return session
 
     async def recall(self, request_id: str) -> RequestResult[Any] | None:
-        """The result of a request that has ended."""
-        record = await answered(self._journal.request(request_id))
+        """Return the result of a request that has ended; None for any other."""
+        record = await call_store_in_time(self._journal.request(request_id))
         if record is None or record.ending is None:
             return None
         state = (await self._session(record)).snapshot().state
         return None if state.ending is None else replace(result_from(state, lambda _: None, None), journaled=True)
 
     async def _session(self, record: RequestRecord) -> RequestSession:
-        """A session that stands where the journal's facts end. Raises `ResumeMismatch`, `StoreDamaged`."""
+        """Return a session restored from the journal's facts. Raises `ResumeMismatch`, `StoreDamaged`."""
         agreed = record.agreed
-        facts = [each.fact for each in await answered(self._journal.facts(record.request_id))]
+        facts = [each.fact for each in await call_store_in_time(self._journal.facts(record.request_id))]
         if not facts or not isinstance(facts[0], RequestStarted):
-            raise ResumeMismatch(f"request {record.request_id} cannot go on: its first fact is not request_started")
+            raise ResumeMismatch(f"request {record.request_id} cannot continue: its first fact is not request_started")
         stored: int = agreed.get("history_stored", 0)
-        history = await answered(self._store.history(record.conversation_id)) if stored else ()
+        history = await call_store_in_time(self._store.history(record.conversation_id)) if stored else ()
         given = self._given(record)
         options = _options_of(record, given)
-        prompt = UserMessage(content=facts[0].prompt or "-")  # in the facts as it was
+        # The facts have the prompt as it was, so its text is enough here.
+        prompt = UserMessage(content=facts[0].prompt or "-")
         limits = given.get("limits")
         resumed = Resumed(
             facts=facts,
@@ -163,12 +172,12 @@ class Unfinished:
         return session
 
     def _instructions_of(self, given: Mapping[str, Any], agreed: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the instructions of now and of before, where both are text."""
+        """Return the instructions of the resumed request and those in its journal, if both are text."""
         now, before = given.get("instructions") or self._instructions, agreed.get("instructions")
         return (now, before) if isinstance(now, str) and isinstance(before, str) else None
 
     def _given(self, record: RequestRecord) -> Mapping[str, Any]:
-        """What the application gives the request again. Raises `ApplicationError` for what its function raises."""
+        """Return the options that the application gives again. Raises `ApplicationError` if its function raises."""
         if self._options is None:
             return {}
         try:
@@ -182,7 +191,7 @@ class Unfinished:
 
 
 def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with which a request goes on: as agreed, but for what is `given` now. Raises `ResumeMismatch`."""
+    """Return the options of the journal, replaced by those that are `given` now. Raises `ResumeMismatch`."""
     agreed = record.agreed
     options = {**options_in(agreed), "limits": limits_in(agreed)}
     if isinstance(approval := agreed.get("approval"), bool):
@@ -197,18 +206,18 @@ def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, An
 
 
 def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
-    """A request may go on with other models; not with one that is not there."""
+    """Compare the providers with those in the journal: other models are logged, a missing one is `ResumeMismatch`."""
     before: list[str] = record.agreed.get("providers") or []
     found = session.snapshot()
     now, position = [provider_name(each) for each in found.view.providers], found.state.provider
     if position >= len(now):
         raise ResumeMismatch(
-            f"request {record.request_id} had turned to {before[-1] if before else 'another provider'}, the one with "
-            f"number {position + 1} of its providers, and there are {len(now)} now: give them all"
+            f"request {record.request_id} had turned to {before[-1] if before else 'another provider'}, which is "
+            f"number {position + 1} of its providers, but only {len(now)} are given now: give all of them"
         )
     if before and before != now:
         logger.warning(
-            "the request was begun with %s, and goes on with %s",
+            "the request was begun with %s, and continues with %s",
             ", ".join(before),
             ", ".join(now),
             extra={"request_id": record.request_id},

@@ -1,6 +1,6 @@
-"""What a runtime still owes its store: to be told until the store has taken it. And how a store is asked at all.
+"""Calls of a store: with a time limit, with errors that toolbus knows, and repeated until the store has taken them.
 
-Knows stores' errors and time, and neither sessions nor what is told.
+Knows the errors of stores, and time. Must not know sessions, nor what a call writes.
 """
 
 from __future__ import annotations
@@ -13,92 +13,98 @@ import anyio
 
 from ..errors import LeaseLost, StoreError, StoreUnavailable, ToolbusError
 
-__all__ = ["ANSWER_SECONDS", "Owed", "answered", "asked"]
+__all__ = ["ANSWER_SECONDS", "PendingCalls", "call_store", "call_store_in_time"]
 
 T = TypeVar("T")
 
 ANSWER_SECONDS = 4.5
-"""That a store has to answer, so that a session, which waits for 5 seconds (G21), is told what is wrong."""
+"""The time in which a store has to answer. A session waits for 5 seconds (G21), so it still learns what went wrong."""
 
 _logger = logging.getLogger("toolbus.store")
 _RETRY_SECONDS = 1.0  # between attempts
 
 
-async def asked(what: Awaitable[T]) -> T:
-    """What a store gives; of what one raises that is none of toolbus's errors, a `StoreError`."""
+async def call_store(call: Awaitable[T]) -> T:
+    """Await a call of a store. An exception that is not a `ToolbusError` is raised as a `StoreError`."""
     try:
-        return await what
+        return await call
     except ToolbusError:
         raise
     except Exception as exc:
         raise StoreError(f"{type(exc).__name__}: {exc}") from exc
 
 
-async def answered(what: Awaitable[T]) -> T:
-    """`asked`, or a `StoreUnavailable` when the store does not answer in `ANSWER_SECONDS`; it is cancelled then."""
+async def call_store_in_time(call: Awaitable[T]) -> T:
+    """Await a call as `call_store` does; after `ANSWER_SECONDS` cancel the call and raise `StoreUnavailable`."""
     with anyio.move_on_after(ANSWER_SECONDS):
-        return await asked(what)
+        return await call_store(call)
     raise StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
 
 
-class Owed:
-    """By request, what the store has still to be told. The log says once that the store fails, and that it is back."""
+class PendingCalls:
+    """The calls that a store has still to take, by request id: at most one for each request.
+
+    The log reports once that the store fails, and once that it answers again.
+    """
 
     def __init__(self) -> None:
-        self._owed: dict[str, Callable[[], Awaitable[object]]] = {}
+        self._calls: dict[str, Callable[[], Awaitable[object]]] = {}
         self._changed = anyio.Event()
-        self._fails = False  # whether the log has told
+        self._fails = False  # whether the log has reported a failure that is not over
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._owed
+        return request_id in self._calls
 
     def __bool__(self) -> bool:
-        return bool(self._owed)
+        return bool(self._calls)
 
-    def owe(self, request_id: str, what: Callable[[], Awaitable[object]]) -> None:
-        """Do `what`, again and again, until the store has taken it."""
-        self._owed[request_id] = what
+    def add(self, request_id: str, call: Callable[[], Awaitable[object]]) -> None:
+        """Repeat `call` until the store has taken it. It replaces an earlier call of the request."""
+        self._calls[request_id] = call
         self._changed.set()
 
-    async def try_now(self, what: Awaitable[object], *, heals: bool = True) -> StoreError | None:
-        """Await `what`, within the time that a store has; why it failed. What is another process's needs no more care.
+    async def attempt(self, call: Awaitable[object], *, ends_outage: bool = True) -> StoreError | None:
+        """Await `call` for at most `ANSWER_SECONDS`. Return the reason why it failed, or None.
 
-        The log tells of the first failure, and when the store answers again, if that `heals` what has failed.
+        A `LeaseLost` is no failure here: the request is another process's now, so nothing is left to do. The log
+        reports the first failure, and that the store answers again if a success `ends_outage`.
         """
         try:
-            await answered(what)
+            await call_store_in_time(call)
         except LeaseLost:
             return None
         except StoreError as exc:
-            self._note(exc)
+            self._log(exc)
             return exc
-        if heals:
-            self._note(None)
+        if ends_outage:
+            self._log(None)
         return None
 
     async def wait(self, until: float) -> None:
-        """Return at `until` on the loop's clock, or when it is time to try again."""
+        """Return at `until` on the loop's clock, when a call is added, or when it is time to try again."""
         self._changed = anyio.Event()
-        if self._owed:
+        if self._calls:
             until = min(until, anyio.current_time() + _RETRY_SECONDS)
         with anyio.CancelScope(deadline=until):
             await self._changed.wait()
 
     async def flush(self) -> None:
-        """Try once to tell the store all of it."""
-        for request_id, owed in list(self._owed.items()):
-            problem = await self.try_now(owed())
+        """Try each call once, in order. After the first retryable failure, the others are not tried."""
+        for request_id, call in list(self._calls.items()):
+            problem = await self.attempt(call())
             if problem is None:
-                if self._owed.get(request_id) is owed:
-                    del self._owed[request_id]
+                if self._calls.get(request_id) is call:
+                    del self._calls[request_id]
             elif problem.retryable:
-                if self._owed.get(request_id) is owed:  # the next time others are told first, or it would keep them up
-                    self._owed[request_id] = self._owed.pop(request_id)
-                return  # nobody is told any more than this one; the leases have to be renewed meanwhile
+                # The call moves to the end, so that one that never works does not keep the others from being tried.
+                if self._calls.get(request_id) is call:
+                    self._calls[request_id] = self._calls.pop(request_id)
+                # The other calls would fail in the same way, and meanwhile the leases have to be renewed.
+                return
 
-    def _note(self, problem: StoreError | None) -> None:
+    def _log(self, problem: StoreError | None) -> None:
         if problem is None and self._fails:
             _logger.info("the store answers again")
         elif problem is not None and not self._fails:
-            _logger.warning("the store failed, and is asked again and again: %s", problem)
+            _logger.warning("the store failed, and the call is repeated until it answers: %s", problem)
         self._fails = problem is not None

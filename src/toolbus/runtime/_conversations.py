@@ -1,59 +1,140 @@
-"""What a runtime keeps in mind of conversations beside their messages: so that the next turn goes on from the last one.
+"""The memory of conversations beside their messages, so that the next turn continues from the last one.
 
-In this process's memory alone. Knows sessions, and neither stores nor the runtime.
+It is in this process only. Knows sessions, and the events of late results. Must not know stores or the runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
 
 from ..core.history import Memo
-from ..messages import Message
+from ..core.result_size import DEFAULT_RESULT_CHARS
+from ..core.shorten import shorten
+from ..events import ToolCallLate, new_id
+from ..messages import AssistantMessage, Message, SystemMessage
 from ..secrets import Vault
 from ..session import Earlier, SessionSnapshot
-from ._bounded import Shelf
-from ._late_results import LateShelf
 
-__all__ = ["ConversationState"]
+__all__ = ["BoundedMapping", "ConversationState", "LateResultNotes"]
 
 _MOST_CONVERSATIONS = 10_000
+_MOST_WITH_LATE_RESULTS = 1_000  # conversations
+_MOST_LATE_RESULTS = 20  # of one conversation; the oldest are dropped first
+
+T = TypeVar("T")
 
 
-class ConversationState:
-    """Remembered decisions, secrets, what was left out of what is sent, and results that came too late.
+class BoundedMapping(Generic[T]):
+    """Values by conversation id. Beyond `most` values, the one that was put in longest ago is dropped."""
 
-    Each is bounded in conversations: the one that was put there longest ago makes room. `late` is to be connected to
-    `ToolCallLate`.
+    __slots__ = ("_most", "_values")
+
+    def __init__(self, most: int) -> None:
+        self._values: OrderedDict[str, T] = OrderedDict()
+        self._most = most
+
+    def get(self, conversation_id: str) -> T | None:
+        """Return the conversation's value, or None if it has no value."""
+        return self._values.get(conversation_id)
+
+    def put(self, conversation_id: str, value: T | None) -> None:
+        """Replace the conversation's value. None removes it."""
+        if value is None:
+            self._values.pop(conversation_id, None)
+            return
+        self._values[conversation_id] = value
+        self._values.move_to_end(conversation_id)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+
+
+class LateResultNotes:
+    """The results that came too late for their request, as notes for the next turn of its conversation.
+
+    It is a receiver of `ToolCallLate`. Bounded in conversations, and in results of each conversation.
     """
 
     def __init__(self) -> None:
-        self.late = LateShelf()
-        self._granted = Shelf[dict[str, bool]](_MOST_CONVERSATIONS)
-        self._left_out = Shelf[Memo](_MOST_CONVERSATIONS)
-        self._vaults = Shelf[Vault](_MOST_CONVERSATIONS)
+        self._results: OrderedDict[str, list[ToolCallLate]] = OrderedDict()
+
+    def __call__(self, event: ToolCallLate) -> None:
+        """Keep the late success of a call, if its request wants the next turn to know it."""
+        if not event.for_next_turn or event.late != "tool_call_completed":
+            return
+        results = self._results.setdefault(event.conversation_id, [])
+        results.append(event)
+        del results[:-_MOST_LATE_RESULTS]
+        self._results.move_to_end(event.conversation_id)
+        if len(self._results) > _MOST_WITH_LATE_RESULTS:
+            self._results.popitem(last=False)
+
+    def take(self, conversation_id: str, earlier: Iterable[Message]) -> list[SystemMessage]:
+        """Return the late results as notes for the model, oldest first, and forget them.
+
+        `earlier` are the messages of the conversation: the arguments of the calls are read from them.
+        """
+        results = self._results.pop(conversation_id, ())
+        if not results:
+            return []
+        asked = {
+            call.call_id: call.arguments
+            for message in earlier
+            if isinstance(message, AssistantMessage)
+            for call in message.tool_calls
+        }
+        return [
+            SystemMessage(
+                text=f"A call that was given up earlier has ended since. {each.name}({asked.get(each.call_id, '')}) "
+                f"gave: {shorten(each.content, DEFAULT_RESULT_CHARS)}{_left_out(each)}",
+                message_id=f"n{new_id()}",
+            )
+            for each in results
+        ]
+
+
+def _left_out(event: ToolCallLate) -> str:
+    """Return a remark on the images and files that a note cannot show, since no vendor accepts them in a note."""
+    count = len(event.parts)
+    return f"\n(images and files left out: {count})" if count else ""
+
+
+class ConversationState:
+    """Remembered approvals, secrets, the record of what was left out of model calls, and late results.
+
+    Each of them is bounded in conversations; the one that was stored longest ago is dropped. `late` has to be
+    connected to `ToolCallLate`.
+    """
+
+    def __init__(self) -> None:
+        self.late = LateResultNotes()
+        self._granted = BoundedMapping[dict[str, bool]](_MOST_CONVERSATIONS)
+        self._memos = BoundedMapping[Memo](_MOST_CONVERSATIONS)
+        self._vaults = BoundedMapping[Vault](_MOST_CONVERSATIONS)
 
     def for_next_turn(self, conversation_id: str, messages: Sequence[Message]) -> Earlier:
-        """Return what a turn that is about to begin gets; `messages` are the conversation's so far."""
+        """Return the state for a turn that is about to begin; `messages` are the conversation's so far."""
         return Earlier(
             messages=messages,
             notes=self.late.take(conversation_id, messages),
             granted=self._granted.get(conversation_id) or {},
-            memo=self._left_out.get(conversation_id) if messages else None,
+            memo=self._memos.get(conversation_id) if messages else None,
             vault=self._vaults.get(conversation_id),
         )
 
     def for_resumed_turn(self, conversation_id: str) -> Earlier:
-        """Return what a turn that is continued gets: the secrets, since the journal has everything else."""
+        """Return the state for a turn that is resumed: only the secrets, since the journal has everything else."""
         return Earlier(vault=self._vaults.get(conversation_id))
 
     def keep(self, found: SessionSnapshot) -> None:
-        """Keep what a turn that has ended, or was left, hands to the next one."""
+        """Store the state that a turn which has ended, or was left, hands to the next turn."""
         conversation_id = found.state.conversation_id
-        # Of a turn that was left, nobody knows which of its decisions are in the journal.
+        # Nobody knows which decisions of a turn that was left are in the journal, so none of them is remembered.
         if found.state.granted and not found.left:
             self._granted.put(conversation_id, found.state.granted)
         vault, window = found.view.secrets.vault, found.view.window
         if vault is not None and vault.given:
             self._vaults.put(conversation_id, vault)
         if not window.is_plain:
-            self._left_out.put(conversation_id, window.conversation_memo())
+            self._memos.put(conversation_id, window.conversation_memo())

@@ -1,6 +1,6 @@
-"""The runtime: everything put together. It owns the task group, the bus, the dispatcher, the store and admission.
+"""The composition root: `Runtime` owns the task group, the bus, the dispatcher, the store and admission.
 
-The composition root, and the only module that knows providers and stores by name.
+It is the only module that makes providers and stores by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
-from ..durability import Keeper, OnStoreFailure, OptionsFor, Resumption, Unfinished, answered, keeper_of
+from ..durability import (
+    JournalWriter,
+    OnStoreFailure,
+    OptionsFor,
+    Resumption,
+    UnfinishedRequests,
+    call_store_in_time,
+    journal_writer_of,
+)
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ToolCallLate, new_id
 from ..messages import Message, PromptLike
@@ -59,34 +67,37 @@ __all__ = ["RequestOptions", "Runtime"]
 
 _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
-_REMEMBER_SECONDS = 5.0  # a shielded write has a deadline: the same that a store has to report a fault (G21)
+# A shielded write has a deadline: the time in which a store has to report a fault (G21).
+_REMEMBER_SECONDS = 5.0
 
 OutputT = TypeVar("OutputT")
 
 
 class Runtime:
-    """Runs requests: `async with Runtime(provider="openai:gpt-5-mini", tools=[...]) as runtime: ...`.
+    """An actor runtime that runs requests: `async with Runtime("openai:gpt-5-mini", tools=[...]) as runtime: ...`.
 
-    `provider` is a `Provider` or a name such as "openai:MODEL", "ollama:MODEL" or "extractive"; without one the
-    variable TOOLBUS_PROVIDER is read, and without that `ConfigurationError` names what was looked at. With
-    `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
+    `provider` is a `Provider` or a name such as "openai:MODEL", "ollama:MODEL" or "extractive". Without one, the
+    environment variable TOOLBUS_PROVIDER is read; if that is not set either, `ConfigurationError` names what was looked
+    at. With `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
     functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words
-    the status line while tools run: see `toolbus.narrator.Narrator`. `defaults` are the requests' `SessionOptions`,
-    such as `instructions`, the system prompt, and `limits`. At most `max_sessions` requests run at once and
-    `max_queued` wait; then `Overloaded` is raised. A turn of a conversation that is busy waits, or with
-    `on_busy="refuse"` is refused. `max_concurrency`, `max_threads` and `max_processes` bound the handlers of tools (see
-    `ToolDispatcher`); of one that is cancelled and still runs `grace_seconds` later the log tells.
+    the status line while tools run: see `toolbus.status.Narrator`. `defaults` are the requests' `SessionOptions`,
+    such as `instructions` (the system prompt) and `limits`.
 
-    `store` keeps conversations, in memory when none is given. One with a journal keeps what requests do as well, before
-    they do it, so that `resume` goes on with them in another process; a lease on each, which is renewed, runs out
-    `lease_seconds` after this process has stood still. Where such a store fails, a request fails before its next
-    effect, and is left for `resume`; with `on_store_failure="warn"` it goes on, the log tells, and a crash would forget
-    what it did since.
+    At most `max_sessions` requests run at once and `max_queued` wait; one more raises `Overloaded`. A turn of a
+    conversation that is busy waits, or is refused with `on_busy="refuse"`. `max_concurrency`, `max_threads` and
+    `max_processes` bound the handlers of tools (see `ToolDispatcher`). A handler that still runs `grace_seconds` after
+    it was cancelled is logged.
 
-    Leaving the block cleanly drains: no new requests, running ones get `drain_seconds`, the rest is cancelled, or with
-    a journal left for `resume`. An exception does so at once. The store is closed then, given or not; a provider only
-    if it was made from a name. May be entered again afterwards; conversations are kept, by a store that stands being
-    closed.
+    `store` keeps conversations; without one they are in memory. A store with a journal also keeps what requests do,
+    before they do it, so that `resume` continues them in another process. The lease on each request is renewed; it runs
+    out `lease_seconds` after this process has stopped renewing it. If such a store fails, a request fails before its
+    next effect, and is left for `resume`. With `on_store_failure="warn"` the request continues and a warning is logged;
+    a crash would lose what it did since.
+
+    Leaving the block cleanly drains: no new requests are accepted, running ones get `drain_seconds`, and the rest is
+    cancelled, or left for `resume` if there is a journal. Leaving it by an exception does so at once. Then the store is
+    closed, also one that was given; a provider is closed only if it was made from a name. The runtime may be entered
+    again afterwards. Conversations are kept if the store can be opened again after closing.
     """
 
     def __init__(
@@ -115,7 +126,7 @@ class Runtime:
         check_word("on_busy", on_busy, ("queue", "refuse"))
         if not (is_number(drain_seconds) and 0 <= drain_seconds < math.inf):
             raise ConfigurationError(f"drain_seconds is {drain_seconds!r}; it must be finite and not negative")
-        self._made: dict[str, Provider] = {}  # providers made from names, which are ours to close
+        self._made: dict[str, Provider] = {}  # providers made from names, which the runtime closes
         self.providers = self._given(provider, providers) or self._from_environment()
         self.provider = self.providers[0]
         self.tools = tool_registry(tools)
@@ -132,28 +143,29 @@ class Runtime:
         )
         self._defaults = defaults
         self._on_busy: OnBusy = on_busy
-        self._keeper = keeper_of(self.store, lease_seconds=lease_seconds, on_failure=on_store_failure)
-        self._keeping: anyio.CancelScope | None = None
-        self.journal: Journal | None = self._keeper  # where sessions write
+        self._journal_writer = journal_writer_of(self.store, lease_seconds=lease_seconds, on_failure=on_store_failure)
+        self._lease_renewal: anyio.CancelScope | None = None
+        self.journal: Journal | None = self._journal_writer
+        """The journal to which sessions write; None if the store has no journal."""
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
         self._calibration = Calibration()
         self._start = SessionStart(calibration=self._calibration)
-        self._tickets: dict[str, Ticket] = {}  # of requests that are continued and not ready yet
+        self._tickets: dict[str, Ticket] = {}  # the tickets of resumed requests that are not ready yet
         self._admission = Admission(max_sessions, max_queued)
         self._drain_seconds = drain_seconds
         self._thread = 0
         self._sessions: dict[str, RequestSession] = {}
-        self._unbegun: dict[str, Ticket] = {}  # of requests whose own task has not begun yet
+        self._unbegun: dict[str, Ticket] = {}  # the tickets of requests whose own task has not begun yet
         self._group: anyio.abc.TaskGroup | None = None
-        self._stranded = StrandedTasks()  # of that group
+        self._stranded = StrandedTasks()  # the tasks of `_group`
         self._closing = False
 
     # ------------------------------------------------------------------------------------------------- lifetime
 
     async def __aenter__(self) -> Runtime:
         if self._group is not None:
-            raise NotRunning("the runtime runs already; one `async with` at a time")
+            raise NotRunning("the runtime is running already; leave its `async with` block before you enter it again")
         self._closing = False
         self._thread = threading.get_ident()
         async with AsyncExitStack() as stack:
@@ -161,18 +173,19 @@ class Runtime:
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+            # The store is opened here, so that its faults are raised at the start.
             if (opens := getattr(self.store, "open", None)) is not None:
-                await opens()  # so that its faults are told at the start
+                await opens()
             self._parts = stack.pop_all()
         self._group = await self._stranded.open()
-        if self._keeper is not None:
-            self._keeping = anyio.CancelScope()
-            self._group.start_soon(self._keep, self._keeper, self._keeping)
+        if self._journal_writer is not None:
+            self._lease_renewal = anyio.CancelScope()
+            self._group.start_soon(self._renew_leases, self._journal_writer, self._lease_renewal)
         return self
 
-    async def _keep(self, keeper: Keeper, scope: anyio.CancelScope) -> None:
+    async def _renew_leases(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
         with scope:
-            await keeper.run()
+            await writer.run()
 
     async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
@@ -182,15 +195,15 @@ class Runtime:
                 await self.drain()
             else:
                 self._cancel_now(group, "the runtime was left by an exception")
-        except BaseException:  # cancelled while it drained
+        except BaseException:  # The task was cancelled while the runtime drained.
             self._cancel_now(group, _CANCELLED)
             raise
         finally:
-            if self._keeping is not None:
-                self._keeping.cancel()
+            if self._lease_renewal is not None:
+                self._lease_renewal.cancel()
             try:
                 await self._leave()
-            finally:  # also when it is cancelled while handlers take their time to end
+            finally:  # A cancellation while handlers still end must not keep the parts open.
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
                     await self._close_parts()
 
@@ -198,9 +211,9 @@ class Runtime:
         try:
             await self._stranded.leave()
         finally:
-            try:  # asyncio may have cancelled tasks before they began; their requests were asked to end
+            try:  # asyncio may have cancelled tasks before they began, so their requests still have to end.
                 for request_id, ticket in list(self._unbegun.items()):
-                    why = "" if self._keeper is None else _CANCELLED
+                    why = "" if self._journal_writer is None else _CANCELLED
                     await self._carry_out(self._sessions[request_id], ticket, why)
             finally:
                 self._group = None
@@ -212,26 +225,29 @@ class Runtime:
         group.cancel_scope.cancel()
 
     def _on_cancelled(self) -> None:
-        """The host cancels all tasks of this in one pass, the dispatcher's too, and no order is known.
+        """Leave the requests that have a journal, because the host is cancelling all tasks.
 
-        So what has a journal is left here, before the first call that runs is answered: an answer would be its result.
+        It cancels the dispatcher's tasks in the same pass and in no known order, so the dispatcher calls this before it
+        answers the first call that runs: the answer would become the call's result in the journal.
         """
-        if self._keeper is not None and self._group is not None:
+        if self._journal_writer is not None and self._group is not None:
             self._cancel_now(self._group, _CANCELLED)
 
     async def _close_parts(self) -> None:
-        async with AsyncExitStack() as last:  # from its end on, each whatever the others do
+        # The stack closes its entries from the last one on, each of them even if another one fails.
+        async with AsyncExitStack() as last:
             for provider in self._made.values():
                 if (close := getattr(provider, "aclose", None)) is not None:
                     last.push_async_callback(close)
             last.push_async_callback(self.store.aclose)
-            if self._keeper is not None:
-                await self._keeper.flush()
+            if self._journal_writer is not None:
+                await self._journal_writer.flush()
 
     async def drain(self, *, grace_seconds: float | None = None) -> int:
-        """Take no new requests, give the running ones `grace_seconds`, cancel the rest; return how many these were.
+        """Take no new requests, give the running ones `grace_seconds`, cancel the rest, and return how many these were.
 
-        With a journal the rest is not cancelled but left, for `resume` to go on with: `RequestResult.resumable`.
+        `grace_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
+        so that `resume` can continue it: see `RequestResult.resumable`.
         """
         self._closing = True
         seconds = self._drain_seconds if grace_seconds is None else grace_seconds
@@ -242,7 +258,7 @@ class Runtime:
         return late
 
     def _cancel_all(self, reason: str) -> int:
-        stops = RequestSession.cancel if self._keeper is None else RequestSession.leave
+        stops = RequestSession.cancel if self._journal_writer is None else RequestSession.leave
         return sum(stops(session, reason) for session in list(self._sessions.values()))
 
     # ------------------------------------------------------------------------------------------------- requests
@@ -250,9 +266,9 @@ class Runtime:
     def start(self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]) -> RequestSession:
         """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
 
-        `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` when places and
-        queue are full, `ConversationBusy` where that is asked for, `NotRunning` outside the `async with` block and
-        while it closes, `InvalidHistory`, and `ConfigurationError`; nothing was started then.
+        `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` if the slots and
+        the queue are full, `ConversationBusy` with `on_busy="refuse"`, `NotRunning` outside the `async with` block and
+        while the runtime closes, `InvalidHistory`, and `ConfigurationError`. After an error nothing was started.
         """
         session, ticket = self._prepare(prompt, output, options)
         self._spawn(session, ticket)
@@ -267,11 +283,11 @@ class Runtime:
     async def run(
         self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]
     ) -> RequestResult[Any]:
-        """`start`, in this task, and wait for the result. Cancelling it cancels the request.
+        """Run a request in this task and return its result. Cancelling the call cancels the request.
 
-        `output` is a type for the answer, such as a pydantic model: `result.output` is a validated value of it, where
-        the outcome is `completed`. A limit or a failure is no exception unless `raise_on_failure`: see
-        `RequestResult.outcome`.
+        The options and errors are those of `start`. `output` is a type for the answer, such as a pydantic model:
+        `result.output` is a validated value of it if the outcome is `completed`. A limit or a failure does not raise
+        an exception, except with `raise_on_failure=True`: see `RequestResult.outcome`.
         """
         session, ticket = self._prepare(prompt, output, options)
         result: RequestResult[Any] = await self._carry_out(session, ticket)
@@ -300,7 +316,7 @@ class Runtime:
         backend: str = "asyncio",
         **options: Unpack[RequestOptions],
     ) -> RequestResult[Any]:
-        """`run` for scripts: enters the runtime, runs one request, leaves. Takes the options of `run`.
+        """Enter the runtime, run one request, and leave it again: `run` for scripts, with the same options.
 
         Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
         """
@@ -311,72 +327,77 @@ class Runtime:
 
         try:
             anyio.get_current_task()
-        except Exception:  # noqa: S110 -- no loop runs here, as it should be; the type differs by version
+        except Exception:  # noqa: S110 -- no event loop runs here, which is right; the type differs by version
             pass
         else:
             raise NotRunning("run_sync() was called inside an event loop; use `await runtime.run(...)` there")
         return anyio.run(once, backend=backend)
 
     def as_tool(self, name: str, description: str) -> Tool[..., Any]:
-        """A tool that hands a task to a request with this runtime's model, tools and defaults: see `subrequest_tool`.
+        """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
 
-        The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them.
+        The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them. See
+        `subrequest_tool`.
         """
         return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
 
     def session(self, request_id: str) -> RequestSession | None:
-        """The session of a request that runs or waits; None for any other."""
+        """Return the session of a request that runs or waits; None for any other."""
         return self._sessions.get(request_id)
 
     async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000) -> Resumption:
-        """Go on with requests that the store has unfinished and that nobody holds: at most `limit`, the oldest first.
+        """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
 
-        Each goes on from its last durable fact, in a task of its own. A call that had been requested may have run: it
-        is requested once more, under the same key, if its tool is `idempotent` and its definition the same; else it
-        ends as `interrupted`. Questions to people are asked again, and deadlines go on by the wall clock. What is
-        known to have ended is not told again.
+        Each request continues from its last durable fact, in a task of its own. A tool call that had been requested may
+        have run: it is requested once more, under the same key, if its tool is `idempotent` and its definition is the
+        same; otherwise it ends as `interrupted`. Questions to people are asked again, and deadlines continue by the
+        wall clock. The end of a call that is in the journal is not published again.
 
-        What was agreed for a request as data (limits, settings, instructions as text, metadata and so on) is taken
-        from the journal; the rest from this runtime, and from `options`, a function of the request's record that gives
-        options of `run`: its `deps`, `tools`, `provider`, `output`; `limits` give it new time. One that cannot go on is
-        left as it is, and stands among the `problems`. Raises `StoreError`, `NotRunning`, and `ConfigurationError` for
-        a store without a journal.
+        Options that are data (limits, settings, instructions as text, metadata and so on) are taken from the journal.
+        The rest comes from this runtime, and from `options`, a function of the request's record that returns options of
+        `run`: its `deps`, `tools`, `provider`, `output`; `limits` give the request new time. A request that cannot
+        continue is left unchanged, and is among the `problems`. Raises `StoreError`, `NotRunning`, and
+        `ConfigurationError` for a store without a journal.
         """
         self._check_usable({})
-        keeper = self._keeper
-        if keeper is None:
+        writer = self._journal_writer
+        if writer is None:
             raise ConfigurationError(
                 "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
                 "such as SqliteStore('toolbus.db')"
             )
-        return await self._unfinished(keeper, options).go_on(self._take_up, limit)
+        return await self._unfinished(writer, options).resume(self._start_resumed, limit)
 
     async def recall(self, request_id: str, *, options: OptionsFor | None = None) -> RequestResult[Any] | None:
-        """How a request ended, whichever process it ran in; None for one that has not, or that the journal has not.
+        """Return the result of a request that has ended, whichever process it ran in.
 
-        `options` are as for `resume`. Exceptions of handlers are not in the journal. Raises `StoreError`, `NotRunning`
-        and `ResumeMismatch`.
+        None for a request that has not ended, or that the journal does not have. `options` are as for `resume`. The
+        exceptions of handlers are not in the journal. Raises `StoreError`, `NotRunning` and `ResumeMismatch`.
         """
         self._check_usable({})
-        return None if self._keeper is None else await self._unfinished(self._keeper, options).recall(request_id)
+        return (
+            None
+            if self._journal_writer is None
+            else await self._unfinished(self._journal_writer, options).recall(request_id)
+        )
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _unfinished(self, keeper: Keeper, options: OptionsFor | None) -> Unfinished:
-        return Unfinished(self.store, keeper, self._continue, options, self._defaults.get("instructions"))
+    def _unfinished(self, writer: JournalWriter, options: OptionsFor | None) -> UnfinishedRequests:
+        return UnfinishedRequests(self.store, writer, self._continue, options, self._defaults.get("instructions"))
 
-    def _take_up(self, session: RequestSession) -> None:
-        """Go on with a request that another process has begun, when its turn and a place are free."""
-        self._check_usable({})  # it may have begun to close meanwhile
+    def _start_resumed(self, session: RequestSession) -> None:
+        """Continue a request that another process has begun, once its conversation's turn and a slot are free."""
+        self._check_usable({})  # The runtime may have begun to close meanwhile.
         ticket = self._tickets[session.request_id] = self._admission.take(session.conversation_id)
         self._sessions[session.request_id] = session
         self._spawn(session, ticket)
 
     def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
-        """Carry a request out in a task of its own, which nobody can cancel but who takes all of the runtime down."""
+        """Carry a request out in a task of its own, which is cancelled only together with the whole runtime."""
         assert self._group is not None
         self._unbegun[session.request_id] = ticket
-        why = "" if self._keeper is None else _CANCELLED
+        why = "" if self._journal_writer is None else _CANCELLED
         report = session.snapshot().view.report_left_open
         self._group.start_soon(self._stranded.contain, report, self._carry_out, session, ticket, why)
 
@@ -415,8 +436,8 @@ class Runtime:
             ticket.give_back()
             raise
         self._sessions[request_id] = session
-        if self._keeper is not None:
-            self._keeper.keep(session, given=len(given))
+        if self._journal_writer is not None:
+            self._journal_writer.register(session, history_length=len(given))
         return session, ticket
 
     def _continue(
@@ -452,12 +473,12 @@ class Runtime:
         )
 
     def _merged(self, options: RequestOptions) -> SessionOptions:
-        """The options of one session: those that the request was given, over the runtime's own."""
+        """Return the options of one session: the request's options, and the runtime's defaults for the others."""
         return merged_options(self._defaults, options, self._resolve)
 
     async def _earlier(self, conversation_id: str, *, begins: bool) -> Earlier:
-        """Return the conversation so far, and what else it hands to its next turn."""
-        earlier = await answered(self.store.history(conversation_id))
+        """Return the conversation so far, and the other state that it hands to its next turn."""
+        earlier = await call_store_in_time(self.store.history(conversation_id))
         if earlier and begins:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
@@ -480,10 +501,10 @@ class Runtime:
                 ticket.give_back()
 
     async def _remember(self, session: RequestSession) -> None:
-        """Add the turn to its conversation, once. A store that fails costs this turn's memory, and nobody else's."""
+        """Add the turn to its conversation, once. If the store fails, only this turn is lost from the conversation."""
         found = session.snapshot()
         self._conversations.keep(found)
-        if self._keeper is not None and await self._keeper.let_go(session):
+        if self._journal_writer is not None and await self._journal_writer.release(session):
             return
         try:
             if messages := found.turn:

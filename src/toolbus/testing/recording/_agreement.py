@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...durability import FUNCTION, agreed_by, limits_in, messages_from, messages_to_json, options_in
+from ...durability import FUNCTION, agreed_options, limits_in, messages_from, messages_to_json, options_in
 from ...messages import Message
 from ...protocols import ToolSpec
 from ...session import SessionView
@@ -24,7 +24,7 @@ def agreement_of(view: SessionView, history_count: int) -> dict[str, Any]:
         "conversation_id": view.conversation_id,
         "tools": specs_of(tools_now(view).values()),
         "output": None if state.output is None else specs_of([state.output.spec])[0],
-        **agreed_by(view),
+        **agreed_options(view),
         "history": messages_to_json(list(view.messages)[:history_count]),
     }
     return {name: value for name, value in agreed.items() if value not in (None, [])}

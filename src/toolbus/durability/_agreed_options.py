@@ -1,7 +1,7 @@
-"""What was agreed for a request, to JSON and back: what another process, or a replay, has to know to go on with it.
+"""The options that were agreed for a request, as JSON values: another process or a replay needs them to continue it.
 
-Functions cannot be written down: of these stands here that there was one, and what they decided stands in the facts.
-Knows sessions and their options, and neither stores nor recordings.
+A function cannot be written as JSON. `FUNCTION` stands for it here, and its decisions are in the request's facts.
+Knows sessions and their options. Must not know stores or recordings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..session import SessionView
 
 __all__ = [
     "FUNCTION",
-    "agreed_by",
+    "agreed_options",
     "fields_of",
     "limits_in",
     "memo_in",
@@ -34,19 +34,19 @@ __all__ = [
 ]
 
 FUNCTION = "function"
-"""Stands for what is a function of the application."""
+"""The value of an option that is a function of the application."""
 
 _PLAIN = ("metadata", "guidance", "note_failures", "max_result_chars", "include_data", "late_results", "output_mode")
 
 
 @cache
 def _messages() -> TypeAdapter[list[Message]]:
-    """Made when it is first needed: most requests bring no history along, and a command has to start soon."""
+    """Return the adapter, made at the first use: most requests bring no history, and a command has to start soon."""
     return TypeAdapter(list[Message])
 
 
-def agreed_by(view: SessionView) -> dict[str, Any]:
-    """The options of a request as JSON values, those that are None or empty left out."""
+def agreed_options(view: SessionView) -> dict[str, Any]:
+    """Return the options of a request as JSON values. Options without a value and empty ones are left out."""
     state = view.state
     options = cast("Mapping[str, Any]", view.options)
     instructions, approval, prices = options.get("instructions"), options.get("approval"), options.get("prices")
@@ -60,19 +60,20 @@ def agreed_by(view: SessionView) -> dict[str, Any]:
         "granted": dict(state.granted),
         **{name: options.get(name) for name in _PLAIN},
     }
-    if state.output is not None:  # said even where it is the default: that of another runtime may be another
+    # The output mode is written even if it is the default, because another runtime may have another default.
+    if state.output is not None:
         agreed["output_mode"] = options.get("output_mode") or "auto"
     agreed = {name: value for name, value in agreed.items() if value not in (None, [], {})}
     return agreed if view.secrets.vault is None else view.secrets.vault.shown_json(agreed)
 
 
 def limits_in(agreed: Mapping[str, Any]) -> Limits:
-    """The request's limits; those that it was written without are the defaults. Raises `ConfigurationError`."""
+    """Return the request's limits, with the defaults for those that were not written. Raises `ConfigurationError`."""
     return Limits(**_known(Limits, agreed.get("limits") or {}))
 
 
 def options_in(agreed: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a request can be given again as they were. Raises `ConfigurationError`."""
+    """Return the options that are data, as `RequestOptions` have them. Raises `ConfigurationError`."""
     options: dict[str, Any] = {name: agreed[name] for name in _PLAIN if name in agreed}
     if settings := agreed.get("settings"):
         options["settings"] = ModelSettings(**_known(ModelSettings, settings))
@@ -84,18 +85,18 @@ def options_in(agreed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memo_in(agreed: Mapping[str, Any]) -> Memo | None:
-    """What an earlier turn of the conversation had left out of what it sent."""
+    """Return the record of what an earlier turn of the conversation left out of its model calls, if there is one."""
     memo = agreed.get("memo")
     return Memo(**_known(Memo, memo)) if memo else None
 
 
 def messages_to_json(messages: Sequence[Message]) -> list[Any]:
-    """Messages as JSON values."""
+    """Return messages as JSON values."""
     return _messages().dump_python(list(messages), mode="json") if messages else []
 
 
 def messages_from(written: Any) -> list[Message]:
-    """Messages that were written as JSON values. Raises `ConfigurationError` for what are none."""
+    """Return messages that were written as JSON values. Raises `ConfigurationError` for any other value."""
     try:
         return _messages().validate_python(written) if written else []
     except ValidationError as exc:
@@ -105,13 +106,13 @@ def messages_from(written: Any) -> list[Message]:
 
 
 def provider_name(provider: Provider) -> str:
-    """The vendor and the model, as far as a provider tells its model."""
+    """Return the vendor, and the model if the provider names it: `vendor:model`."""
     model = getattr(provider, "model", "")
     return f"{provider.vendor}:{model}" if model else provider.vendor
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """All fields of a dataclass, since a later version may have other defaults."""
+    """Return all fields of a dataclass, also those with default values: a later version may have other defaults."""
     if value is None:
         return None
     written = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
@@ -119,6 +120,6 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def _known(kind: type[Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `written` this version has a field for."""
+    """Return the values in `written` for which this version of `kind` has a field."""
     names = {each.name for each in dataclasses.fields(kind)}
     return {name: value for name, value in written.items() if name in names}
