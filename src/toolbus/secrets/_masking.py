@@ -92,7 +92,7 @@ class ReplyMask:
     of a secret. `emit` tells a piece, `feed` only says that one came, and `hear` that there was one of that kind.
     """
 
-    __slots__ = ("_answer", "_emit", "_feed", "_hear", "_known", "_marked", "_masks", "_vault")
+    __slots__ = ("_answer", "_emit", "_feed", "_known", "_marked", "_masks", "_note_kind", "_vault")
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ReplyMask:
         *,
         emit: Emit,
         feed: Emit,
-        hear: Callable[[type[Event]], None],
+        note_kind: Callable[[type[Event]], None],
     ) -> None:
         self._vault = vault
         self._marked = marked
@@ -111,7 +111,7 @@ class ReplyMask:
         self._answer = answer
         self._emit = emit
         self._feed = feed
-        self._hear = hear
+        self._note_kind = note_kind
         self._masks: dict[tuple[type[Any], int], tuple[PieceMask, Delta]] = {}
 
     def emit(self, piece: Delta) -> None:
@@ -147,7 +147,7 @@ class ReplyMask:
     def _pass_over(self, piece: Delta, kind: type[Event]) -> None:
         self._feed(piece)
         if piece.text:
-            self._hear(kind)
+            self._note_kind(kind)
 
     def whole(self, reply: ModelReply) -> ModelReply:
         """The reply, once it is there; what was held back of its pieces is told before."""

@@ -143,13 +143,13 @@ class RequestSecrets:
         return self._guarded[1]
 
     def reply(
-        self, specs: Mapping[str, ToolSpec], *, emit: Emit, feed: Emit, hear: Callable[[type[Event]], None]
+        self, specs: Mapping[str, ToolSpec], *, emit: Emit, feed: Emit, note_kind: Callable[[type[Event]], None]
     ) -> ReplyMask:
         """Return the mask for one reply of the model."""
         marked = self.marked
         if self.answer is not None and self._state.output is not None:
             marked = {**marked, self._state.output.spec.name: self.answer}
-        return ReplyMask(self.keep(), marked, specs, self.answer, emit=emit, feed=feed, hear=hear)
+        return ReplyMask(self.keep(), marked, specs, self.answer, emit=emit, feed=feed, note_kind=note_kind)
 
     def open_output(self) -> None:
         """Have the structured output validated, and returned, with the values that its references stand for."""

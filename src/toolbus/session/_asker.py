@@ -170,7 +170,7 @@ class Asker:
 
     def _reply_mask(self, secrets: RequestSecrets, call: ModelCall) -> ReplyMask:
         """What takes the secrets out of a reply."""
-        return secrets.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
+        return secrets.reply(self._state.tools, emit=call.emit, feed=call.feed, note_kind=call.note_piece)
 
     def _offered(self, specs: Mapping[str, ToolSpec], command: CallModel) -> tuple[ToolSpec, ...]:
         """What the model may call now. In the last answer after a limit, only what gives the structured output."""

@@ -50,7 +50,7 @@ class SessionHandle:
         "_bus",
         "_done",
         "_is_accepted",
-        "_is_told",
+        "_is_ending_published",
         "_journal",
         "_late",
         "_mailbox",
@@ -61,7 +61,7 @@ class SessionHandle:
         "_result",
         "_state",
         "_taken",
-        "_unheard",
+        "_unpublished",
         "_view",
         "conversation_id",
         "request_id",
@@ -89,16 +89,16 @@ class SessionHandle:
         self._mailbox: Mailbox | None = None
         self._result: RequestResult[Any] | None = None
         self._done: anyio.Event | None = None
-        self._is_told = False  # whether the ending is published
+        self._is_ending_published = False  # whether the ending is published
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
         self._journal = journal
         self._past = journal if journal is not None and isinstance(journal, FactReader) else None
-        self._unheard: Sequence[Event] = ()  # facts that are applied, and not known to be in the journal
+        self._unpublished: Sequence[Event] = ()  # facts that are applied, and not known to be in the journal
         self._taken: set[str] = set()  # the ids of inputs that are facts of a request with a journal
         self._progress: anyio.Event | None = None  # set after each step, for those who wait for one
 
-    def _as_told(self, exc: Exception) -> ToolbusError:
+    def _masked_error(self, exc: Exception) -> ToolbusError:
         """Return what broke the request as an error of toolbus's, without secrets in its words."""
         error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
         if error is not exc:
@@ -182,7 +182,7 @@ class SessionHandle:
         """Whether an input waits for its step, or its step for the journal."""
         if self._mailbox is not None and event in self._mailbox:
             return True
-        return any(each.event_id == event.event_id for each in self._unheard)
+        return any(each.event_id == event.event_id for each in self._unpublished)
 
     def _wake_recorded(self) -> None:
         if self._progress is not None:
@@ -256,7 +256,7 @@ class SessionHandle:
         def is_over(event: Event) -> bool:
             return isinstance(event, _ENDINGS) and event.request_id == request_id
 
-        count, journal = self._state.facts - len(self._unheard), self._past
+        count, journal = self._state.facts - len(self._unpublished), self._past
         subscription = self._bus.subscribe(
             *kinds,
             request_id=request_id,

@@ -16,7 +16,7 @@ from ..core.turn import CallModel, Elapsed, Input, ModelFailed, TurnState
 from ..errors import ReplyTooLarge
 from ..events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, ReasoningPiece, SignOfLife, TextPiece
-from ..status import StatusTeller
+from ..status import StatusPublisher
 
 __all__ = ["ModelCall", "too_many_calls"]
 
@@ -54,8 +54,8 @@ class ModelCall:
         "_state",
         "_status",
         "command",
-        "heard",
         "over",
+        "piece_kinds",
         "scope",
     )
 
@@ -66,7 +66,7 @@ class ModelCall:
         clock: SessionClock,
         command: CallModel,
         scope: anyio.CancelScope,
-        status: Callable[[], StatusTeller | None],
+        status: Callable[[], StatusPublisher | None],
     ) -> None:
         self._status = status
         self._bus = bus
@@ -79,7 +79,7 @@ class ModelCall:
         self.scope = scope
         scope.deadline = self._hard
         self.over = False
-        self.heard: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
+        self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
 
     def emit(self, delta: Delta) -> None:
         """Pass a piece on to whoever listens; move the timer for streams that stand still.
@@ -92,8 +92,8 @@ class ModelCall:
         if not delta.text:  # a sign of life from a provider that holds pieces back
             return
         kind = _EVENTS.get(type(delta)) or _event_of(delta)
-        if kind not in self.heard:
-            self.hear(kind)  # before the piece itself, so that "Formulating..." stands above the text
+        if kind not in self.piece_kinds:
+            self.note_piece(kind)  # before the piece itself, so that "Formulating..." stands above the text
         state = self._state
         if not self._bus.arbitration.wants(kind, state.request_id):
             return
@@ -122,20 +122,20 @@ class ModelCall:
             self._move_at = now + self._idle_seconds * _IDLE_SLACK
             self.scope.deadline = min(self._hard, now + self._idle_seconds)
 
-    def hear(self, kind: type[Event]) -> None:
+    def note_piece(self, kind: type[Event]) -> None:
         """Take note that a piece of this kind has come, told or not: for the status."""
-        if kind not in self.heard:
-            self.heard += (kind,)
+        if kind not in self.piece_kinds:
+            self.piece_kinds += (kind,)
             status = self._status()
             if status is not None:
-                status.hear(kind, self._state.request_id)
+                status.take_piece(kind, self._state.request_id)
 
     def on_put(self, event: Event) -> None:
         """Give the call up when somebody cancels the request. For `Mailbox.on_put`."""
         if isinstance(event, CancelRequested):
             self.scope.cancel()
 
-    def what_elapsed(self, now: float) -> tuple[Input, float]:
+    def elapsed_input(self, now: float) -> tuple[Input, float]:
         """Which timer fired, and when: the machine's deadline, or that of a stream that stood still."""
         if self.scope.deadline < self._hard:
             limit = f"stream_idle_seconds={self._idle_seconds:g}"

@@ -43,10 +43,10 @@ from ._options import SessionOptions
 
 __all__ = [
     "NO_START",
-    "Beginning",
     "Earlier",
     "Parent",
     "Prepare",
+    "RequestBeginning",
     "Resumed",
     "SessionStart",
     "identified",
@@ -157,7 +157,7 @@ def new_state(
     )
 
 
-class Beginning:
+class RequestBeginning:
     """The way to a request's first step.
 
     `notes` is what `prepare` found for the model to know before the prompt, `earlier` how many messages it has put in

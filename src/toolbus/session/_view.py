@@ -13,7 +13,7 @@ from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
 from ..protocols import CallView, Provider, ToolSource
 from ..secrets import NamedSecret, RequestSecrets, Vault
-from ..status import StatusTeller
+from ..status import StatusPublisher
 from ..storage import Journal
 from ._context_window import ContextWindow
 from ._inputs import ToolsLike, read_prompt
@@ -96,7 +96,7 @@ class SessionView:
         self._has_left_open = False
         self.call_above = start.call_above
         self._state_above = start.state_above
-        self.status_line: StatusTeller | None = None  # until somebody wants to hear it
+        self.status_line: StatusPublisher | None = None  # until somebody wants to hear it
         named: Sequence[NamedSecret] | None = options.get("secrets")
         if named:
             self.secrets.share(Vault(named, self.conversation_id))
@@ -117,16 +117,16 @@ class SessionView:
     # -------------------------------------------------------------------------------------------------- status
 
     @property
-    def status(self) -> StatusTeller:
+    def status(self) -> StatusPublisher:
         """What publishes the status line, made when somebody first wants to hear it."""
         if self.status_line is None:
             tools = self.tools
-            self.status_line = StatusTeller(self._bus, self.state, lambda: tools.specs)
-            for kind in () if self.model_call is None else self.model_call.heard:
-                self.status_line.hear(kind, self.request_id)
+            self.status_line = StatusPublisher(self._bus, self.state, lambda: tools.specs)
+            for kind in () if self.model_call is None else self.model_call.piece_kinds:
+                self.status_line.take_piece(kind, self.request_id)
         return self.status_line
 
-    def status_if_wanted(self) -> StatusTeller | None:
+    def status_if_wanted(self) -> StatusPublisher | None:
         """Return what publishes the status line, if anybody wants to hear it."""
         wanted = self.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id)
         return self.status if wanted else None

@@ -1,6 +1,6 @@
 """One request's events, as a person follows them: a stage and a sentence. Pure.
 
-`Narration` is a fold, which makes a sentence only when it is asked to say one; `events_so_far` lets it begin in the
+`StatusFold` is a fold, which makes a sentence only when it is asked to say one; `events_so_far` lets it begin in the
 middle of a request. A sentence is one line of at most 200 characters, without control characters, and without secrets:
 see `core.redaction`.
 """
@@ -50,8 +50,8 @@ __all__ = [
     "FORMULATING",
     "PROCESSING",
     "SELECTING",
-    "Narration",
     "Status",
+    "StatusFold",
     "call_sentence",
     "display_name",
     "events_so_far",
@@ -180,7 +180,7 @@ def _shown(name: str, value: Any) -> str:
 # ------------------------------------------------------------------------------------------------- the fold
 
 
-class Narration:
+class StatusFold:
     """A fold of one request's events, in their order, to its status. Events of other requests are not for it.
 
     Take `feed` for both halves at once, or `take` for every event and `say` when somebody listens. It is told of no
@@ -192,13 +192,13 @@ class Narration:
         "_calls",
         "_ended",
         "_failed",
-        "_heard",
-        "_owed",
+        "_last",
+        "_piece_kinds",
         "_round",
-        "_said",
         "_shown",
         "_status",
         "_steered",
+        "_unsettled",
         "_waiting",
     )
 
@@ -208,16 +208,16 @@ class Narration:
         self._shown: ToolCallRequested | None = None  # the call whose sentence is the status
         self._calls: dict[str, tuple[ToolCallRequested, str]] = {}  # those that run, with what is said of them
         self._waiting: dict[str, str] = {}  # calls that wait for a person: their tools
-        self._owed = 0  # calls of the reply that are not settled yet
+        self._unsettled = 0  # calls of the reply that are not settled yet
         self._failed = ""
-        self._heard: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this round
+        self._piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this round
         self._steered = False
-        self._said: Status | None = None
+        self._last: Status | None = None
         self._ended = False
 
     def feed(self, event: Event, specs: Mapping[str, ToolSpec]) -> Status | None:
         """What is to be said now that `event` has happened; None for nothing new. `specs` has the tools by name."""
-        return self.say(specs) if self.take(event) else None
+        return self.new_status(specs) if self.take(event) else None
 
     def take(self, event: Event) -> bool:
         """Take note of `event`. Returns whether there may be something new to say."""
@@ -234,11 +234,11 @@ class Narration:
         """Whether a call runs."""
         return bool(self._calls)
 
-    def hear(self, kind: type[Event]) -> bool:
+    def take_piece(self, kind: type[Event]) -> bool:
         """As `take`, for a piece of the model's reply that nobody has built: the type of its event is enough."""
-        if kind in self._heard or kind not in _PIECES or self._ended:
+        if kind in self._piece_kinds or kind not in _PIECES or self._ended:
             return False
-        self._heard += (kind,)
+        self._piece_kinds += (kind,)
         return self._set("streaming", _PIECES[kind])
 
     def narrate(self, call_id: str, text: str) -> bool:
@@ -259,17 +259,17 @@ class Narration:
         said = self._calls[call.call_id][1]
         return "executing", sentence(said) if said else call_sentence(call.name, call.arguments, specs.get(call.name))
 
-    def say(self, specs: Mapping[str, ToolSpec]) -> Status | None:
+    def new_status(self, specs: Mapping[str, ToolSpec]) -> Status | None:
         """The status, unless it is what was said last."""
         status = self.status(specs)
-        if status == self._said:
+        if status == self._last:
             return None
-        self._said = status
+        self._last = status
         return status
 
     def forget(self) -> None:
         """What was said last was said to nobody who still listens."""
-        self._said = None
+        self._last = None
 
     # ---------------------------------------------------------------------------------------- what happened
 
@@ -304,22 +304,22 @@ class Narration:
         self._shown = None
         self._calls.clear()
         self._waiting.clear()
-        self._heard = ()
-        self._owed = 0
+        self._piece_kinds = ()
+        self._unsettled = 0
         self._failed = ""
         self._steered = False
         return True
 
     def _on_piece(self, event: Event) -> bool:
-        return self.hear(type(event))
+        return self.take_piece(type(event))
 
     def _on_model_retry(self, _event: ModelRetrying) -> bool:
-        self._heard = ()
+        self._piece_kinds = ()
         return self._set("processing", ASKING_AGAIN)
 
     def _on_reply(self, event: ModelResponded) -> bool:
         if isinstance(event.message, AssistantMessage):
-            self._owed = len(event.message.tool_calls)
+            self._unsettled = len(event.message.tool_calls)
         return False
 
     def _on_approval(self, event: ApprovalRequested) -> bool:
@@ -345,12 +345,12 @@ class Narration:
         return self._waiting.pop(event.call_id, None) is not None and self._show()
 
     def _on_progress(self, event: ToolCallProgress) -> bool:
-        return bool(event.message) and not event.message.isspace() and self._say_of(event.call_id, event.message)
+        return bool(event.message) and not event.message.isspace() and self._set_message(event.call_id, event.message)
 
     def _on_retry(self, event: ToolCallRetrying) -> bool:
-        return self._say_of(event.call_id, f"Trying {display_name(event.name)} again...")
+        return self._set_message(event.call_id, f"Trying {display_name(event.name)} again...")
 
-    def _say_of(self, call_id: str, text: str) -> bool:
+    def _set_message(self, call_id: str, text: str) -> bool:
         if call_id not in self._calls:
             return False
         call = self._calls[call_id][0]
@@ -365,11 +365,11 @@ class Narration:
             self._failed = event.name
         if self._settle(event.call_id):
             return True
-        return event.reason not in _UNASKED and self._owed == 0 and self._set("processing", _failed(event.name))
+        return event.reason not in _UNASKED and self._unsettled == 0 and self._set("processing", _failed(event.name))
 
     def _settle(self, call_id: str) -> bool:
         """A call has ended. Returns whether others go on; else what was said of it stays until the next round."""
-        self._owed = max(self._owed - 1, 0)
+        self._unsettled = max(self._unsettled - 1, 0)
         self._waiting.pop(call_id, None)
         self._calls.pop(call_id, None)
         if self._shown is not None and self._shown.call_id == call_id:
@@ -418,20 +418,20 @@ def events_so_far(state: TurnState) -> list[Event]:
     """
     if state.phase is Phase.NEW:
         return []
-    told: list[Event] = [RequestStarted(deadline=0.0)]
+    events: list[Event] = [RequestStarted(deadline=0.0)]
     in_tools = state.phase is Phase.TOOLS
     if state.rounds:
         before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
         after = tuple(CallOutcome(name=each.call.name, success=not _has_failed(each)) for each in before)
-        told.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
+        events.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
     if in_tools:
         reply = AssistantMessage(tool_calls=tuple(each.call for each in state.calls))
-        told.append(ModelResponded(round=state.round, message=reply))
+        events.append(ModelResponded(round=state.round, message=reply))
         for each in state.calls:
-            told += _events_of(each)
+            events += _events_of(each)
     if state.ending is not None:
-        told.append(state.ending)
-    return told
+        events.append(state.ending)
+    return events
 
 
 def _has_failed(each: CallState) -> bool:
@@ -439,12 +439,12 @@ def _has_failed(each: CallState) -> bool:
 
 
 def _events_of(each: CallState) -> list[Event]:
-    call, told = each.call, list[Event]()
+    call, events = each.call, list[Event]()
     arguments = each.arguments or {}
     if each.status is CallStatus.WAITING:
-        told.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, deadline=0.0))
+        events.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, deadline=0.0))
     elif each.requested_at is not None:
-        told.append(
+        events.append(
             ToolCallRequested(
                 call_id=call.call_id,
                 name=call.name,
@@ -455,7 +455,7 @@ def _events_of(each: CallState) -> list[Event]:
             )
         )
     if each.left is not None:
-        told.append(ToolCallPaused(call_id=call.call_id))
+        events.append(ToolCallPaused(call_id=call.call_id))
     if each.outcome is not None:
-        told.append(each.outcome)
-    return told
+        events.append(each.outcome)
+    return events
