@@ -119,10 +119,10 @@ def test_what_is_no_provider_is_refused(given: Any, told: str):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (echo, "tools is a Tool (Tool('echo')), one alone; give a list: tools=[echo]"),
-        (plain, "one alone; give a list: tools=[plain]"),
-        (ToolSpec(name="far"), "one alone; give a list: tools=[far]"),
-        (ToolRegistry, "tools is the class ToolRegistry, one alone; give a list: tools=[ToolRegistry]"),
+        (echo, "tools is a Tool (Tool('echo')), a single one; give a list: tools=[echo]"),
+        (plain, "a single one; give a list: tools=[plain]"),
+        (ToolSpec(name="far"), "a single one; give a list: tools=[far]"),
+        (ToolRegistry, "tools is the class ToolRegistry, a single one; give a list: tools=[ToolRegistry]"),
         ("echo", "tools is a str ('echo'); give a list of functions, @tool or Tool, or a ToolRegistry"),
         ({"echo": 1}, "tools is a dict ({'echo': 1}); give a list of functions"),
         (3, "tools is an int (3); give a list of functions"),
