@@ -9,8 +9,8 @@ Knows the bus, the turn machine, secrets and the status line. Must not know runt
 Invariants:
 
 1. A session decides nothing: each fact comes from `core.turn.advance`, and each effect from `pending`. A fact that the
-   session made up would be missing when the request is resumed. (Only the ending of a broken session is not decided
-   there, because then the machine or the journal has failed.)
+   session made up would be missing when the request is resumed. (Only a session that is broken, or left for another
+   process, settles its open calls and closes its state itself, see `_crash`.)
 2. A session is the only writer of its request's facts. Whatever others publish for the request (results, decisions,
    steering, cancellations) is put into its mailbox and becomes a fact in a step. With two writers, the journal would
    have no order.
@@ -23,9 +23,9 @@ Invariants:
    timers could fire in an order that differs from the machine's; an unread result would be lost to a time-out (G04).
 6. A step's write is shielded from cancellation, and bounded to 5 seconds (G21). Facts that are applied have to be
    published: a step that was written and not published would leave listeners waiting for a call that has ended.
-7. When a session ends, however it ends, every open call is settled exactly once, the ending is the last fact that is
-   published, and whoever waits for the result is woken. Otherwise a bug or a store that fails would leave executors
-   working, or a caller waiting, for ever.
+7. When a session ends, however it ends, every open call is settled exactly once, and whoever waits for the result is
+   woken. The ending is the last fact that is published; a request that is left for another process publishes none.
+   Otherwise a bug or a store that fails would leave executors working, or a caller waiting, for ever.
 8. The result and the view hold no session. A caller who keeps a result would otherwise keep the whole session alive.
 """
 

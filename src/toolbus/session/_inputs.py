@@ -57,8 +57,8 @@ ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
 
 async def read_instructions(instructions: Instructions, context: ToolContext[Any]) -> str:
     """Return the system prompt; empty for None. Raises `TypeError` if a function returns anything but a text."""
-    said = instructions(context) if callable(instructions) else instructions
-    text: Any = await said if inspect.isawaitable(said) else said
+    given = instructions(context) if callable(instructions) else instructions
+    text: Any = await given if inspect.isawaitable(given) else given
     if text is None:
         return ""
     if not isinstance(text, str):
@@ -175,7 +175,7 @@ def _check_content(content: Any) -> None:
             found = shown(cast("object", part))
             raise ConfigurationError(
                 f"the prompt is a list with {found} in it; give the newest question as text or as a "
-                "UserMessage, and what was said before as history=[...]"
+                "UserMessage, and the earlier messages as history=[...]"
             )
         if not isinstance(part, _PARTS):
             raise ConfigurationError(

@@ -68,8 +68,8 @@ class SessionOptions(TypedDict, total=False):
     """The number of characters of one result that are sent to the model; 4,000 by default. The whole result stays in
     the history, where the model can read the rest with `read_result`."""
     include_data: bool
-    """Send the data of tools' results to the model (the default), or only their message, for tools that do not set this
-    themselves. Text is not data. Listeners, and the request's result, always have everything."""
+    """Send the data of tools' results to the model (True, the default) or only their message (False), for tools that do
+    not set this themselves. Text is not data. Listeners, and the request's result, always have everything."""
     output_mode: OutputMode
     """The way in which a request with `output` is asked for its value: "native" by the provider's own means (a JSON
     schema that the server enforces), "tool" by a call of the tool `final_answer`. "auto" (the default) is native if the

@@ -299,9 +299,9 @@ class RequestSession(SessionHandle):
             state, inputs, now, follows=follows, shown=None if secrets.vault is None else secrets.facts
         )
         if self._journal is not None:
-            said = {each.event_id: each for each in inputs if isinstance(each, Event)}
-            self._taken.update(said.keys() & {fact.event_id for fact in facts})
-            self._refuse([each for event_id, each in said.items() if event_id not in self._taken])
+            given = {each.event_id: each for each in inputs if isinstance(each, Event)}
+            self._taken.update(given.keys() & {fact.event_id for fact in facts})
+            self._refuse([each for event_id, each in given.items() if event_id not in self._taken])
         if not _ARBITRATED.isdisjoint(map(type, own)):
             for fact in own:
                 if type(fact) in _ARBITRATED:

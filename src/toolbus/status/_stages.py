@@ -247,8 +247,8 @@ class StatusFold:
 
     def narrate(self, call_id: str, text: str) -> bool:
         """Use `text` for a call, unless it has ended or has a message already. Return whether the call is shown."""
-        call, said = self._calls.get(call_id, (None, ""))
-        if call is None or said:
+        call, message = self._calls.get(call_id, (None, ""))
+        if call is None or message:
             return False
         self._calls[call_id] = (call, text)
         return self._shown is call
@@ -260,8 +260,9 @@ class StatusFold:
         call = self._shown
         if call is None:
             return self._status
-        said = self._calls[call.call_id][1]
-        return "executing", sentence(said) if said else call_sentence(call.name, call.arguments, specs.get(call.name))
+        message = self._calls[call.call_id][1]
+        text = sentence(message) if message else call_sentence(call.name, call.arguments, specs.get(call.name))
+        return "executing", text
 
     def new_status(self, specs: Mapping[str, ToolSpec]) -> Status | None:
         """Return the status, or None if it is the one that was returned last."""
