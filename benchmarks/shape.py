@@ -36,7 +36,7 @@ def read(path: Path, sources: Path) -> Module:
     if is_package:
         parts.pop()
     text = path.read_text(encoding="utf-8")
-    package = parts[0] if len(parts) > 1 or is_package and parts else "(top level)"
+    package = parts[0] if len(parts) > 1 or (is_package and parts) else "(top level)"
     return Module(".".join(parts), package, len(text.splitlines()), ast.parse(text), is_package)
 
 
@@ -58,7 +58,7 @@ def imported_by(module: Module) -> Iterator[str]:
 
 def package_of(name: str, packages: set[str]) -> str:
     """Return the package that an imported name lies in."""
-    first = name.split(".")[0]
+    first = name.split(".", maxsplit=1)[0]
     return first if first in packages else "(top level)"
 
 

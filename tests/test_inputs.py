@@ -79,7 +79,7 @@ def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, told: str)
         ([UserMessage(content=123)], "the prompt is an int (123); give text, a UserMessage, or a list"),  # type: ignore[arg-type]
         ([UserMessage(content=None)], "the prompt is a NoneType (None); give text"),  # type: ignore[arg-type]
         ([UserMessage(content=[7])], "the prompt is a list with an int (7) in it; its parts are text, TextPart("),  # type: ignore[arg-type]
-        ([UserMessage(content=[HELLO])], "in it; give the newest question as text or as a UserMessage, and what"),  # type: ignore[arg-type]
+        ([UserMessage(content=[HELLO])], "in it; give the newest question as text or as a UserMessage, and the"),  # type: ignore[arg-type]
         ([UserMessage(content=[WIRE])], "the prompt is a list with a dict ({'content': 'Hello', 'role': 'user'})"),  # type: ignore[arg-type]
         ("", "there is nothing to ask: the prompt is empty"),
         ([UserMessage(content=())], "there is nothing to ask: the prompt is empty"),
@@ -119,10 +119,10 @@ def test_what_is_no_provider_is_refused(given: Any, told: str):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (echo, "tools is a Tool (Tool('echo')), one alone; give a list: tools=[echo]"),
-        (plain, "one alone; give a list: tools=[plain]"),
-        (ToolSpec(name="far"), "one alone; give a list: tools=[far]"),
-        (ToolRegistry, "tools is the class ToolRegistry, one alone; give a list: tools=[ToolRegistry]"),
+        (echo, "tools is a Tool (Tool('echo')), a single one; give a list: tools=[echo]"),
+        (plain, "a single one; give a list: tools=[plain]"),
+        (ToolSpec(name="far"), "a single one; give a list: tools=[far]"),
+        (ToolRegistry, "tools is the class ToolRegistry, a single one; give a list: tools=[ToolRegistry]"),
         ("echo", "tools is a str ('echo'); give a list of functions, @tool or Tool, or a ToolRegistry"),
         ({"echo": 1}, "tools is a dict ({'echo': 1}); give a list of functions"),
         (3, "tools is an int (3); give a list of functions"),

@@ -34,15 +34,15 @@ def shout(prompt: str) -> str:
 EITHER: list[tuple[dict[str, Any], str]] = [
     ({"interceptors": [shout]}, "give a list of objects whose classes derive from toolbus.Interceptor"),
     ({"interceptors": [Fine(), Fine]}, "give a list of objects whose classes derive from toolbus.Interceptor"),
-    ({"limits": {}}, r"limits is a dict .*; give Limits\(max_rounds=3\), say"),
-    ({"limits": 3}, r"give Limits\(max_rounds=3\), say"),
+    ({"limits": {}}, r"limits is a dict .*; give Limits, for example Limits\(max_rounds=3\)"),
+    ({"limits": 3}, r"give Limits, for example Limits\(max_rounds=3\)"),
     ({"on_busy": "later"}, "on_busy is .*; (it must be|say) 'queue' or 'refuse'"),
     ({"on_busy": True}, "on_busy is .*; (it must be|say) 'queue' or 'refuse'"),
     ({"provider": 3}, "3 is not a provider: give 'openai:MODEL'"),
     ({"provider": "nonsense:x"}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
     ({"providers": ["nonsense:x"]}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
     ({"provider": "extractive", "providers": ["extractive"]}, "give provider=, or providers="),
-    ({"tools": get_weather}, r"one alone; give a list: tools=\[get_weather\]"),
+    ({"tools": get_weather}, r"a single one; give a list: tools=\[get_weather\]"),
     ({"tools": "get_weather"}, "tools is a str .*; give a list of functions"),
 ]
 """What a runtime and a request refuse alike."""

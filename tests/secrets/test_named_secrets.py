@@ -200,7 +200,7 @@ async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_
     "given", [[("", VALUE)], [("mail", "abc")], [("mail", VALUE, VALUE)], [(VALUE,)], [(1, VALUE)]]
 )
 async def test_pairs_that_are_none_are_refused_without_telling_them(given: Any) -> None:
-    with pytest.raises(ConfigurationError, match="in a pair behind a name") as refused:
+    with pytest.raises(ConfigurationError, match="in a pair after a name") as refused:
         Runtime(ScriptedProvider([]), secrets=given)
     assert VALUE not in str(refused.value)
 

@@ -522,8 +522,8 @@ def test_a_timer_that_fires_a_hair_early_is_told_as_the_deadline_for_which_it_wa
     command = CallModel(round=0, message_id="m", offer_tools=True, not_before=0.0, deadline=100.0, provider=0)
     call = ModelCall(EventBus(), TurnState("r"), clock, command, scope, lambda: None)
     assert scope.deadline == 100.0
-    assert call.what_elapsed(100.0 - 1e-9) == (Elapsed(), 100.0)
-    assert call.what_elapsed(100.5) == (Elapsed(), 100.5)
+    assert call.elapsed_input(100.0 - 1e-9) == (Elapsed(), 100.0)
+    assert call.elapsed_input(100.5) == (Elapsed(), 100.5)
 
 
 async def test_a_stream_that_keeps_emitting_is_not_idle():

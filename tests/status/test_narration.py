@@ -38,7 +38,7 @@ from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.protocols import ToolSpec
 from toolbus.secrets import MASK
 from toolbus.status import display_name
-from toolbus.status._stages import Narration, Status, call_sentence, sentence
+from toolbus.status._stages import Status, StatusFold, call_sentence, sentence
 
 STARTED = RequestStarted(deadline=120.0)
 TEXT = TextDelta(message_id="m", text="a")
@@ -83,7 +83,7 @@ def decided(call_id: str = "a", *, approved: bool = True) -> Event:
 
 
 def story(*events: Event, specs: Mapping[str, ToolSpec] | None = None) -> list[Status | None]:
-    narration = Narration()
+    narration = StatusFold()
     return [narration.feed(event, specs or {}) for event in events]
 
 
@@ -305,12 +305,12 @@ def test_progress_of_an_older_call_is_told_and_is_kept_for_later():
 
 
 def test_a_narrated_sentence_stands_for_its_call_until_the_call_says_something_itself():
-    narration = Narration()
+    narration = StatusFold()
     narration.feed(requested("a"), {})
     narration.feed(requested("b", "other"), {})
     assert not narration.narrate("a", "Looking something up")  # kept, not shown: b is newer
     assert narration.narrate("b", "Doing the other thing")
-    assert narration.say({}) == ("executing", "Doing the other thing")
+    assert narration.new_status({}) == ("executing", "Doing the other thing")
     assert narration.feed(completed("b"), {}) == ("executing", "Looking something up")
     assert narration.feed(progress("half"), {}) == ("executing", "half")
     assert not narration.narrate("a", "Too late")
@@ -319,15 +319,15 @@ def test_a_narrated_sentence_stands_for_its_call_until_the_call_says_something_i
 
 
 def test_the_status_is_right_for_whoever_asks_midway_and_asking_changes_nothing():
-    narration = Narration()
+    narration = StatusFold()
     assert narration.status({}) == ("idle", "")
     for event in (STARTED, rounds(0), ARGUMENTS, replied("a", "b"), requested("a"), requested("b", "other")):
         narration.take(event)
     assert narration.status({}) == ("executing", "Using Other...")
-    assert narration.say({}) == ("executing", "Using Other...")
-    assert narration.say({}) is None
+    assert narration.new_status({}) == ("executing", "Using Other...")
+    assert narration.new_status({}) is None
     narration.forget()
-    assert narration.say({}) == ("executing", "Using Other...")
+    assert narration.new_status({}) == ("executing", "Using Other...")
 
 
 # --------------------------------------------------------------------------------------- whatever happens
@@ -381,7 +381,7 @@ def test_whatever_happens_in_whatever_order_sentences_are_short_lines_without_se
     events: list[Event], templates: list[str]
 ):
     specs = {name: ToolSpec(name=name, status=status) for name, status in zip(["lookup_tool", "x"], templates, strict=True)}  # fmt: skip
-    narration = Narration()
+    narration = StatusFold()
     before: Status | None = None
     for event in events:
         said = narration.feed(event, specs)
@@ -400,7 +400,7 @@ def test_whatever_happens_in_whatever_order_sentences_are_short_lines_without_se
 
 @given(events=st.lists(anything, max_size=20), ending=st.sampled_from(ENDINGS).flatmap(events_of), more=st.lists(anything, max_size=5))  # fmt: skip
 def test_an_ending_is_the_last_thing_that_is_said(events: list[Event], ending: Event, more: list[Event]):
-    narration = Narration()
+    narration = StatusFold()
     for event in [*events, ending]:
         narration.feed(event, {})
     ended = narration.status({})
@@ -411,10 +411,10 @@ def test_an_ending_is_the_last_thing_that_is_said(events: list[Event], ending: E
 
 @given(events=st.lists(anything, max_size=30), since=st.integers(0, 30))
 def test_whoever_begins_to_listen_midway_hears_what_those_before_have_heard(events: list[Event], since: int):
-    always, midway = Narration(), Narration()
+    always, midway = StatusFold(), StatusFold()
     for number, event in enumerate(events):
         heard = always.feed(event, {})
         if midway.take(event) and number >= since:
-            said = midway.say({})
+            said = midway.new_status({})
             assert heard is None or said is None or said == heard
         assert midway.status({}) == always.status({})

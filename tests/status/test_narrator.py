@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from toolbus.events import StatusChanged, ToolCallRequested
 from toolbus.messages import AssistantMessage, UserMessage, user_text
 from toolbus.protocols import Emit, ModelReply, ModelRequest, ToolSpec
 from toolbus.session import RequestSession
-from toolbus.status import Narrator, StatusTeller
+from toolbus.status import Narrator, StatusPublisher
 from toolbus.testing import (
     Harness,
     ScriptedProvider,
@@ -206,11 +207,11 @@ async def test_whatever_goes_wrong_the_template_stays_and_the_request_goes_on(pr
         await anyio.sleep(1)  # and whoever entered the narrator is not cancelled
 
 
-@pytest.mark.leaves("buses", reason="no session ends the request that the teller listens to")
-async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
+@pytest.mark.leaves("buses", reason="no session ends the request that the publisher listens to")
+async def test_the_publisher_of_a_session_decides_which_sentence_is_shown():
     told: list[ToolCallRequested] = []
 
-    class Teller(StatusTeller):
+    class Publisher(StatusPublisher):
         def _so_far(self) -> list[ToolCallRequested]:
             return told
 
@@ -218,12 +219,8 @@ async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
     said: list[str] = []
     bus.connect(StatusChanged, lambda event: said.append(event.text))
     state = TurnState("r")
-    teller = Teller(bus, state, dict)
-
-    def narrate(call_id: str, text: str) -> None:
-        teller.narrate("r", call_id, text)
-
-    view = SimpleNamespace(narrate=narrate, tools=SimpleNamespace(specs={}))
+    publisher = Publisher(bus, state, dict)
+    view = SimpleNamespace(tools=SimpleNamespace(specs={}), narrate=partial(publisher.narrate, "r"))
     mailbox = bus.arbitration.open_mailbox("r", cast("Any", view))
     bus.arbitration.open_calls(mailbox, ["a", "b"])
     model = ScriptedProvider(lambda request: text("Doing " + asked(request).partition("Tool: ")[2][:1]))
@@ -235,12 +232,12 @@ async def test_the_teller_of_a_session_decides_which_sentence_is_shown():
         for event in events:
             bus.arbitration.announce(event)
             told.append(event)
-            teller.tell(event)
+            publisher.publish(event)
         await settle()
         assert said == ["Using A...", "Using B...", "Doing B"]
         settled = events[1].completed("done")
         bus.publish(settled)
-        teller.tell(settled)
+        publisher.publish(settled)
         assert said[3:] == ["Doing A"]
     bus.arbitration.close_mailbox(mailbox)
 

@@ -36,7 +36,7 @@ from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
 from toolbus.session._model_call import ModelCall
-from toolbus.session._start import Beginning
+from toolbus.session._start import RequestBeginning
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -301,7 +301,7 @@ def what_the_journal_did_not_take_is_reported(patch: pytest.MonkeyPatch) -> None
     """A request whose journal fails reports how its calls ended all the same, and another process does so again."""
 
     def talkative(self: Any) -> None:
-        settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=True)
+        settle_broken(self._bus, self._state, self._mailbox, self._clock(), announces=True)
 
     patch.setattr(RequestSession, "_settle_broken", talkative)
 
@@ -318,10 +318,10 @@ def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
 @bug("G19")
 def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on tells all its results from the beginning."""
-    continue_from, publish = Beginning.continue_from, RequestSession._publish
+    continue_from, publish = RequestBeginning.continue_from, RequestSession._publish
     committed: dict[str, list[Event]] = {}
 
-    def remembering(self: Beginning, resumed: Any, state: Any, tools: Any) -> None:
+    def remembering(self: RequestBeginning, resumed: Any, state: Any, tools: Any) -> None:
         continue_from(self, resumed, state, tools)
         results: list[Event] = [each for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
         committed[state.request_id] = results
@@ -331,20 +331,20 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
         if self._state.ending is None and isinstance(facts[0], RequestResumed):
             self._bus.arbitration.announce_all(committed[self.request_id])
 
-    patch.setattr(Beginning, "continue_from", remembering)
+    patch.setattr(RequestBeginning, "continue_from", remembering)
     patch.setattr(RequestSession, "_publish", talkative)
 
 
 @bug("G26")
 def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on waits for an answer to what nobody is asked."""
-    continue_from = Beginning.continue_from
+    continue_from = RequestBeginning.continue_from
 
-    def silent(self: Beginning, *everything: Any) -> None:
+    def silent(self: RequestBeginning, *everything: Any) -> None:
         continue_from(self, *everything)
         self.asked = ()
 
-    patch.setattr(Beginning, "continue_from", silent)
+    patch.setattr(RequestBeginning, "continue_from", silent)
 
 
 @bug("G18", "G19")

@@ -1,6 +1,6 @@
-"""Secrets: which fields of a JSON schema are marked, and how values are found again wherever they stand. Pure.
+"""The marked fields of a JSON schema, and the search for secret values in text. Pure.
 
-Marked is what a schema calls `writeOnly`, or gives the format `password`: pydantic writes both for `SecretStr` and
+A field is marked if its schema has `writeOnly` or the format `password`: pydantic writes both for `SecretStr` and
 `SecretBytes`. A value is found in text as it is, and in the forms that programs give it: escaped for JSON, for a URL or
 HTML, as `repr` shows it, in base64 and in hexadecimal.
 """
@@ -35,12 +35,13 @@ __all__ = [
 ]
 
 REFERENCE: Final = re.compile(r"secret:[0-9a-f]{16}")
-"""What stands in the place of a secret: 64 bits that say nothing of it."""
+"""The form of a reference, which stands for a secret: 64 bits that say nothing of its value."""
 
 SHORTEST: Final = 4
-"""Characters that a value must have to be looked for in text: shorter ones, such as "ok", stand in any."""
+"""The least number of characters of a value that is searched for: shorter ones, such as "ok", are in any text."""
 
-_SHORTEST_CODE = 6  # characters of base64 that are looked for: 36 bits, which chance does not write
+# The least number of characters of base64 that are searched for: 36 bits, which hardly occur by chance.
+_SHORTEST_CODE = 6
 
 Scalar: TypeAlias = str | int | float
 
@@ -49,32 +50,33 @@ Scalar: TypeAlias = str | int | float
 
 
 class Marks:
-    """What a JSON schema says of secrets at one place, and at those below it. A graph, since schemas may recur."""
+    """The marks of a JSON schema at one position, and at the positions below it. A graph, since schemas may recur."""
 
     __slots__ = ("alternatives", "closed", "first", "items", "names", "others", "patterns", "secret")
 
     def __init__(self) -> None:
         self.secret = False
-        self.closed = False  # it takes no properties but those it names
+        self.closed = False  # whether only the named properties are allowed
         self.names: dict[str, Marks] = {}
-        self.patterns: list[tuple[Callable[[str], bool], int, Marks]] = []  # with the nanoseconds for a character
+        # Each entry has the pattern's matcher, its nanoseconds for a character, and the marks of matching properties.
+        self.patterns: list[tuple[Callable[[str], bool], int, Marks]] = []
         self.others: Marks | None = None
-        self.first: list[Marks] = []  # the places of a tuple
+        self.first: list[Marks] = []  # the positions of a tuple
         self.items: list[Marks] = []
-        self.alternatives: list[Marks] = []  # what else is said of the same place
+        self.alternatives: list[Marks] = []  # other schemas for the same position
 
 
 def find_marks(schema: Mapping[str, Any]) -> Marks | None:
-    """Where values of `schema` are secret; None where no field is marked. Costs one walk through the schema.
+    """Return the marks of `schema`, or None if no field is marked. Costs one walk through the schema.
 
-    A place is marked if any of its alternatives is. References within the schema are followed, others are not.
+    A position is marked if any of its alternatives is. References within the schema are followed, others are not.
     """
     reader = _Reader(schema)
     marks = reader.read(schema)
     return marks if any(each.secret for each in reader.known.values()) else None
 
 
-_NO_MARKS = Marks()  # of a place of which nothing is said: most parts of a schema are such
+_NO_MARKS = Marks()  # the marks of a position without any, as most positions of a schema are
 _READ = frozenset({
     "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependentSchemas", "else",
     "format", "if", "items", "oneOf", "patternProperties", "prefixItems", "properties", "then", "unevaluatedItems",
@@ -83,7 +85,7 @@ _READ = frozenset({
 
 
 class _Reader:
-    """One walk. `known` holds what was read, by the identity of the schema, so that a recursion ends."""
+    """One walk through a schema. `known` holds the marks by the identity of their schema, so that a recursion ends."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -91,7 +93,7 @@ class _Reader:
         self.known: dict[int, Marks] = {}
 
     def read(self, schema: Any) -> Marks:
-        if not isinstance(schema, Mapping):  # true and false are schemas as well
+        if not isinstance(schema, Mapping):  # The values true and false are schemas as well.
             return _NO_MARKS
         schema = cast("Mapping[str, Any]", schema)
         if _READ.isdisjoint(schema):
@@ -122,9 +124,9 @@ class _Reader:
         return marks
 
     def _matcher(self, pattern: str) -> tuple[Callable[[str], bool], int]:
-        """A function that matches names, and what it costs for each character. It never takes long.
+        """Return a function that matches names in a bounded time, and its nanoseconds for each character.
 
-        A pattern that is of another dialect, or would be costly to match, is read as if it matched anything.
+        A pattern of another dialect, or one that is costly to match, is treated as if it matched everything.
         """
         try:
             cost = cost_of(pattern)
@@ -136,7 +138,7 @@ class _Reader:
         return matcher(pattern) or _anything, cost.match_ns
 
     def _at(self, reference: str) -> Any:
-        """What a reference within the schema points to (RFC 6901); nothing, for any other."""
+        """Return the target of a reference within the schema (RFC 6901), or None for any other reference."""
         if not reference.startswith("#"):
             return None
         found: object = self._root
@@ -155,8 +157,9 @@ def _anything(_name: str) -> bool:
     return True
 
 
-_MOST_COMPILE_NS = 30_000_000  # for all patterns of a schema
-_MOST_MATCH_NS = 4_000  # for a character, with a pattern of some 50 parts; names of properties need no more
+_MOST_COMPILE_NS = 30_000_000  # nanoseconds for all patterns of a schema
+# The nanoseconds for a character, with a pattern of some 50 parts. Names of properties need no larger patterns.
+_MOST_MATCH_NS = 4_000
 _FOR_ITEMS = ("items", "additionalItems", "unevaluatedItems", "contains")
 
 
@@ -169,24 +172,24 @@ def _list(given: Any) -> list[Any]:
 
 
 def replaced(value: Any, marks: Marks, replace: Callable[[Scalar], Any]) -> Any:
-    """`value` with `replace(each)` for each text and number at a marked place; itself where nothing is replaced.
+    """Return `value` with `replace(each)` for each text and number at a marked position; itself if nothing is replaced.
 
-    Below a marked place all is marked, and so is what a closed object does not name, which is refused anyway. Empty
-    texts and truth values are no secrets. Raises `InvalidArguments` where the places are too many to be looked at: the
-    schema and the value may both be a stranger's.
+    Everything below a marked position is marked, and so are properties that a closed object does not name, which are
+    refused anyway. Empty texts and truth values are not secrets. Raises `InvalidArguments` if the search would take too
+    long, because the schema and the value may both come from a stranger.
     """
     return _Replacing(replace).replaced(value, (marks,), secret=False)
 
 
 class _Replacing:
-    """One walk through a value, which ends when it has taken as long as it may."""
+    """One walk through a value, which is bounded in time."""
 
     def __init__(self, replace: Callable[[Scalar], Any]) -> None:
         self._replace = replace
         self._left_ns = _MOST_NS
 
     def replaced(self, value: Any, given: Iterable[Marks], *, secret: bool) -> Any:
-        """The value, or another one in its place."""
+        """Return the value, or the one that replaces it."""
         if value is None or isinstance(value, bool) or value == "":
             return value
         at = list(_all_of(given))
@@ -198,7 +201,7 @@ class _Replacing:
             return self._object(cast("Mapping[str, Any]", value), at, secret=secret)
         if isinstance(value, (list, tuple)):
             old = cast("list[Any]", value)
-            new = [self.replaced(each, _at_place(at, place), secret=secret) for place, each in enumerate(old)]
+            new = [self.replaced(each, _at_index(at, index), secret=secret) for index, each in enumerate(old)]
             return new if any(x is not y for x, y in zip(new, old, strict=True)) else old
         if not secret or not isinstance(value, (str, int, float)):
             return value
@@ -234,13 +237,14 @@ class _Replacing:
             )
 
 
-_MOST_NS = 40_000_000  # for one value
-_VISIT_NS = 1_000
-_SECRET_NS, _CHAR_NS, _OTHER_CHAR_NS = 25_000, 60, 800  # for all the forms in which a value may stand in a text
+_MOST_NS = 40_000_000  # nanoseconds for one value
+_VISIT_NS = 1_000  # nanoseconds for one position
+# The nanoseconds for making all the forms of a value: for the value, for an ASCII character, for another character.
+_SECRET_NS, _CHAR_NS, _OTHER_CHAR_NS = 25_000, 60, 800
 
 
 def _all_of(given: Iterable[Marks]) -> Iterator[Marks]:
-    """What is said of one place, alternatives of alternatives included, each once."""
+    """Yield the marks of one position, alternatives of alternatives included, each once."""
     left, seen = list(given), set[int]()
     while left:
         marks = left.pop()
@@ -250,10 +254,10 @@ def _all_of(given: Iterable[Marks]) -> Iterator[Marks]:
             yield marks
 
 
-def _at_place(at: Iterable[Marks], place: int) -> Iterator[Marks]:
+def _at_index(at: Iterable[Marks], index: int) -> Iterator[Marks]:
     for marks in at:
-        if place < len(marks.first):
-            yield marks.first[place]
+        if index < len(marks.first):
+            yield marks.first[index]
         yield from marks.items
 
 
@@ -264,10 +268,10 @@ def revealed(
     *,
     lenient: bool = False,
 ) -> dict[str, Any]:
-    """Arguments with the values in the place of the references at marked places; elsewhere references stay.
+    """Return arguments with the values of the references at marked positions; references elsewhere stay.
 
-    `value_of` gives the value behind a reference, or None: then `InvalidArguments` is raised, worded for the model, or
-    where it is `lenient`, the reference stays.
+    `value_of` returns the value of a reference, or None. For None, `InvalidArguments` is raised with a text for the
+    model or, if the call is `lenient`, the reference stays.
     """
 
     def known(reference: str) -> Scalar:
@@ -293,19 +297,19 @@ def revealed(
 
 
 def forms_of(value: str) -> frozenset[str]:
-    """How `value` may stand in a text: itself, escaped, in base64 (wherever in what was encoded), in hexadecimal.
+    """Return the forms of `value` in text: itself, escaped, in hexadecimal, and in base64 at any offset.
 
-    None for a value of fewer than `SHORTEST` characters.
+    A value of fewer than `SHORTEST` characters has no forms.
     """
     if len(value) < SHORTEST:
         return frozenset()
     forms = {value, repr(value)[1:-1], quote(value, safe=""), quote(value), quote_plus(value), html.escape(value)}
     escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], orjson.dumps(value).decode()[1:-1]}
-    forms |= escaped | {json.dumps(each)[1:-1] for each in escaped}  # JSON, and JSON in a text of JSON's
+    forms |= escaped | {json.dumps(each)[1:-1] for each in escaped}  # JSON, and JSON in a JSON string
     raw = value.encode()
     forms |= {raw.hex(), raw.hex().upper()}
     for before in range(3):
-        # Of what stands beside the value in a group of three bytes, the characters that it shares are left out.
+        # A character of base64 that is shared with a neighbouring byte is left out, because the neighbour is unknown.
         code = base64.b64encode(bytes(before) + raw).decode().rstrip("=")
         last = len(code) - ((before + len(raw)) % 3 != 0)
         code = code[(0, 2, 3)[before] : last]
@@ -315,20 +319,19 @@ def forms_of(value: str) -> frozenset[str]:
 
 
 class TextMask:
-    """Replaces values by their references in text, in whatever form they stand there.
+    """A set of values that are replaced by their references in text, in all their forms.
 
-    Where two begin at the same place, the longer one counts; what was replaced is not looked at again, and references
-    stay as they are. Costs O(length of the text * forms), without a copy where nothing is found.
+    If two forms begin at the same position, the longer one counts. A replacement is not searched again, and references
+    stay as they are. Masking costs O(length of the text * forms), without a copy if nothing is found.
     """
 
     __slots__ = ("_first", "_forms", "_longest", "_numbers", "_of", "_stale")
 
     def __init__(self) -> None:
-        self._forms: dict[
-            str, list[str]
-        ] = {}  # the references of each: values may look alike, as 12345678 and "12345678"
-        self._of: dict[str, frozenset[str]] = {}
-        self._stale = False  # whether the others are to be found out again
+        # The references of each form. There may be several, because values such as 12345678 and "12345678" look alike.
+        self._forms: dict[str, list[str]] = {}
+        self._of: dict[str, frozenset[str]] = {}  # the forms of each reference
+        self._stale = False  # whether the next three have to be computed again
         self._first: set[str] = set()
         self._longest = 0
         self._numbers = False
@@ -337,10 +340,11 @@ class TextMask:
         return bool(self._forms)
 
     def add(self, value: str, reference: str) -> None:
-        """Look for `value` from now on. Costs nothing that grows with the number of values."""
+        """Search for `value` from now on. The cost does not grow with the number of values."""
         forms = forms_of(value)
         if forms:
-            forms |= {reference}  # so that no other value is found inside of it
+            # With its own reference as a form, no other value is found inside the reference.
+            forms |= {reference}
             for form in forms:
                 known = self._forms.setdefault(form, [])
                 if reference in known:
@@ -350,7 +354,7 @@ class TextMask:
             self._stale = True
 
     def discard(self, reference: str) -> None:
-        """Look for the value behind `reference` no more."""
+        """Stop searching for the value of `reference`."""
         for form in self._of.pop(reference, frozenset()):
             self._forms[form].remove(reference)
             if not self._forms[form]:
@@ -359,17 +363,17 @@ class TextMask:
 
     @property
     def longest(self) -> int:
-        """The characters of the longest form."""
-        self._look()
+        """The number of characters of the longest form."""
+        self._refresh()
         return self._longest
 
     @property
     def has_numbers(self) -> bool:
-        """Whether a value could be (part of) a number."""
-        self._look()
+        """True if a value could be (part of) a number."""
+        self._refresh()
         return self._numbers
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         if self._stale:
             self._stale = False
             self._first = {form[0] for form in self._forms}
@@ -377,12 +381,12 @@ class TextMask:
             self._numbers = any(_NUMERIC.fullmatch(form) for form in self._forms)
 
     def mask(self, text: str) -> str:
-        """`text` with references in the place of values; itself where there is none."""
+        """Return `text` with references instead of values; itself if there is no value in it."""
         found = self._found(text)
         return self._cut(text, found, len(text))[0] if found else text
 
     def split(self, text: str) -> tuple[str, str]:
-        """`text`, masked, as far as it cannot matter what follows; and the rest of it, as it is."""
+        """Return the masked beginning of `text`, as far as what follows cannot change it, and the unmasked rest."""
         found = self._found(text)
         if not found:
             hold = self._hold(text, 0)
@@ -399,11 +403,11 @@ class TextMask:
         end = self._hold(text, 0) if hold is None else hold
         while found:
             form = min(found, key=lambda each: (found[each], -len(each)))
-            place = found[form]
-            if place >= end:
+            start = found[form]
+            if start >= end:
                 break
-            parts += (text[at:place], self._forms[form][-1])
-            at = place + len(form)
+            parts += (text[at:start], self._forms[form][-1])
+            at = start + len(form)
             if moving and at > end:
                 end = self._hold(text, at)
             found = {
@@ -413,12 +417,12 @@ class TextMask:
         return "".join(parts), text[end:]
 
     def _hold(self, text: str, at: int) -> int:
-        """Where the first form may begin, from `at` on, of which the end is still to come; else the text's end."""
-        for place in range(max(at, len(text) - self.longest + 1), len(text)):
-            if text[place] in self._first:
-                tail = text[place:]
+        """Return the first position from `at` where a form may begin that the text cuts off; else the text's end."""
+        for start in range(max(at, len(text) - self.longest + 1), len(text)):
+            if text[start] in self._first:
+                tail = text[start:]
                 if any(form.startswith(tail) and len(form) > len(tail) for form in self._forms):
-                    return place
+                    return start
         return len(text)
 
 
@@ -426,9 +430,9 @@ _NUMERIC = re.compile(r"[0-9.eE+-]+")
 
 
 class PieceMask:
-    """Masks a text that comes in pieces. At most the longest form's length is held back, and only while it matters.
+    """The mask of one text that comes in pieces. The pieces that it returns, joined, are the whole text masked.
 
-    What has come out, joined, is what `TextMask.mask` makes of the whole.
+    At most the longest form's length is held back, and only while it could be the beginning of a value.
     """
 
     __slots__ = ("_held", "_mask")
@@ -438,18 +442,18 @@ class PieceMask:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be told now; empty for nothing."""
+        """Return the masked text that can be published by now; it may be empty."""
         shown, self._held = self._mask.split(self._held + piece)
         return shown
 
     def flush(self) -> str:
-        """The rest, when no piece follows."""
+        """Return the masked rest, when no piece follows."""
         held, self._held = self._held, ""
         return self._mask.mask(held)
 
 
 def masked_json(value: Any, mask: TextMask) -> Any:
-    """A JSON value with references in the place of values in its texts, names and numbers; itself without any."""
+    """Return a JSON value with references instead of values in its texts, names and numbers; itself without any."""
     if isinstance(value, str):
         return masked_content(value, mask)
     if value is None or isinstance(value, bool):
@@ -474,7 +478,7 @@ def masked_json(value: Any, mask: TextMask) -> Any:
 
 
 def masked_content(text: str, mask: TextMask) -> str:
-    """`text` masked; if it is JSON it stays JSON, and is read for values that are escaped as nobody would."""
+    """Return `text` masked. JSON stays JSON, and is parsed to find values with unusual escapes."""
     masked = mask.mask(text)
     if (masked is text and "\\" not in text) or text.lstrip()[:1] not in ("{", "["):
         return masked
@@ -487,5 +491,5 @@ def masked_content(text: str, mask: TextMask) -> str:
         return masked
     try:
         return mask.mask(orjson.dumps(after).decode())
-    except TypeError:  # texts that JSON cannot carry
+    except TypeError:  # It has a text that JSON cannot encode.
         return masked

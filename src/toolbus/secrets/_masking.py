@@ -1,6 +1,6 @@
-"""What may be told: events, messages and pieces of replies, with references in the place of secrets.
+"""The masks of events, messages and replies, which have references instead of secrets afterwards.
 
-Knows events and a vault, and no session, bus or tool. What holds no secret comes back as it is, the same object.
+Knows events and a vault, and no session or bus. Whatever has no secret in it is returned as the same object.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ _IDS = frozenset({
     "vendor", "encoding", "media_type", "at",
 })  # fmt: skip
 _NAMED_BY_TOOLS = (Event, ToolCall, ToolMessage, CallOutcome)
-_PAYLOAD = frozenset({"data", "arguments", "output", "metadata", "vendor_data"})  # any JSON value
+_PAYLOAD = frozenset({"data", "arguments", "output", "metadata", "vendor_data"})  # fields that hold any JSON value
 
 
 @functools.cache
 def _fields_of(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of an event or message that may hold words. Ids and the names of tools are what things go by."""
+    """Return the fields of an event or message that may hold text. Ids and names of tools identify things, and stay."""
     names = [each.name for each in dataclasses.fields(kind) if each.name not in _IDS]
     if issubclass(kind, _NAMED_BY_TOOLS):
         names = [name for name in names if name != "name"]
     return tuple(names)
 
 
-def hidden(told: T, vault: Vault) -> T:
-    """An event, a message, or anything in them, without the secrets of `vault`; itself where there are none in it."""
-    return _hidden(told, vault)
+def hidden(given: T, vault: Vault) -> T:
+    """Return an event, a message or a part of one without the secrets of `vault`; itself if it has none."""
+    return _hidden(given, vault)
 
 
-def _hidden(told: Any, vault: Vault) -> Any:
-    if isinstance(told, str):
-        return vault.shown(told)
-    if isinstance(told, tuple):
-        before = cast("tuple[Any, ...]", told)
+def _hidden(given: Any, vault: Vault) -> Any:
+    if isinstance(given, str):
+        return vault.shown(given)
+    if isinstance(given, tuple):
+        before = cast("tuple[Any, ...]", given)
         after = tuple([_hidden(each, vault) for each in before])
         return after if any(x is not y for x, y in zip(after, before, strict=True)) else before
-    if not dataclasses.is_dataclass(told):
-        return told
+    if not dataclasses.is_dataclass(given):
+        return given
     changed: dict[str, Any] = {}
-    for name in _fields_of(cast("type[Any]", type(told))):
-        value = getattr(told, name)
+    for name in _fields_of(cast("type[Any]", type(given))):
+        value = getattr(given, name)
         instead = vault.shown_json(value) if name in _PAYLOAD else _hidden(value, vault)
         if instead is not value:
             changed[name] = instead
     if not changed:
-        return cast("Any", told)
-    if isinstance(told, AssistantMessage):
-        changed["vendor_data"] = None  # it tells of the message as it was
-    return dataclasses.replace(cast("Any", told), **changed)
+        return cast("Any", given)
+    if isinstance(given, AssistantMessage):
+        changed["vendor_data"] = None  # The vendor's own data describes the message as it was.
+    return dataclasses.replace(cast("Any", given), **changed)
 
 
 def hidden_arguments(arguments: Mapping[str, Any], marks: Marks, vault: Vault) -> dict[str, Any]:
-    """Arguments with references in the place of what stands in marked fields; the values go into the vault.
+    """Return arguments with references instead of the values in marked fields, which go into the vault.
 
-    Where they are too big to be looked through, nothing of them is shown.
+    If the arguments are too big to be searched, every value is replaced by `MASK`.
     """
     try:
         return cast("dict[str, Any]", replaced(arguments, marks, vault.hide))
@@ -84,15 +84,16 @@ def hidden_arguments(arguments: Mapping[str, Any], marks: Marks, vault: Vault) -
 
 
 class ReplyMask:
-    """One reply of the model: its pieces as they come, and the whole of it, without secrets.
+    """The mask of one reply of the model: of its pieces as they come, and of the whole reply.
 
-    `marked` are the marks of the tools that have any, `known` all tools that there are, `answer` the marks of the
-    structured output. A value in a marked field goes into the vault. Of arguments with marked fields no pieces are
-    told, nor of the text where that may be the output. Of any other text, as much is held back as may be the beginning
-    of a secret. `emit` tells a piece, `feed` only says that one came, and `hear` that there was one of that kind.
+    `marked` are the marks of the tools that have any, `known` all present tools, `answer` the marks of the structured
+    output. A value in a marked field goes into the vault. Pieces of arguments with marked fields are not published, nor
+    pieces of a text that may be the structured output. Of any other text, whatever could be the beginning of a secret
+    is held back. `emit` publishes a piece, `feed` only moves the timer of the stream, and `note_kind` notes that a
+    piece of that kind has come.
     """
 
-    __slots__ = ("_answer", "_emit", "_feed", "_hear", "_known", "_marked", "_masks", "_vault")
+    __slots__ = ("_answer", "_emit", "_feed", "_known", "_marked", "_masks", "_note_kind", "_vault")
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class ReplyMask:
         *,
         emit: Emit,
         feed: Emit,
-        hear: Callable[[type[Event]], None],
+        note_kind: Callable[[type[Event]], None],
     ) -> None:
         self._vault = vault
         self._marked = marked
@@ -111,29 +112,31 @@ class ReplyMask:
         self._answer = answer
         self._emit = emit
         self._feed = feed
-        self._hear = hear
+        self._note_kind = note_kind
         self._masks: dict[tuple[type[Any], int], tuple[PieceMask, Delta]] = {}
 
     def emit(self, piece: Delta) -> None:
-        """Tell of a piece what can be told by now."""
+        """Publish the part of a piece that can be published by now."""
         if isinstance(piece, SignOfLife):
             self._feed(piece)
             return
         if isinstance(piece, ArgumentsPiece):
-            if any(name.startswith(piece.name) for name in self._marked):  # it may not be whole yet
+            # The name of the tool may not be complete yet.
+            if any(name.startswith(piece.name) for name in self._marked):
                 self._pass_over(piece, ToolArgumentsDelta)
                 return
-            place = piece.index
+            index = piece.index
         elif self._answer is not None:
             self._pass_over(piece, TextDelta if isinstance(piece, TextPiece) else ReasoningDelta)
             return
         else:
-            place = 0
-        mask, _ = self._masks.get((type(piece), place), (None, None))
+            index = 0
+        mask, _ = self._masks.get((type(piece), index), (None, None))
         if mask is None:
             mask = PieceMask(self._vault.mask)
         self._emit(self._with_text(piece, mask.feed(piece.text)))
-        self._masks[type(piece), place] = (mask, piece)  # after it was taken: a call past the bound is not
+        # The mask is kept only after the piece was accepted, because `emit` refuses calls beyond the bound.
+        self._masks[type(piece), index] = (mask, piece)
 
     def _with_text(self, piece: Delta, text: str) -> Delta:
         if isinstance(piece, ArgumentsPiece):
@@ -141,16 +144,16 @@ class ReplyMask:
         return TextPiece(text) if isinstance(piece, TextPiece) else ReasoningPiece(text)
 
     def _name(self, name: str) -> str:
-        """That of a tool, or what a model has written in its place."""
+        """Return the name of a tool as it is, and anything else that a model has written there without secrets."""
         return name if name in self._known else self._vault.shown(name)
 
     def _pass_over(self, piece: Delta, kind: type[Event]) -> None:
         self._feed(piece)
         if piece.text:
-            self._hear(kind)
+            self._note_kind(kind)
 
     def whole(self, reply: ModelReply) -> ModelReply:
-        """The reply, once it is there; what was held back of its pieces is told before."""
+        """Return the whole reply, masked. The text that was held back of its pieces is published first."""
         for mask, piece in self._masks.values():
             if rest := mask.flush():
                 self._emit(self._with_text(piece, rest))
@@ -161,7 +164,7 @@ class ReplyMask:
         if self._answer is not None and not calls:
             text = _hidden_answer(text, self._answer, self._vault)
         if text is not message.text or any(x is not y for x, y in zip(calls, message.tool_calls, strict=True)):
-            # What the vendor keeps beside the message tells of it as it was.
+            # The vendor's own data is dropped, because it describes the message as it was.
             message = dataclasses.replace(message, tool_calls=calls, text=text, vendor_data=None)
         if self._vault:
             message = hidden(message, self._vault)
@@ -174,14 +177,17 @@ class ReplyMask:
             return call if name is call.name else dataclasses.replace(call, name=name)
         try:
             written = parse_arguments(call.arguments)
-        except InvalidArguments:  # nobody can say what is secret in it
+        except InvalidArguments:  # The marked fields of unreadable arguments cannot be found.
             return dataclasses.replace(call, arguments=_UNREADABLE)
         arguments = hidden_arguments(written, marks, self._vault)
         return call if arguments is written else dataclasses.replace(call, arguments=orjson.dumps(arguments).decode())
 
 
 def _hidden_answer(text: str, marks: Marks, vault: Vault) -> str:
-    """A text that may be the structured output, as the turn machine reads it, with references in its marked fields."""
+    """Return a text that may be the structured output with references in its marked fields.
+
+    The text is read as the turn machine reads it.
+    """
     written = json_in(text)
     try:
         answer = orjson.loads(written)
@@ -191,6 +197,7 @@ def _hidden_answer(text: str, marks: Marks, vault: Vault) -> str:
         after = replaced(answer, marks, vault.hide)
     except InvalidArguments:
         return _UNREADABLE
-    if marks.names.keys() == {"value"}:  # a list, say, that the model has written alone
+    # The model may have written only the wrapped value, for example a list.
+    if marks.names.keys() == {"value"}:
         after = replaced({"value": after}, marks, vault.hide)["value"]
     return text if after is answer else text.replace(written, orjson.dumps(after).decode())

@@ -1,12 +1,12 @@
-"""What must not be shown or sent on: secrets in the arguments of calls and in text. Pure.
+"""The redaction of secrets that nobody has marked, in the arguments of calls and in text. Pure.
 
-A secret is known by the name that it stands under, or by its own looks. When in doubt it is hidden: a sentence for
-people loses nothing by it. It is no proof that a text holds no secret: one that looks like a word, under a name that
-says nothing, stays.
+A secret is recognised by its name, or by its form. When in doubt a value is hidden, because a sentence for people loses
+nothing by it. Redaction does not prove that a text has no secret: one that looks like a word, under an ordinary name,
+stays.
 
-The names are those of kept lists: sentry-sdk's `DEFAULT_DENYLIST` (sentry_sdk/scrubber.py), the `filter_parameters`
-that Rails generates (passw, secret, token, _key, crypt, salt, certificate, otp, ssn, cvv, cvc), and detect-secrets'
-keyword plugin. They match parts of names, as Rails does, where sentry wants whole names.
+The names come from maintained lists: sentry-sdk's `DEFAULT_DENYLIST` (sentry_sdk/scrubber.py), the list
+`filter_parameters` that Rails generates (passw, secret, token, _key, crypt, salt, certificate, otp, ssn, cvv, cvc), and
+detect-secrets' keyword plugin. They match parts of names, as in Rails; sentry-sdk compares whole names.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ._marks import REFERENCE
 __all__ = ["MASK", "is_secret_name", "masked", "redacted"]
 
 MASK = "•••"
-"""What stands in the place of a secret."""
+"""The text that is shown instead of a secret."""
 
 _LONGEST_TEXT = 1_000  # characters of one argument that are kept
-_LOOK_AHEAD = 200  # and looked at behind that, so that a key which is cut in two is known as one
-_MOST_VALUES = 1_000  # of one call; what follows is left out
-_DEEPEST = 12
+_LOOK_AHEAD = 200  # characters after those that are examined too, so that a key that is cut in two is recognised
+_MOST_VALUES = 1_000  # values of one call; the rest is left out
+_DEEPEST = 12  # levels of nesting; the rest is left out
 
 _WORDS = frozenset({
     "auth", "authorization", "bearer", "cookie", "cookies", "cred", "creds", "credential", "credentials", "crypt",
@@ -47,11 +47,11 @@ _JOINED = (
 )  # fmt: skip
 _WHOLE = frozenset({"pass", "session", "connectsid", "certificate"})  # too common as parts of other names
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_NAMED = ("name", "key", "header", "field")  # of a pair such as {"name": "Authorization", "value": "..."}
+_NAMED = ("name", "key", "header", "field")  # names in a pair such as {"name": "Authorization", "value": "..."}
 
 _SAID = r"passw(?:or)?d|passphrase|passcode|secret|token|api[_-]?key|(?:access|private|secret|auth|account)[_-]?key"
 _PATTERNS = (
-    REFERENCE,  # what stands for a secret tells people nothing
+    REFERENCE,  # a reference, which says nothing to people
     re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL),  # PEM
     re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{8,}"),  # RFC 6750
     re.compile(r"\b([Bb]asic\s{1,9})(?=\S{0,200}[A-Z0-9=])[A-Za-z0-9+/]{8,}={0,2}"),  # RFC 7617
@@ -60,7 +60,7 @@ _PATTERNS = (
         rf"(?i)((?:{_SAID}|credentials?|pwd)[\w-]{{0,30}}[\"']?\s{{0,9}}(?:=>|[:=])\s{{0,9}}[\"']?)[^\s\"',;&]+"
     ),
     re.compile(rf"(?i)(?<![\w-])(--?[\w-]{{0,30}}(?:{_SAID})[\w-]{{0,30}}\s{{1,9}})[^\s-]\S*"),  # a command's option
-    re.compile(r"(\s-u\s{0,9}[^\s:]{1,60}:)\S+"),  # curl's
+    re.compile(r"(\s-u\s{0,9}[^\s:]{1,60}:)\S+"),  # curl's option for a user and a password
     re.compile(r"(://[^/\s:@]{0,100}:)[^/\s@]+(?=@)"),  # a password in a URL
     re.compile(r"\beyJ[\w-]{5,}(?:\.[\w-]*){1,4}"),  # a JWT: RFC 7519; its header begins with {"
     re.compile(  # the prefixes that GitHub's secret scanning and gitleaks know
@@ -70,15 +70,15 @@ _PATTERNS = (
     re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"),  # a UUID, which some vendors use as keys
 )
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")  # keys of 120 bits and more have at least 20 characters of base64
-_LEAST_CHANGES = 0.2  # a character; random hexadecimal and base64 have about 0.45, words and paths under 0.2
-_LEAST_ENTROPY = 3.0  # bits a character, with so many changes; detect-secrets' limit for hexadecimal
-_ENOUGH_ENTROPY = 4.5  # without; its limit for base64
+_LEAST_CHANGES = 0.2  # changes per character; random hexadecimal and base64 have about 0.45, words and paths under 0.2
+_LEAST_ENTROPY = 3.0  # bits per character, with so many changes; detect-secrets' limit for hexadecimal
+_ENOUGH_ENTROPY = 4.5  # bits per character, with fewer changes; detect-secrets' limit for base64
 _HEXADECIMAL = re.compile(r"(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{32,}")  # of 128 bits and more
 
 
 @lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
-    """Whether what stands under `name` is to be hidden: `userPassword`, `API_KEY`, `x-auth-token`, `pin`."""
+    """Return whether values under `name` are to be hidden, as with `userPassword`, `API_KEY`, `x-auth-token`, `pin`."""
     words = [word.lower() for word in _WORD.findall(name[:200])]
     if not _WORDS.isdisjoint(words):
         return True
@@ -87,7 +87,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """`text` with `MASK` in the place of what looks like a key: by its prefix, its form, its label or its chance.
+    """Return `text` with `MASK` instead of keys, which are recognised by prefix, form, label or randomness.
 
     Costs some microseconds for each 100 characters: clip long text first.
     """
@@ -97,16 +97,16 @@ def masked(text: str) -> str:
 
 
 def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a call's arguments that may leave the process: the secrets in it are `MASK`, at any depth.
+    """Return a copy of a call's arguments that may leave the process, with `MASK` instead of secrets at any depth.
 
-    Texts are cut to 1,000 characters, and of more than 1,000 values or 12 levels the rest is left out. What is no JSON
-    value is hidden as well.
+    Texts are cut to 1,000 characters, and values beyond the first 1,000 or below 12 levels are left out. Anything that
+    is not a JSON value is hidden as well.
     """
     return cast("dict[str, Any]", _Copy().of(arguments, 0))
 
 
 class _Copy:
-    """One pass over one call's arguments, which counts what it has seen."""
+    """One pass over one call's arguments, which counts the values that it has seen."""
 
     __slots__ = ("_seen",)
 
@@ -149,9 +149,10 @@ class _Copy:
 
 
 def _is_random(run: str) -> bool:
-    """Whether a run of letters and digits looks like chance: its kinds of characters change more often than in words.
+    """Return whether a run of letters and digits looks random: its kinds of characters change more than in words.
 
-    `Title` begins no new kind, and separators do not count. Entropy alone would take long file names for keys.
+    A capital before small letters, as in `Title`, does not count as a change, nor do separators. By entropy only, long
+    file names would look like keys.
     """
     changes = 0
     for before, after in pairwise(run):

@@ -1,6 +1,6 @@
 """The secrets of one request: its vault, the marks of its tools, and what is published and logged instead of them.
 
-Knows a turn's state, and no session. Executors get at a request's secrets through its view: `RequestView.secrets`.
+Knows a turn's state, and no session. Executors reach a request's secrets through its view: `RequestView.secrets`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_MARKS: Mapping[str, Marks] = {}
 
 
 class Masks(Protocol):
-    """What masks the events that are published for a request: its mailbox, with a function or without one."""
+    """The part of a mailbox that masks the events which are published for its request; without a function, none are."""
 
     masked: Callable[[Event], Event] | None
 
@@ -37,9 +37,9 @@ class Masks(Protocol):
 class RequestSecrets:
     """The secrets of one request.
 
-    `vault` is None until there is a secret to keep; a sub-request joins the vault of the request above it. `marked` are
-    the marks of those of its tools that have any, and `answer` those of its structured output. From the first secret
-    on, its `mailbox` masks what is published for the request.
+    `vault` is set once there is a secret to keep; a sub-request joins the vault of the request above it. `marked` are
+    the marks of the tools that have any, and `answer` those of the structured output. From the first secret on, the
+    `mailbox` masks the events that are published for the request.
     """
 
     __slots__ = ("__weakref__", "_above", "_guarded", "_state", "answer", "is_lenient", "mailbox", "marked", "vault")
@@ -50,7 +50,7 @@ class RequestSecrets:
         self.vault: Vault | None = None
         self.marked: Mapping[str, Marks] = _NO_MARKS
         self.answer: Marks | None = None
-        # Whether somebody unknown runs the tools, so that references may have a meaning there.
+        # True if an unknown executor runs the tools, which may know references that this vault does not.
         self.is_lenient = False
         self._guarded: tuple[Mapping[str, ToolSpec], Mapping[str, ToolSpec]] | None = None
         self.mailbox: Masks | None = None
@@ -66,9 +66,9 @@ class RequestSecrets:
         return self.vault
 
     def share(self, vault: Vault | None) -> None:
-        """Keep the secrets in `vault` from now on, which is the conversation's; named secrets keep their names.
+        """Keep the secrets in the conversation's `vault` from now on; named secrets keep their names.
 
-        Hides what the request was given: its metadata, and a history that comes from the application.
+        The request's metadata, and a history that comes from the application, are masked at once.
         """
         if vault is None:
             return
@@ -91,7 +91,10 @@ class RequestSecrets:
     # ------------------------------------------------------------------------------------------- for executors
 
     def deliver(self, arguments: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
-        """Return arguments as a handler gets them, with the values of marked fields. Raises `InvalidArguments`."""
+        """Return arguments as a handler gets them, with the values of marked fields.
+
+        Raises `InvalidArguments` for a reference that is not known any more.
+        """
         return revealed(arguments, marks, _nothing if self.vault is None else self.vault.value_of)
 
     def hide(self, rendered: Rendered) -> Rendered:
@@ -99,11 +102,14 @@ class RequestSecrets:
         return settled(rendered, self.keep().hide)
 
     def digest(self, arguments: bytes) -> bytes:
-        """Return arguments under a key of the vault, since a reference has its value only in its own conversation."""
+        """Return a digest of arguments under the vault's key, or the arguments themselves without a vault.
+
+        The key is needed because a reference has its value only in its own conversation.
+        """
         return arguments if self.vault is None else self.vault.digest(arguments)
 
     def mask(self, event: Event) -> Event:
-        """Return an event of somebody else as everybody may hear it, edited arguments of an approval included."""
+        """Return an event of another publisher without secrets, also in the edited arguments of an approval."""
         vault = self.vault
         if vault is None:
             return event
@@ -117,12 +123,12 @@ class RequestSecrets:
     # -------------------------------------------------------------------------------------------- for sessions
 
     def facts(self, made: Sequence[Event], published: object) -> Sequence[Event]:
-        """Return the facts of a step as they may be written and published; `published` was masked before."""
+        """Return the facts of a step as they may be written and published. `published` has been masked already."""
         vault = self.vault
         return [each if each is published else hidden(each, vault) for each in made] if vault else made
 
     def words(self, exc: ToolbusError) -> ToolbusError:
-        """Mask the words of an error of the request, in place, and return it."""
+        """Mask the text of an error of the request, in place, and return the error."""
         if self.vault:
             exc.args = tuple([self.vault.shown(each) if isinstance(each, str) else each for each in exc.args])
         return exc
@@ -132,7 +138,7 @@ class RequestSecrets:
         if not self.marked:
             return specs
         if self._guarded is None or self._guarded[0] is not specs:
-            # The validators hold the vault and not this object: the state that will hold them is one of its attributes.
+            # The validators hold the vault and not this object: this object holds the state, which will hold them.
             vault = self.keep()
             guarded = {
                 name: dataclasses.replace(spec, validate=_checks(spec, self.marked[name], vault, self.is_lenient))
@@ -143,16 +149,16 @@ class RequestSecrets:
         return self._guarded[1]
 
     def reply(
-        self, specs: Mapping[str, ToolSpec], *, emit: Emit, feed: Emit, hear: Callable[[type[Event]], None]
+        self, specs: Mapping[str, ToolSpec], *, emit: Emit, feed: Emit, note_kind: Callable[[type[Event]], None]
     ) -> ReplyMask:
         """Return the mask for one reply of the model."""
         marked = self.marked
         if self.answer is not None and self._state.output is not None:
             marked = {**marked, self._state.output.spec.name: self.answer}
-        return ReplyMask(self.keep(), marked, specs, self.answer, emit=emit, feed=feed, hear=hear)
+        return ReplyMask(self.keep(), marked, specs, self.answer, emit=emit, feed=feed, note_kind=note_kind)
 
     def open_output(self) -> None:
-        """Have the structured output validated, and returned, with the values that its references stand for."""
+        """Have the structured output validated and returned with values instead of references."""
         output, answer = self._state.output, self.answer
         if output is not None and answer is not None:
             vault = self.keep()
@@ -163,7 +169,7 @@ def _checks(
     spec: ToolSpec,
     marks: Marks,
     vault: Vault,
-    is_lenient: bool,  # noqa: FBT001 -- ours alone
+    is_lenient: bool,  # noqa: FBT001 -- only this module calls it
 ) -> Callable[[Mapping[str, Any]], None]:
     validate, lenient = spec.validate, is_lenient or spec.external
 
@@ -190,11 +196,11 @@ class _NoSecrets:
 
 
 NO_SECRETS: SecretHandling = _NoSecrets()
-"""The secrets of a request that does not run in this process."""
+"""The secrets of every request that does not run in this process."""
 
 
 def secrets_of(view: RequestView | None) -> SecretHandling:
-    """Return the secrets of a request; those of one that does not run in this process are not known."""
+    """Return the secrets of a request, or `NO_SECRETS` if it does not run in this process."""
     return NO_SECRETS if view is None else view.secrets
 
 
@@ -217,9 +223,9 @@ _by_request: weakref.WeakValueDictionary[str, RequestSecrets] = weakref.WeakValu
 
 
 def _shown_in_log(request_id: str, text: str) -> str | None:
-    """Return a log line without the secrets of its request, or of all requests where it names none.
+    """Return a log line without the secrets of its request, or of all requests if it names no request.
 
-    None means that there is nothing to hide; otherwise the text is returned, changed or not.
+    Returns None if there is nothing to hide; otherwise the text, changed or not.
     """
     if request_id:
         mine = _by_request.get(request_id)

@@ -1,6 +1,6 @@
 """The vault: a conversation's secrets in this process's memory, and the references that stand for them elsewhere.
 
-Knows how values are found in text (`core.secrets`), and nothing of events, tools or sessions.
+It knows how values are found in text (`_marks`), and no events, tools or sessions.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ._redaction import MASK
 __all__ = ["NamedSecret", "Vault"]
 
 NamedSecret: TypeAlias = str | SecretStr | tuple[str, str | SecretStr]
-"""A value that the application names, so that it is hidden wherever it stands; or a pair: a name for it, and the value.
+"""A value that the application gives so that it is hidden everywhere; or a pair of a name and the value.
 
-With a name, it has the same reference in its conversation in every process.
+A value with a name has the same reference in its conversation in every process.
 """
 
 _MOST_VALUES = 1_000
-_MOST_CHARS = 1_000_000
+_MOST_CHARS = 1_000_000  # characters of all values
 
 
 class Vault:
-    """The secrets of one conversation, with its sub-requests. Not thread-safe, but for reading.
+    """The secrets of one conversation, with its sub-requests. Not thread-safe, except for reading.
 
     A value has one reference, `secret:` and 16 hexadecimal digits, for as long as the vault lives: a keyed digest
-    (HMAC-SHA-256, cut to 64 bits) with a key of the vault's own, so that it tells nothing of the value. At most 1,000
-    values or a million characters are kept, beside those that the application names: the one unused for longest
-    goes first, and then its reference leads nowhere, and it is no longer found in text.
+    (HMAC-SHA-256, cut to 64 bits) with a key of the vault's own, so that it reveals nothing about the value. At most
+    1,000 values or a million characters are kept, in addition to those that the application names. The value that was
+    unused for longest is dropped first; its reference then has no value, and the value is no longer found in text.
 
-    A value that is named by a pair has a reference that is made of `conversation_id` and its name alone, and so says
-    nothing of the value either: it lasts, and leads to the value that has the name now.
+    The reference of a value with a name is made only of `conversation_id` and the name, so that it reveals nothing
+    about the value either. It is the same in every process, and stands for the value that has the name now.
     """
 
     __slots__ = ("__weakref__", "_chars", "_conversation_id", "_fixed", "_kept", "_key", "_named", "given", "mask")
@@ -49,22 +49,22 @@ class Vault:
         self._key = os.urandom(32)
         self._conversation_id = conversation_id
         self._named: dict[str, str] = {}
-        self._fixed: dict[str, str] = {}  # references that are no digests with our key, by their values
+        self._fixed: dict[str, str] = {}  # the references that are not digests with our key, by their values
         self._kept: OrderedDict[str, str | float] = OrderedDict()
         self._chars = 0
         self.mask = TextMask()
-        self.given = False  # whether a reference has left it
+        self.given = False  # whether a reference has left the vault
         self.name(named)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to hide."""
+        """Return whether there is anything to hide."""
         return bool(self._kept) or bool(self._named)
 
     def __repr__(self) -> str:
         return f"<Vault of {len(self._kept) + len(self._named)}>"
 
     def name(self, values: Iterable[NamedSecret]) -> None:
-        """Hide these as well, for good."""
+        """Hide these values as well, for as long as the vault lives."""
         for each in values:
             name, given = each if isinstance(each, tuple) else ("", each)
             value = clean(given.get_secret_value() if isinstance(given, SecretStr) else given)
@@ -79,19 +79,19 @@ class Vault:
             self.mask.add(value, reference)
 
     def take_names(self, other: Vault) -> None:
-        """Hide what the application has named to `other` as well."""
+        """Hide the values that the application has given to `other` as well."""
         for value, reference in other._fixed.items():
             self._name(value, reference)
         for reference, value in other._named.items():
             if value not in other._fixed:
                 self._name(value, None)
-            elif other._fixed[value] == reference:  # of several values with one name, it leads to the newest
+            elif other._fixed[value] == reference:  # With several values of one name, it stands for the newest.
                 self._named[reference] = value
 
     def recognise(self, text: str, written: str) -> None:
-        """What the references in `written` stand for, if that is `text` as a vault that is gone has hidden it.
+        """Learn the references in `written`, which is `text` as the vault of an earlier process has hidden it.
 
-        Only what is named is taken from that, and only where the texts are the same but for references.
+        Only values that the application gave are learned, and only if the texts differ in nothing but references.
         """
         shown = self.shown(text)
         if REFERENCE.split(shown) == REFERENCE.split(written):
@@ -100,12 +100,13 @@ class Vault:
                     self._name(value, theirs)
 
     def hide(self, value: float | str) -> str:
-        """The reference of `value`, which is kept from now on. One that is a reference already is itself."""
+        """Return the reference of `value`, which is kept from now on. A value that is a reference stays as it is."""
         if isinstance(value, str):
             value = clean(value)
-            if REFERENCE.fullmatch(value) or value == MASK:  # hidden already
+            if REFERENCE.fullmatch(value) or value == MASK:  # It is hidden already.
                 return value
-            value = REFERENCE.sub(lambda found: str(self._get(found[0]) or found[0]), value)  # as in "Bearer secret:.."
+            # References inside the value, as in "Bearer secret:...", are replaced by their values first.
+            value = REFERENCE.sub(lambda found: str(self._get(found[0]) or found[0]), value)
         self.given = True
         reference = self._reference(value)
         if reference in self._named:
@@ -125,7 +126,7 @@ class Vault:
         self.mask.discard(reference)
 
     def value_of(self, reference: str) -> float | str | None:
-        """What a reference stands for; None for one that is not known (any more)."""
+        """Return the value of a reference, or None if it is not known (any more)."""
         value = self._get(reference)
         if reference in self._kept:
             self._kept.move_to_end(reference)
@@ -136,19 +137,19 @@ class Vault:
         return self._kept.get(reference) if named is None else named
 
     def shown(self, text: str) -> str:
-        """`text` without secrets; itself where there is none in it. JSON stays JSON."""
+        """Return `text` without secrets; itself if it has none. JSON stays JSON."""
         masked = masked_content(text, self.mask)
         self.given = self.given or masked is not text
         return masked
 
     def shown_json(self, value: Any) -> Any:
-        """A JSON value without secrets, at any depth; itself where there is none in it."""
+        """Return a JSON value without secrets, at any depth; itself if it has none."""
         masked = masked_json(value, self.mask)
         self.given = self.given or masked is not value
         return masked
 
     def digest(self, value: bytes) -> bytes:
-        """A digest of `value` that no other vault gives."""
+        """Return a digest of `value` under the vault's key, which no other vault returns."""
         return hmac.digest(self._key, value, hashlib.sha256)
 
     def _lasting(self, name: str) -> str:

@@ -1,8 +1,32 @@
-"""The request session: one actor for one request.
+"""The request session: the actor that carries out one request (one run of the agent).
 
-It performs what the turn machine (`core.turn`) decides and decides nothing itself: it calls the model, opens calls on
-the bus, waits with one timer, writes facts to the journal before it publishes them. It is the only writer of its
-request's facts. It knows the bus, and no runtime, dispatcher or vendor.
+A session performs what the turn machine (`core.turn`) decides: it calls the model, opens tool calls on the bus, waits,
+writes facts to the journal and publishes them. The package also reads what callers give (messages, tools, options),
+shortens what is sent to the model, and makes the sessions of sub-requests, which work for a tool call.
+
+Knows the bus, the turn machine, secrets and the status line. Must not know runtimes, dispatchers or vendors.
+
+Invariants:
+
+1. A session decides nothing: each fact comes from `core.turn.advance`, and each effect from `pending`. A fact that the
+   session made up would be missing when the request is resumed. (Only a session that is broken, or left for another
+   process, settles its open calls and closes its state itself, see `_crash`.)
+2. A session is the only writer of its request's facts. Whatever others publish for the request (results, decisions,
+   steering, cancellations) is put into its mailbox and becomes a fact in a step. With two writers, the journal would
+   have no order.
+3. With a journal, a fact is written before it is published, and before its effect begins: the inputs of others wait for
+   that too (G11, G31). Otherwise a crash could leave a call that has run, or an event that listeners have acted on, and
+   a resumed request would report something else. When the store fails, only the ending is published.
+4. Deciding, applying and claiming on the bus are one synchronous block (`_advance`). With an `await` in it, an executor
+   could settle a call that the machine has just settled, and the call would have two results (G06).
+5. A session waits with one timer at a time, and reads its mailbox before it believes that a deadline has passed. Two
+   timers could fire in an order that differs from the machine's; an unread result would be lost to a time-out (G04).
+6. A step's write is shielded from cancellation, and bounded to 5 seconds (G21). Facts that are applied have to be
+   published: a step that was written and not published would leave listeners waiting for a call that has ended.
+7. When a session ends, however it ends, every open call is settled exactly once, and whoever waits for the result is
+   woken. The ending is the last fact that is published; a request that is left for another process publishes none.
+   Otherwise a bug or a store that fails would leave executors working, or a caller waiting, for ever.
+8. The result and the view hold no session. A caller who keeps a result would otherwise keep the whole session alive.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a session asks its model: with what messages and tools, which provider, through which interceptors.
+"""The model calls of a session: their messages and tools, the provider that is asked, and the interceptors around it.
 
-Belongs to `toolbus.session`. It decides nothing about the request: what came of a call is an input of the turn machine.
+Nothing is decided here about the request: the outcome of a call is an input of the turn machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _DEFAULT_SETTINGS = ModelSettings()
 
 
 def context_of(view: RequestView) -> ToolContext[Any]:
-    """What the application's functions may know of a request, outside of any call."""
+    """Return the context that the application's functions get of a request, outside of any tool call."""
     return ToolContext(
         deps=view.deps,
         request_id=view.request_id,
@@ -79,7 +79,7 @@ def context_of(view: RequestView) -> ToolContext[Any]:
 
 
 class Asker:
-    """The model's side of one session. `error` is the exception behind the newest `ModelFailed`."""
+    """The model calls of one session. `error` is the exception that the newest `ModelFailed` was made from."""
 
     __slots__ = (
         "_answer",
@@ -112,16 +112,19 @@ class Asker:
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
         self._window = window
-        self._asked: Provider = providers[0]  # the newest one that was chosen
-        self._native = False  # whether that one holds the newest reply to the output's schema
-        self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were looked through for secrets
+        self._asked: Provider = providers[0]  # the provider that was chosen last
+        self._native = False  # whether that provider enforces the output's schema in the newest reply
+        self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were searched for marked fields
         self._marked: Mapping[str, Marks] = {}
         self._answer = None if state.output is None else find_marks(state.output.spec.parameters)
-        self._secrets: RequestSecrets | None = None  # once there is a secret to keep
+        self._secrets: RequestSecrets | None = None  # set once the request has a vault
         self.error: ToolbusError | None = None
 
     async def admit(self, prompt: UserMessage, view: SessionView) -> UserMessage | ToolbusError:
-        """The prompt as the interceptors leave it, or why it is refused. Raises nothing but cancellation."""
+        """Return the prompt as the interceptors leave it, or the error by which it is refused.
+
+        Raises nothing but cancellation.
+        """
         message_id = prompt.message_id
         self._secrets = None if view.secrets.vault is None else view.secrets
         try:
@@ -142,7 +145,7 @@ class Asker:
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
     def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
-        """The tools there are now, that of the structured output, and the one to read long results with."""
+        """Return the present tools, with those for the structured output and for reading long results."""
         output, specs = self._state.output, tools.specs
         if self._secrets is not None:
             specs = self._secrets.guarded(specs)
@@ -153,7 +156,7 @@ class Asker:
         return {**specs, **{each.name: each for each in own}}
 
     def _look_for_secrets(self, tools: ToolSource, view: SessionView) -> None:
-        """Find the marks of the tools that there are now; from the first ones on, the request keeps secrets."""
+        """Find the marked fields of the present tools. From the first one on, the request has a vault."""
         secrets = view.secrets
         if tools.specs is not self._looked_at:
             self._looked_at, self._marked = tools.specs, marked_in(tools)
@@ -169,20 +172,23 @@ class Asker:
         return exc if self._secrets is None else self._secrets.words(exc)
 
     def _reply_mask(self, secrets: RequestSecrets, call: ModelCall) -> ReplyMask:
-        """What takes the secrets out of a reply."""
-        return secrets.reply(self._state.tools, emit=call.emit, feed=call.feed, hear=call.hear)
+        """Return the mask that takes the secrets out of a reply."""
+        return secrets.reply(self._state.tools, emit=call.emit, feed=call.feed, note_kind=call.note_piece)
 
     def _offered(self, specs: Mapping[str, ToolSpec], command: CallModel) -> tuple[ToolSpec, ...]:
-        """What the model may call now. In the last answer after a limit, only what gives the structured output."""
+        """Return the tools that the model may call now.
+
+        For the last answer after a limit, it is only the tool of the structured output.
+        """
         if command.offer_tools:
             return tuple(specs.values())
         output = self._state.output
         return () if output is None else (output.spec,)
 
     def _is_native(self, offered: Sequence[ToolSpec], output: ToolSpec) -> bool:
-        """Whether the provider is to hold the reply to the output's schema, so that the tool for it is not offered.
+        """Return whether the provider is to enforce the output's schema. Then the tool for the output is not offered.
 
-        Raises `ConfigurationError` where the provider has to, and cannot.
+        Raises `ConfigurationError` if `output_mode` demands it and the provider cannot.
         """
         state = self._state
         has_others = any(each is not output for each in offered)
@@ -193,7 +199,10 @@ class Asker:
         return may and native_output(self._asked, output) != ""
 
     async def request(self, command: CallModel, tools: ToolSource, view: SessionView) -> ModelRequest | ModelFailed:
-        """What the model is to be asked, shortened to its window. Raises nothing but cancellation."""
+        """Return the request for the model, shortened to its window, or the failure to make one.
+
+        Raises nothing but cancellation.
+        """
         self.error = None
         state = self._state
         try:
@@ -211,7 +220,8 @@ class Asker:
                 messages: Sequence[Message] = Messages(state.messages, system)
             else:
                 messages = await self._window.messages(system, offered, self._asked)
-                if len(known := self.known(tools)) > len(specs):  # results that were shortened just now
+                # When results were shortened just now, the tool for reading them is added.
+                if len(known := self.known(tools)) > len(specs):
                     state.tools = specs = known
                     offered = self._offered(specs, command)
                     self._native = output is not None and self._is_native(offered, output)
@@ -228,22 +238,23 @@ class Asker:
             )
         except ContextOverflow as exc:
             self.error = exc
-            return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused)  # by another model
+            # After a refusal by this model, another model may take the request.
+            return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused)
         except BaseException as exc:
             if passes(exc):
                 raise
             return self._failed(exc, Usage())
 
     async def ask(self, call: ModelCall, request: ModelRequest, view: SessionView) -> Input:
-        """Ask once. Raises nothing but cancellation."""
+        """Ask the model once, and return the outcome. Raises nothing but cancellation."""
         if self._state.phase is not MODEL:
-            return Elapsed()  # what a summary has cost has ended the request
+            return Elapsed()  # The cost of a summary has ended the request.
         spent: list[Usage] = []
         mask = None if self._secrets is None else self._reply_mask(self._secrets, call)
         try:
             if not self.interceptors:
                 reply = await self._asked.respond(request, call.emit if mask is None else mask.emit)
-                if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
                     return self._not_taken(reply, spent)
                 self._window.answered(reply.usage)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
@@ -252,7 +263,8 @@ class Asker:
                 return self._not_taken(reply, spent)
             replied = await self._screened(reply, view)
             replied.native_output = self._native
-            if mask is not None:  # once more: an interceptor may have put anything there
+            # The reply is masked once more, because an interceptor may have put a secret into it.
+            if mask is not None:
                 replied.reply = mask.whole(replied.reply)
             return replied
         except ContextOverflow as exc:
@@ -265,13 +277,13 @@ class Asker:
             return self._failed(exc, sum(spent, Usage()))
 
     def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
-        """What the turn machine is told of something that is no reply, or has more calls than one may have."""
+        """Return the failure for something that is not a reply, or for a reply with too many calls."""
         if not isinstance(given, ModelReply):
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
         return self._failed(too_many_calls(given.vendor), sum(spent, Usage()) if spent else given.usage)
 
     def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
-        """What the turn machine is told of an exception. `spent` is what a reply that came, and is lost, has used."""
+        """Return the failure for an exception. `spent` is the usage of a reply that has come and is lost."""
         if isinstance(exc, ProviderError):
             self.error = exc
             return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds, usage=spent)
@@ -286,15 +298,15 @@ class Asker:
         return ModelFailed(self.error.code, str(self.error), usage=spent)
 
     def _provider(self, command: CallModel) -> Provider:
-        """The model for this call: in a round, `provider_for_round` is asked once for each."""
+        """Return the model for this call. `provider_for_round` chooses the first one that is asked in a round."""
         if self._for_round is not None and command.provider == 0:
             chosen = self._for_round(command.round)
             if chosen is not None:
-                return provider_list(chosen)[0]  # pyright: ignore[reportArgumentType] -- refuses a name, and says why
+                return provider_list(chosen)[0]  # pyright: ignore[reportArgumentType] -- a name is refused there
         return self.providers[command.provider]
 
     async def _system(self, tools: Mapping[str, ToolSpec], view: SessionView) -> SystemMessage | None:
-        """The instructions, and what is added to them in each round; None where there is nothing to say."""
+        """Return the instructions, with the guidance and the plan that each round adds; None if all are empty."""
         state = self._state
         parts: list[str] = []
         if self._instructions is not None:
@@ -310,14 +322,15 @@ class Asker:
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
     def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest, mask: ReplyMask | None) -> Ask:
-        """The provider itself; what its replies have used goes into `spent`, whatever becomes of them."""
+        """Return the innermost `Ask`, which asks the provider. The usage of every reply is added to `spent`."""
         emit: Emit = call.emit if mask is None else mask.emit
         if edits_replies(self.interceptors):
             emit = call.feed
         messages, tools = original.messages, original.tools
 
         async def ask(request: ModelRequest) -> ModelReply:
-            if not isinstance(request.messages, Messages):  # an interceptor has put others there
+            # An interceptor that replaced the messages may have broken the rules of tool calling.
+            if not isinstance(request.messages, Messages):
                 request = replace(request, messages=repair(request.messages))
             if request.messages is not messages or request.tools is not tools:
                 self._window.was_edited()
@@ -339,7 +352,7 @@ class Asker:
         return await ask(request)
 
     async def _screened(self, reply: ModelReply, view: SessionView) -> ModelReplied:
-        """The reply as the interceptors leave it: its text where it is an answer, its calls where it has any."""
+        """Return the reply as the interceptors leave it: they see its calls or, if it has none, its text."""
         message = reply.message
         denied: dict[int, str] = {}
         if not message.tool_calls:
@@ -349,32 +362,35 @@ class Asker:
             if text != message.text:
                 reply = replace(reply, message=AssistantMessage(text=text, reasoning=message.reasoning))
             return ModelReplied(reply)
-        calls = [await self._screened_call(call, place, denied, view) for place, call in enumerate(message.tool_calls)]
+        calls = [await self._screened_call(call, index, denied, view) for index, call in enumerate(message.tool_calls)]
         if any(after is not before for after, before in zip(calls, message.tool_calls, strict=True)):
-            # What the vendor keeps beside the message tells of the calls as they were.
+            # The vendor's own data is dropped, because it describes the calls as they were.
             edited = AssistantMessage(text=message.text, tool_calls=tuple(calls), reasoning=message.reasoning)
             reply = replace(reply, message=edited)
         return ModelReplied(reply, denied)
 
-    async def _screened_call(self, call: ToolCall, place: int, denied: dict[int, str], view: SessionView) -> ToolCall:
+    async def _screened_call(self, call: ToolCall, index: int, denied: dict[int, str], view: SessionView) -> ToolCall:
         try:
             written = parse_arguments(call.arguments)
         except InvalidArguments:
-            return call  # the turn machine refuses it
+            return call  # The turn machine refuses it.
         arguments: dict[str, Any] = copy.deepcopy(written)
         try:
             for each in self.interceptors:
                 given = await each.before_tool(call.name, arguments, context_of(view))
                 arguments = cast("dict[str, Any]", _returned(given, dict, each, "before_tool"))
         except Denied as exc:
-            denied[place] = str(exc) or "The call was denied."
+            denied[index] = str(exc) or "The call was denied."
             return call
         text = orjson.dumps(arguments)
         return call if text == orjson.dumps(written) else replace(call, arguments=text.decode())
 
 
 def _returned(given: object, kind: type[T], interceptor: Interceptor, method: str) -> T:
-    """What a method gave, if it is of the right kind; one that forgets its return is the usual mistake."""
+    """Return the value that an interceptor's method has returned, if it is of the right kind.
+
+    Raises `ApplicationError` otherwise. The usual mistake is a method without a `return`.
+    """
     if not isinstance(given, kind):
         name = f"{type(interceptor).__name__}.{method}"
         raise ApplicationError(f"{name} gave a {type(given).__name__}; it has to return a {kind.__name__}")
@@ -390,17 +406,17 @@ def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> A
 
 
 def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
-    """Whether a provider can hold replies to the output's schema."""
+    """Return the provider's ability to enforce the output's schema; "" if it cannot."""
     can: Callable[[Mapping[str, Any]], NativeOutput] | None = getattr(provider, "native_output", None)
     return "" if can is None else can(output.parameters)
 
 
 def check_native(provider: Provider, output: ToolSpec, *, with_tools: bool) -> None:
-    """Refuse `output_mode="native"` where the provider cannot. Raises `ConfigurationError`."""
+    """Raise `ConfigurationError` if a provider cannot do what `output_mode="native"` demands."""
     can = native_output(provider, output)
     if not can:
         problem = "cannot hold replies to the schema of this output, or its server has refused it"
-    elif with_tools and can == "alone":
+    elif with_tools and can != "with_tools":
         problem = "can hold replies to a schema only in a request without tools"
     else:
         return
@@ -408,11 +424,13 @@ def check_native(provider: Provider, output: ToolSpec, *, with_tools: bool) -> N
 
 
 def check_together(state: TurnState, specs: Mapping[str, ToolSpec], providers: Sequence[Provider]) -> None:
-    """Refuse what does not go together."""
+    """Raise `ConfigurationError` for options, tools and providers that cannot be used together."""
     if state.output is not None and state.output_mode == "native":
         for provider in providers:
             check_native(provider, state.output.spec, with_tools=bool(specs))
     if state.limits.max_cost is not None and not state.prices:
-        raise ConfigurationError("max_cost is set, and there is no price table; give prices={'*': Price(...)}, say")
+        raise ConfigurationError(
+            "max_cost is set, and there is no price table; give prices, for example {'*': Price(...)}"
+        )
     if state.output is not None and state.output.spec.name in specs:
         raise ConfigurationError(f"a tool is named {state.output.spec.name}, which output= needs; give it another name")

@@ -1,7 +1,7 @@
-"""What of its transcript a session sends: as it is, or as `core.history` shortens it to a window of tokens.
+"""The part of a session's transcript that is sent: all of it, or what `core.history` leaves for a window of tokens.
 
-Belongs to `toolbus.asking`. Most requests have nothing to shorten, so a `History` is begun only when there is: a
-window, a policy of the application's, a long result, or one of a tool that says what it is for.
+Most requests have nothing to shorten. A `History` is begun only if it is needed: for a window, a policy of the
+application, a long result, or a result of a tool that declares how its results are to be shortened.
 """
 
 from __future__ import annotations
@@ -33,16 +33,21 @@ if TYPE_CHECKING:
 __all__ = ["ContextWindow"]
 
 _DEFAULT = Compression()
-_REFUSED_SHARE = 0.5  # of what was sent, when a provider refuses it and does not say how much it takes
-_TOLD_SHARE = 0.9  # of what it says that it takes: the estimate was wrong already
-_WORTH = 0.8  # of what was sent: the most that is sent instead, whatever the provider says
-_SUMMARY_TIME = 0.5  # of the time of a call of the model: the rest is for the answer
+# The share of a refused request that is sent next, if the provider does not state its limit.
+_REFUSED_SHARE = 0.5
+# The share of a provider's stated limit that is used, because the estimate was too low once already.
+_LIMIT_SHARE = 0.9
+# The largest share of a refused request that is sent next, whatever limit the provider states.
+_MAX_SHARE = 0.8
+# The share of a model call's time that a summary may take; the rest is for the answer.
+_SUMMARY_TIME = 0.5
 
 
 class ContextWindow:
-    """The sent side of one session's transcript. `memo` is what an earlier turn of the conversation has left out.
+    """The messages that one session sends of its transcript.
 
-    `calibration` is shared by all that ask the same models, so that each learns from the others' usage.
+    `memo` describes what an earlier turn of the conversation has left out. `calibration` is shared by all sessions that
+    ask the same models, so that each learns from the usage of the others.
     """
 
     __slots__ = (
@@ -68,22 +73,23 @@ class ContextWindow:
         self._compression: Compression = options.get("compression") or _DEFAULT
         self._count: Tokenizer = estimate_text
         self._history: History | None = None
-        self._looked_at = 0  # messages in which there was nothing of interest
-        self._measured: tuple[str, int] | None = None  # the model of the newest request, and its tokens as estimated
-        self._learned: dict[str, float] | None = None  # the room for messages, by model, as refusals have taught
+        self._looked_at = 0  # the number of messages in which nothing needs a history
+        self._measured: tuple[str, int] | None = None  # the model of the newest request, and its estimated tokens
+        self._learned: dict[str, float] | None = None  # the tokens for messages, by model, learned from refusals
         self._refused: tuple[str, int] | None = None  # the model that has refused the newest request, and its tokens
         self._may_sum_up = True
         self._summed: Summary | None = None
-        self._tools: tuple[Sequence[ToolSpec], int] = ((), 0)  # those that were offered last, and their tokens
-        self.has_shortened = False  # whether there is something that the model could read whole (`read_result`)
+        self._tools: tuple[Sequence[ToolSpec], int] = ((), 0)  # the tools that were offered last, and their tokens
+        self.has_shortened = False  # whether the model could read a whole result with `read_result`
         self.memo: Memo | None = None
         self.calibration: Calibration | None = None
-        self.shown: Callable[[str], str] | None = None  # takes the secrets out of a summary, where there are any
+        # The function that takes the secrets out of a summary, if the request has any.
+        self.shown: Callable[[str], str] | None = None
 
     # ------------------------------------------------------------------------------------------- what is new
 
     def look(self, specs: Mapping[str, ToolSpec]) -> None:
-        """Take notice of new messages; `has_shortened` is up to date then. Raises what a policy raises."""
+        """Take the new messages into account, and update `has_shortened`. Raises what a policy raises."""
         history = self._history
         if history is None:
             if not self._begins(specs):
@@ -93,13 +99,13 @@ class ContextWindow:
         self.has_shortened = history.has_shortened
 
     def _begins(self, specs: Mapping[str, ToolSpec]) -> bool:
-        """Whether a history is needed from now on."""
+        """Return whether a history is needed from now on."""
         compression, messages = self._compression, self._state.messages
         if compression.max_context_tokens is not None or compression.policies or self.memo is not None:
             return True
         most = self._state.max_result_chars
-        for place in range(self._looked_at, len(messages)):
-            if type(messages[place]) is ToolMessage and is_of_interest(messages[place], specs, most):
+        for index in range(self._looked_at, len(messages)):
+            if type(messages[index]) is ToolMessage and is_of_interest(messages[index], specs, most):
                 return True
         self._looked_at = len(messages)
         return False
@@ -120,11 +126,11 @@ class ContextWindow:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the transcript is sent as it is."""
+        """True if the transcript is sent as it is."""
         return self._history is None
 
     def conversation_memo(self) -> Memo | None:
-        """What the conversation's next turn goes on with."""
+        """Return the memo that the conversation's next turn continues with."""
         if self._history is None:
             return self.memo
         memo = self._history.memo()
@@ -133,16 +139,17 @@ class ContextWindow:
     # ---------------------------------------------------------------------------------------------- the window
 
     async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:
-        """What is sent, behind `system`, in the room that the window leaves beside that and `tools`.
+        """Return the messages to send: `system`, and what fits into the window beside `system` and `tools`.
 
-        Raises `ContextOverflow` where it does not fit, whatever is shortened.
+        Raises `ContextOverflow` if the messages do not fit, whatever is shortened.
         """
         history = self._history
         if history is None:
             return Messages(self._state.messages, system)
         model = _key(provider)
         if self._refused is not None and self._refused[0] != model:
-            self._refused = None  # another model was turned to, which may take it all
+            # The request fails over to another model, which may take the whole transcript.
+            self._refused = None
             history = self._history = self._new()
             history.take(self._state.tools)
         learned = self._learned.get(model) if self._learned else None
@@ -156,30 +163,34 @@ class ContextWindow:
         return history.view(system)
 
     async def _fit(self, history: History, learned: float | None, beside: int, provider: Provider) -> None:
-        """Shorten what is sent to the room beside so many tokens, and to what was learned of the model."""
+        """Shorten the messages to the window less `beside` tokens, and to what was learned about the model."""
         window = self._compression.max_context_tokens
         factor, overhead = self._calibrated(_key(provider))
-        room = math.inf if window is None else (window - overhead) / factor - beside
-        limit = history.limit_tokens = room if learned is None else min(room, learned)
+        left = math.inf if window is None else (window - overhead) / factor - beside
+        limit = history.limit_tokens = left if learned is None else min(left, learned)
         await self._sum_up(history, provider)
         history.fit(limit)
-        if history.tokens > room:
+        if history.tokens > left:
             raise ContextOverflow(
                 f"the request does not fit max_context_tokens={window}: its messages take about "
-                f"{int(history.tokens * factor)} tokens, and there is room for {max(0, int(room * factor))} beside "
+                f"{int(history.tokens * factor)} tokens, and there is space for {max(0, int(left * factor))} beside "
                 "instructions and tools; nothing is left to shorten"
             )
-        if self._refused is not None and history.tokens > self._refused[1] * _WORTH:
+        if self._refused is not None and history.tokens > self._refused[1] * _MAX_SHARE:
             raise ContextOverflow("the model's window is too small for the request, and nothing is left to shorten")
         self._refused = None
 
     async def _sum_up(self, history: History, provider: Provider) -> None:
-        """Ask for a summary of the turns that leave, if it is time. Without one they leave all the same, later on."""
+        """Ask for a summary of the turns that are about to be left out, if it is time for one.
+
+        Without a summary they are left out as well, later.
+        """
         summarizer = self._compression.summarizer
         leaving = history.leaving() if summarizer is not None and self._may_sum_up else ()
         if summarizer is None or not leaving:
             return
-        self._may_sum_up = False  # unless it goes well: what has failed, or hung, is not waited for in each round
+        # It is set again on success only: a summarizer that has failed or hung is not awaited in each round.
+        self._may_sum_up = False
         try:
             with anyio.fail_after((anyio.current_effective_deadline() - anyio.current_time()) * _SUMMARY_TIME):
                 summary = await summarizer.summarize(history.summary, leaving, provider)
@@ -201,7 +212,7 @@ class ContextWindow:
             logger.warning("the history was not summed up: no text came", extra={"request_id": self._state.request_id})
 
     def shaped(self) -> HistoryShaped | None:
-        """What has been shortened since this was asked last, to be told to the turn machine."""
+        """Return what has been shortened since the last call, as an input of the turn machine; None for nothing."""
         history, summed = self._history, self._summed
         shape = None if history is None else history.what_changed()
         if history is None or (shape is None and summed is None):
@@ -212,7 +223,7 @@ class ContextWindow:
     # -------------------------------------------------------------------------------------- what came of it
 
     def answered(self, usage: Usage) -> None:
-        """The model has answered what was sent last: learn from what its provider has counted."""
+        """Learn from the tokens that the provider has counted for the request that was sent last."""
         measured, self._measured = self._measured, None
         if measured is not None:
             self.calibration = self.calibration or Calibration()
@@ -220,15 +231,15 @@ class ContextWindow:
 
     @property
     def was_refused(self) -> bool:
-        """Whether the newest request was too long for its model, and no other one was made since."""
+        """True if the newest request was too long for its model, and no other request was made since."""
         return self._refused is not None
 
     def was_edited(self) -> None:
-        """What was sent last is not what was measured."""
+        """Discard the estimate for the request that was sent last, because an interceptor has edited it."""
         self._measured = None
 
     def refused(self, exc: ContextOverflow, provider: Provider, request: ModelRequest) -> None:
-        """The provider says that `request` is too long: send its model less the next time."""
+        """Learn that `request` is too long for its model, so that less is sent to that model the next time."""
         history, model = self._history, _key(provider)
         if history is None:
             history = self._history = self._new()
@@ -239,14 +250,14 @@ class ContextWindow:
             factor, overhead = self._calibrated(model)
             whole = sum(estimate_message(each, self._count) for each in request.messages)
             beside = max(0, whole - sent) + estimate_tools(request.tools, self._count)
-            told = (exc.limit_tokens - overhead) / factor * _TOLD_SHARE - beside
-            learned = min(told, sent * _WORTH)
+            stated = (exc.limit_tokens - overhead) / factor * _LIMIT_SHARE - beside
+            learned = min(stated, sent * _MAX_SHARE)
         self._learned = {**(self._learned or {}), model: max(learned, 1.0)}
         self._refused = (model, sent)
         self._measured = None
 
     def _calibrated(self, model: str) -> tuple[float, float]:
-        """What to multiply an estimate by, and what to add to it, so that it is hardly ever too low."""
+        """Return a factor for an estimate and an amount to add, with which the estimate is hardly ever too low."""
         learned = self.calibration
         if learned is None:
             return 1.0, 0.0
@@ -259,16 +270,16 @@ def _key(provider: Provider) -> str:
 
 
 def _counter(tokenizer: Tokenizer | None, request_id: str) -> Tokenizer:
-    """What counts tokens: the application's function, and the estimate for texts that it gives no number for.
+    """Return a function that counts tokens: the application's tokenizer, or an estimate for texts where it fails.
 
-    Such are texts that look like a vendor's special tokens, which some tokenizers refuse. The log tells of the first.
+    Some tokenizers refuse texts that look like a vendor's special tokens. The first failure is logged.
     """
     if tokenizer is None:
         return estimate_text
-    told = False
+    is_logged = False
 
     def count(text: str) -> int:
-        nonlocal told
+        nonlocal is_logged
         try:
             counted = tokenizer(text)
             if 0 <= counted < math.inf:
@@ -276,8 +287,8 @@ def _counter(tokenizer: Tokenizer | None, request_id: str) -> Tokenizer:
             problem: Exception = ValueError(f"it gave {counted!r}")
         except Exception as exc:
             problem = exc
-        if not told:
-            told = True
+        if not is_logged:
+            is_logged = True
             logger.warning(
                 "the tokenizer failed: texts are estimated", exc_info=problem, extra={"request_id": request_id}
             )

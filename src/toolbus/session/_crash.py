@@ -1,6 +1,6 @@
-"""What is left in order when a session breaks: every call answered once, and a transcript with all that is known.
+"""The clean-up of a session that breaks: every call is settled once, and the transcript has all that is known.
 
-Belongs to `toolbus.session`, for what must not happen: a bug of ours, or a journal that fails.
+A session breaks by a bug in toolbus or by a journal that fails.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["log_failure", "settle_broken"]
 
 
 def log_failure(exc: Exception, request_id: str) -> None:
-    """Write a line to the log about what a request ended by; a bug of ours with its traceback.
+    """Log the error that ended a request: a store's fault as a warning, a bug in toolbus with its traceback.
 
-    What the application did wrong, its caller is told.
+    An error of the application is not logged, because its caller gets it.
     """
     if isinstance(exc, StoreError):
         logger.warning("the request stops here, since its store failed: %s", exc, extra={"request_id": request_id})
@@ -26,10 +26,13 @@ def log_failure(exc: Exception, request_id: str) -> None:
         logger.error("the session broke", exc_info=exc, extra={"request_id": request_id})
 
 
-def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, tells: bool = True) -> None:
-    """Take the results that have come, answer the calls that are open, and close the turn with a valid transcript.
+def settle_broken(
+    bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, announces: bool = True
+) -> None:
+    """Take the results that have come, fail the calls that are open, and close the turn with a valid transcript.
 
-    `tells` is whether listeners hear of these answers: not of a request with a journal, which has none of them (G31).
+    With `announces`, these failures are published. They are not for a request with a journal, because they are not in
+    the journal (G31).
     """
     for event in mailbox.drain() if mailbox is not None else ():
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)) and event.call_id in state.open_calls:
@@ -47,7 +50,7 @@ def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now:
                 spent=spent_so_far(each),
             )
             _end(state, each, outcome)
-            if tells:
+            if announces:
                 bus.arbitration.announce(outcome)
     state.phase, state.waiting = Phase.ENDED, 0
     known = [each for each in state.calls[state.appended :] if each.outcome is not None]
@@ -55,6 +58,7 @@ def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now:
 
 
 def _end(state: TurnState, each: CallState, outcome: TerminalEvent) -> None:
-    each.outcome, each.sub_requests = outcome, ()  # else the request's result would keep them
+    # The sub-requests are dropped, because the request's result would otherwise keep them alive.
+    each.outcome, each.sub_requests = outcome, ()
     if outcome.spent is not None:
         add_spent(state, outcome.spent)

@@ -1,6 +1,7 @@
-"""What a caller holds of a request that runs: its result, its events, and ways to speak to it.
+"""The caller's handle on a running request: its result, its events, and the ways to steer or cancel it.
 
-The actor behind it is `toolbus.session`. Knows the bus and the turn's state, and performs nothing.
+The actor is `RequestSession`, which derives from the handle. The handle knows the bus and the turn's state, and
+performs no step itself.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 class SessionHandle:
     """The caller's side of a `RequestSession`."""
 
-    # With slots: more attributes than an instance's dictionary shares with the others cost 1.2 KiB each.
+    # The class has slots, because an instance with more attributes than a shared-key dictionary holds takes 1.2 KiB
+    # more.
     __slots__ = (
         "__weakref__",
         "_accepted",
         "_bus",
         "_done",
         "_is_accepted",
-        "_is_told",
+        "_is_ending_published",
         "_journal",
         "_late",
         "_mailbox",
@@ -61,7 +63,7 @@ class SessionHandle:
         "_result",
         "_state",
         "_taken",
-        "_unheard",
+        "_unpublished",
         "_view",
         "conversation_id",
         "request_id",
@@ -85,21 +87,23 @@ class SessionHandle:
         self._view = view
         self._raise = raise_on_failure
         self._late: LateResults = late_results
-        self._parent_id = parent_id  # of the request whose tool made this one
+        self._parent_id = parent_id  # the id of the request whose tool made this one
         self._mailbox: Mailbox | None = None
         self._result: RequestResult[Any] | None = None
         self._done: anyio.Event | None = None
-        self._is_told = False  # whether the ending is published
+        self._is_ending_published = False
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
         self._journal = journal
         self._past = journal if journal is not None and isinstance(journal, FactReader) else None
-        self._unheard: Sequence[Event] = ()  # facts that are applied, and not known to be in the journal
-        self._taken: set[str] = set()  # the ids of inputs that are facts of a request with a journal
-        self._progress: anyio.Event | None = None  # set after each step, for those who wait for one
+        # Facts that are applied and not published, because they are not known to be in the journal.
+        self._unpublished: Sequence[Event] = ()
+        # The ids of the inputs that have become facts, for a request with a journal.
+        self._taken: set[str] = set()
+        self._progress: anyio.Event | None = None  # set after each step
 
-    def _as_told(self, exc: Exception) -> ToolbusError:
-        """Return what broke the request as an error of toolbus's, without secrets in its words."""
+    def _masked_error(self, exc: Exception) -> ToolbusError:
+        """Return the exception that broke the request as a `ToolbusError`, without secrets in its text."""
         error = exc if isinstance(exc, ToolbusError) else ToolbusError(f"{type(exc).__name__}: {exc}")
         if error is not exc:
             error.__cause__ = exc
@@ -112,7 +116,7 @@ class SessionHandle:
 
     @property
     def status(self) -> Status:
-        """The stage of the request and a sentence for people, as of now. ("idle", "") before it begins."""
+        """The present stage of the request, and a sentence for people; ("idle", "") before it begins."""
         return self._view.status.status
 
     @property
@@ -122,18 +126,19 @@ class SessionHandle:
 
     @property
     def spent(self) -> Spent:
-        """What the request has used up so far, its sub-requests included once their calls have ended."""
+        """The usage, tool calls and cost of the request so far, with those of sub-requests whose calls have ended."""
         return self._view.spent
 
     @property
     def ended(self) -> bool:
-        """Whether the result is there."""
+        """True once the result is available."""
         return self._result is not None
 
     async def result(self) -> RequestResult[Any]:
-        """Wait for the end. Cancelling the wait does not cancel the request; any number of tasks may wait.
+        """Wait for the end, and return the result. Any number of tasks may wait.
 
-        Raises the matching `ToolbusError` where the session was made with `raise_on_failure`.
+        Cancelling the wait does not cancel the request. Raises the matching `ToolbusError` if the outcome is not
+        `completed` and the session was made with `raise_on_failure`.
         """
         if self._result is None:
             if self._done is None:
@@ -145,9 +150,9 @@ class SessionHandle:
         return self._result
 
     async def accepted(self) -> None:
-        """Return once the request has begun and, with a journal, is durable. Also after it has ended.
+        """Wait until the request has begun and, with a journal, is durable. Returns also after it has ended.
 
-        Raises the `StoreError` for which it could not be made durable.
+        Raises the `StoreError` that kept the request from becoming durable.
         """
         if not self._is_accepted and self._result is None:
             if self._accepted is None:
@@ -157,14 +162,15 @@ class SessionHandle:
             raise self._result.error
 
     async def recorded(self, event: Event) -> bool:
-        """Wait until `event`, which was published for this request, is durable. Returns whether the request took it.
+        """Wait until `event`, which was published for this request, is durable. Return whether the request took it.
 
             if bus.publish(decision) and await session.recorded(decision): ...  # it survives a restart
 
-        True once the journal has it, and at once for a request without a journal, which records nothing. False for one
-        that the request had no use for any more: it went out as `DeadLetter`. What is said to a request while its
-        model is asked is recorded after the reply. Cancelling the wait cancels nothing else. Raises the `StoreError`
-        for which the journal could not take it. With `on_store_failure="warn"`, True may come before the store has it.
+        Returns True once the event is in the journal, and at once for a request without a journal, which records
+        nothing. Returns False for an event that the request had no use for any more; it was published as `DeadLetter`.
+        An event that arrives while the model is asked is recorded after the reply. Cancelling the wait cancels nothing
+        else. Raises the `StoreError` for which the journal could not take the event. With `on_store_failure="warn"`,
+        True may come before the store has the event.
         """
         if self._journal is None:
             return True
@@ -179,10 +185,10 @@ class SessionHandle:
         return False
 
     def _is_pending(self, event: Event) -> bool:
-        """Whether an input waits for its step, or its step for the journal."""
+        """Return whether an input waits for its step, or its step for the journal."""
         if self._mailbox is not None and event in self._mailbox:
             return True
-        return any(each.event_id == event.event_id for each in self._unheard)
+        return any(each.event_id == event.event_id for each in self._unpublished)
 
     def _wake_recorded(self) -> None:
         if self._progress is not None:
@@ -195,20 +201,23 @@ class SessionHandle:
             self._accepted.set()
 
     def _wake(self) -> None:
-        """The result is there: whoever waits for anything may go on."""
+        """Wake everybody who waits, because the result is available."""
         for waits in (self._accepted, self._done, self._progress):
             if waits is not None:
                 waits.set()
 
     def cancel(self, reason: str = "") -> bool:
-        """Ask the request to end as `cancelled`; results that are there stay. False when it does not run (any more)."""
+        """Ask the request to end as `cancelled`. Results that have come are kept.
+
+        Returns False if the request has already ended. See `steer` for threads and errors.
+        """
         return self._ask(CancelRequested, reason=reason)
 
     def steer(self, text: str) -> bool:
-        """Add a user message at the next round boundary. False when the request does not run (any more).
+        """Add a user message at the next round boundary. Return False if the request has already ended.
 
-        Like `cancel`, to be called on the event loop's thread; from another one publish the event thread-safely. Both
-        raise `ConfigurationError` for what is no text.
+        `steer` and `cancel` are called on the event loop's thread; from another thread, publish the event
+        thread-safely. Both raise `ConfigurationError` for anything that is not a text.
         """
         return self._ask(SteeringAdded, text=text)
 
@@ -216,28 +225,29 @@ class SessionHandle:
         if self._state.ending is not None or self._result is not None:
             return False
         for name, given in fields.items():
-            if not isinstance(cast("object", given), str):  # the turn machine would break by it
+            if not isinstance(cast("object", given), str):  # The turn machine would break on it later.
                 raise ConfigurationError(f"{name} is {shown(given)}; give a text")
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
     def events(self, *kinds: type[EventT], capacity: int = 1_000, sub_requests: bool = False) -> Subscription[EventT]:
-        """The request's events in order, from this call on, to its ending. Slow readers may miss signals, visibly.
+        """Subscribe to the request's events, in order, from this call to its ending.
 
-        Of a request with a journal the facts so far come first, read from there at the first `anext`: also of one that
-        has ended, or that another process has begun. What the journal raises, that `anext` raises.
+        A slow reader may miss signals, and the gap is announced. For a request with a journal, the facts so far come
+        first, also if the request has ended or was begun by another process. They are read at the first `anext`, which
+        raises what the journal raises.
 
-        With `sub_requests`, those of the requests that its tools make as well: each has a `request_id` of its own, and
-        its `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription is made here, not at the
-        first `anext`; it is let go by itself when the request ends.
+        With `sub_requests`, the events of the requests that its tools make are included: each has a `request_id` of its
+        own, and its `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription begins with this
+        call, not with the first `anext`, and closes when the request ends.
         """
         return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests, replays=True)
 
     def text(self, *, final_only: bool = False) -> TextStream:
-        """The model's text as it arrives, from this call on; pieces that a slow reader missed come joined.
+        """Stream the model's text as it arrives, from this call on. Pieces that a slow reader missed come joined.
 
-        With `final_only`, only the text of the last round, once it is known to be the last. Of a provider that does
-        not stream, whole texts arrive. When the model is asked again (`ModelRetrying`), its text begins anew.
+        With `final_only`, only the text of the last round comes, once it is known to be the last. A provider that does
+        not stream gives whole texts. When the model is asked again (`ModelRetrying`), its text begins anew.
         """
         subscription = self._listen((TextDelta, ModelResponded, ModelRetrying, RequestCompleted), 1_000, "coalesce")
         return TextStream(subscription, final_only=final_only)
@@ -256,7 +266,7 @@ class SessionHandle:
         def is_over(event: Event) -> bool:
             return isinstance(event, _ENDINGS) and event.request_id == request_id
 
-        count, journal = self._state.facts - len(self._unheard), self._past
+        count, journal = self._state.facts - len(self._unpublished), self._past
         subscription = self._bus.subscribe(
             *kinds,
             request_id=request_id,
@@ -273,7 +283,8 @@ class SessionHandle:
 
             subscription.preceded_by(past)
         if self.ended:
-            subscription.close()  # there is nothing to hear any more, and a reader must not wait for it
+            # No event will come any more, and a reader must not wait for one.
+            subscription.close()
             return subscription
         return subscription.open()
 
@@ -291,6 +302,6 @@ class SessionHandle:
         return self._mailbox
 
     def _on_trouble(self, event: ToolCallFailed | CancelRequested) -> None:
-        """Take note, before the session has its turn, of what makes it give up the calls that are open."""
+        """Note a failure or a cancellation that makes the session give up its open calls, before its task runs."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
             self._view.stops = True

@@ -1,4 +1,4 @@
-"""What callers may give as messages, tools, providers and instructions, read into toolbus' own types. Knows no bus."""
+"""Readers of the messages, tools, providers and instructions that callers give, into toolbus's own types. No bus."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
-"""A system prompt, or a function (sync or async) of the context that is asked before every call of the model."""
+"""A system prompt, or a function (sync or async) of the context that is called before every call of the model."""
 
 MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
 """toolbus messages, or dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
 
 ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
-"""A registry, or tools, functions and specs; of specs alone, the calls are run by somebody else on the bus."""
+"""A registry, a list of tools and functions, or a list of specs, whose calls are run by an executor on the bus."""
 
 
 async def read_instructions(instructions: Instructions, context: ToolContext[Any]) -> str:
-    """The system prompt; empty for none. Raises `TypeError` where a function gives what is no text."""
-    said = instructions(context) if callable(instructions) else instructions
-    text: Any = await said if inspect.isawaitable(said) else said
+    """Return the system prompt; empty for None. Raises `TypeError` if a function returns anything but a text."""
+    given = instructions(context) if callable(instructions) else instructions
+    text: Any = await given if inspect.isawaitable(given) else given
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise TypeError(f"instructions gave a {type(text).__name__}; they are text, or a function that gives text")
+        raise TypeError(f"instructions gave a {type(text).__name__}; give a text, or a function that returns one")
     return text
 
 
 def provider_list(provider: Provider | Sequence[Provider]) -> tuple[Provider, ...]:
-    """The providers to ask, in order: one, or one and those to turn to when it fails.
+    """Return the providers to ask, in order: the first one, and those to fail over to.
 
-    Raises `ConfigurationError` for what is no provider: a name, a class, anything that cannot respond.
+    Raises `ConfigurationError` for anything that is not a provider: a name, a class, an object without `respond`.
     """
     many = isinstance(provider, Sequence) and not isinstance(provider, (str, bytes))
     providers = tuple(cast("Sequence[Provider]", provider)) if many else (cast("Provider", provider),)
@@ -96,12 +96,13 @@ def _check_provider(given: Any) -> None:
 
 
 def read_messages(messages: MessagesLike, what: str = "history") -> list[Message]:
-    """A list of our own; `what` is what errors call it. That it follows the rules of tool calling is not checked.
+    """Return the messages as a new list. The rules of tool calling are not checked.
 
-    Dictionaries are read as chat completions, unless something in them is of another API: see `read_dictionaries`.
-    Raises `ConfigurationError` for what is no list of messages, and `InvalidHistory` for a dictionary that is none.
+    `what` is the name of the option in errors. Dictionaries are read as chat completions, unless something in them
+    belongs to another API: see `read_dictionaries`. Raises `ConfigurationError` for anything but a list of messages,
+    and `InvalidHistory` for a dictionary that is not a message.
     """
-    anything: Any = messages  # callers without a type checker give that
+    anything: Any = messages  # Callers without a type checker may give anything.
     if isinstance(anything, (str, bytes, Mapping, *_MESSAGES)) or not isinstance(anything, Iterable):
         raise ConfigurationError(
             f"{what} is {shown(cast('object', anything))}; give a list of messages, such as "
@@ -113,20 +114,20 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
         return read_dictionaries(given)
     for index, each in enumerate(given):
         if not isinstance(each, (Mapping, *_MESSAGES)):
-            instead = "a message there, such as UserMessage(content='Hello'), or a vendor's dictionary at each place"
+            instead = "a message there, such as UserMessage(content='Hello'), or a vendor's dictionary for each message"
             if hasattr(each, "model_dump"):
                 instead = "a dictionary of an SDK's object: each.model_dump(exclude_none=True)"
             raise ConfigurationError(f"{what}[{index}] is {shown(each)}; give {instead}")
     if any(wire):
         raise ConfigurationError(
             f"{what} mixes the two forms: {what}[{wire.index(True)}] is a dictionary and {what}[{wire.index(False)}] "
-            "a message; turn the dictionaries into messages with from_openai, say, of toolbus.messages"
+            "a message; turn the dictionaries into messages, for example with toolbus.messages.from_openai"
         )
     return given
 
 
 def read_prompt(prompt: PromptLike) -> UserMessage:
-    """The prompt as a message. Raises `ConfigurationError` for anything else, and where there is nothing to ask."""
+    """Return the prompt as a message. Raises `ConfigurationError` if it is empty or not a prompt."""
     content: Any = prompt.content if isinstance(prompt, UserMessage) else prompt
     if isinstance(content, (list, tuple)):
         given = cast("Sequence[Any]", content)
@@ -141,9 +142,9 @@ def read_prompt(prompt: PromptLike) -> UserMessage:
 def split_messages(
     messages: str | UserMessage | MessagesLike,
 ) -> tuple[list[Message], UserMessage | None]:
-    """The history, and the user's message behind it.
+    """Return the history, and the user's message at its end; None if the history ends with another message.
 
-    Raises `InvalidHistory`, and `ConfigurationError` where there is nothing to ask or something else than messages.
+    Raises `InvalidHistory`, and `ConfigurationError` if there is nothing to ask, or for anything but messages.
     """
     if isinstance(messages, (str, UserMessage)):
         return [], read_prompt(messages)
@@ -174,7 +175,7 @@ def _check_content(content: Any) -> None:
             found = shown(cast("object", part))
             raise ConfigurationError(
                 f"the prompt is a list with {found} in it; give the newest question as text or as a "
-                "UserMessage, and what was said before as history=[...]"
+                "UserMessage, and the earlier messages as history=[...]"
             )
         if not isinstance(part, _PARTS):
             raise ConfigurationError(
@@ -184,14 +185,14 @@ def _check_content(content: Any) -> None:
 
 
 def is_blank(message: UserMessage) -> bool:
-    """Whether there is nothing in it that could be asked."""
+    """Return whether a message has nothing in it that could be asked."""
     if isinstance(message.content, str):
         return not message.content.strip()
     return all(isinstance(part, TextPart) and not part.text.strip() for part in message.content)
 
 
 def tool_source(tools: ToolsLike) -> ToolSource:
-    """`tools` as something that says which tools there are now. Raises `ConfigurationError` for anything else."""
+    """Return `tools` as a `ToolSource`, which gives the present tools. Raises `ConfigurationError` otherwise."""
     if hasattr(tools, "specs") and not isinstance(tools, type):
         return cast("ToolSource", tools)
     given = _tool_list(tools)
@@ -205,16 +206,16 @@ def tool_source(tools: ToolsLike) -> ToolSource:
 
 
 def tool_registry(tools: Iterable[Toolish] | ToolRegistry) -> ToolRegistry:
-    """`tools` as a registry: the one given, or a new one. Raises `ConfigurationError` for anything else."""
+    """Return `tools` as a registry: the one given, or a new one. Raises `ConfigurationError` for anything else."""
     return tools if isinstance(tools, ToolRegistry) else ToolRegistry(_tool_list(tools))
 
 
 def _tool_list(tools: Any) -> list[Any]:
-    """A list of our own. One tool alone, and what only looks like a list of them, is refused."""
+    """Return the tools as a new list. A single tool, and anything that only looks like a list of tools, is refused."""
     if isinstance(tools, (Tool, ToolSpec)) or callable(tools):
         one: Any = cast("Any", tools)
         name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
-        raise ConfigurationError(f"tools is {shown(one)}, one alone; give a list: tools=[{name}]")
+        raise ConfigurationError(f"tools is {shown(one)}, a single one; give a list: tools=[{name}]")
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
         raise ConfigurationError(
             f"tools is {shown(cast('object', tools))}; give a list of functions, @tool or Tool, or a ToolRegistry"
@@ -223,7 +224,7 @@ def _tool_list(tools: Any) -> list[Any]:
 
 
 def shown(given: object) -> str:
-    """What was given, for a message: its type and a piece of it."""
+    """Return a description of `given` for an error message: its type and the beginning of its representation."""
     if isinstance(given, type):
         return f"the class {given.__name__}"
     name = type(given).__name__
@@ -231,7 +232,7 @@ def shown(given: object) -> str:
 
 
 class _FixedTools:
-    """Specs alone: their calls are run by whoever listens on the bus."""
+    """A tool source of specs only, whose calls are run by whoever listens on the bus."""
 
     def __init__(self, specs: Mapping[str, ToolSpec]) -> None:
         self.specs = specs

@@ -1,6 +1,6 @@
-"""One call of the model: the timer around it, and what its provider emits meanwhile.
+"""One call of the model: the timer around it, and the pieces that its provider emits meanwhile.
 
-Belongs to `toolbus.session`, which decides nothing either: what came of the call goes to the turn machine.
+It decides nothing: the outcome of the call is an input of the turn machine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from ..core.turn import CallModel, Elapsed, Input, ModelFailed, TurnState
 from ..errors import ReplyTooLarge
 from ..events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, ReasoningPiece, SignOfLife, TextPiece
-from ..status import StatusTeller
+from ..status import StatusPublisher
 
 __all__ = ["ModelCall", "too_many_calls"]
 
-_IDLE_SLACK = 0.1  # a stream's timer is moved once a tenth of its time has passed, not for every piece
+# A stream's timer is moved once a tenth of its time has passed, and not for every piece.
+_IDLE_SLACK = 0.1
 
 
 _Kind: TypeAlias = type[TextDelta] | type[ReasoningDelta] | type[ToolArgumentsDelta]
@@ -32,18 +33,24 @@ _EVENTS: dict[type[Delta], _Kind] = {
 
 
 def _event_of(delta: Delta) -> _Kind:
-    """The event of a piece whose class an application has derived."""
+    """Return the event type for a piece whose class an application has derived from one of ours."""
     return next(event for piece, event in _EVENTS.items() if isinstance(delta, piece))
 
 
 def too_many_calls(vendor: str) -> ReplyTooLarge:
-    """The error of a reply with more calls than one may have, whoever its provider is: each makes facts, run or not."""
+    """Return the error of a reply with more calls than a reply may have. Each call makes facts, whether it runs or not.
+
+    The bound holds for every provider.
+    """
     text = f"{vendor or 'the model'}'s reply has more than {MAX_REPLY_CALLS} calls: reading stopped"
     return ReplyTooLarge(text, vendor=vendor)
 
 
 class ModelCall:
-    """A call in flight inside `scope`, whose deadline it sets: the machine's, or that of a silence while it streams."""
+    """A call in flight inside `scope`, whose deadline it sets.
+
+    The deadline is that of the turn machine's command or, while the reply streams, that of a silence, if earlier.
+    """
 
     __slots__ = (
         "_bus",
@@ -54,8 +61,8 @@ class ModelCall:
         "_state",
         "_status",
         "command",
-        "heard",
         "over",
+        "piece_kinds",
         "scope",
     )
 
@@ -66,7 +73,7 @@ class ModelCall:
         clock: SessionClock,
         command: CallModel,
         scope: anyio.CancelScope,
-        status: Callable[[], StatusTeller | None],
+        status: Callable[[], StatusPublisher | None],
     ) -> None:
         self._status = status
         self._bus = bus
@@ -79,21 +86,22 @@ class ModelCall:
         self.scope = scope
         scope.deadline = self._hard
         self.over = False
-        self.heard: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
+        self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
 
     def emit(self, delta: Delta) -> None:
-        """Pass a piece on to whoever listens; move the timer for streams that stand still.
+        """Publish a piece to whoever listens, and move the timer of a stream that may stand still.
 
-        Raises `ReplyTooLarge` for a piece of a call past the bound, into the provider that emits it.
+        Raises `ReplyTooLarge`, into the provider that emits it, for a piece of a call beyond `MAX_REPLY_CALLS`.
         """
-        if self.over:  # a provider's stray task, after its reply
+        if self.over:  # A stray task of the provider emits after the reply.
             return
         self.feed(delta)
-        if not delta.text:  # a sign of life from a provider that holds pieces back
+        if not delta.text:  # A provider that holds pieces back emits empty ones as a sign of life.
             return
         kind = _EVENTS.get(type(delta)) or _event_of(delta)
-        if kind not in self.heard:
-            self.hear(kind)  # before the piece itself, so that "Formulating..." stands above the text
+        if kind not in self.piece_kinds:
+            # The status is published before the piece, so that a screen shows "Formulating..." above the text.
+            self.note_piece(kind)
         state = self._state
         if not self._bus.arbitration.wants(kind, state.request_id):
             return
@@ -107,10 +115,10 @@ class ModelCall:
             self._bus.arbitration.announce(kind(**made, text=delta.text))
 
     def feed(self, delta: Delta) -> None:
-        """Move the timer only: of a reply that may still change, nobody hears pieces.
+        """Move the timer only, because the pieces of a reply that may still change are not published.
 
-        A sign of life moves the timer of a stream that has begun, and begins none: a model may think for a minute
-        before its first piece. Raises as `emit` does.
+        A sign of life moves the timer of a stream that has begun. It does not start that timer, because a model may
+        think for a minute before its first piece. Raises as `emit` does.
         """
         if isinstance(delta, ArgumentsPiece):
             if delta.index >= MAX_REPLY_CALLS:
@@ -122,23 +130,23 @@ class ModelCall:
             self._move_at = now + self._idle_seconds * _IDLE_SLACK
             self.scope.deadline = min(self._hard, now + self._idle_seconds)
 
-    def hear(self, kind: type[Event]) -> None:
-        """Take note that a piece of this kind has come, told or not: for the status."""
-        if kind not in self.heard:
-            self.heard += (kind,)
+    def note_piece(self, kind: type[Event]) -> None:
+        """Note, for the status, that a piece of this kind has come, whether it was published or not."""
+        if kind not in self.piece_kinds:
+            self.piece_kinds += (kind,)
             status = self._status()
             if status is not None:
-                status.hear(kind, self._state.request_id)
+                status.take_piece(kind, self._state.request_id)
 
     def on_put(self, event: Event) -> None:
-        """Give the call up when somebody cancels the request. For `Mailbox.on_put`."""
+        """Give up the call when somebody cancels the request. For `Mailbox.on_put`."""
         if isinstance(event, CancelRequested):
             self.scope.cancel()
 
-    def what_elapsed(self, now: float) -> tuple[Input, float]:
-        """Which timer fired, and when: the machine's deadline, or that of a stream that stood still."""
+    def elapsed_input(self, now: float) -> tuple[Input, float]:
+        """Return the input for the timer that fired, and its time: a deadline, or a stream that stood still."""
         if self.scope.deadline < self._hard:
             limit = f"stream_idle_seconds={self._idle_seconds:g}"
             return ModelFailed("provider_timeout", f"the model's stream stood still ({limit})", retryable=True), now
-        # A loop's clock may fire a hair before the machine's: both are floats, and the machine's is larger.
+        # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.
         return Elapsed(), max(now, self.command.deadline)

@@ -1,4 +1,4 @@
-"""The options of a request, said once: for `RequestSession`, for a runtime's requests and for sub-requests. Data."""
+"""The options of a request, defined once for `RequestSession`, for a runtime's requests and for sub-requests. Data."""
 
 from __future__ import annotations
 
@@ -34,82 +34,88 @@ ProviderForRound: TypeAlias = Callable[[int], Provider | str | None]
 
 
 OnBusy: TypeAlias = Literal["queue", "refuse"]
-"""What becomes of a turn while an earlier one of its conversation runs: it waits, or is refused."""
+"""The treatment of a turn while an earlier turn of its conversation runs: it waits, or is refused."""
 
 
 class SessionOptions(TypedDict, total=False):
-    """How a request is carried out, whoever runs it."""
+    """The options of a request, whether a `RequestSession`, a runtime or a tool starts it."""
 
     limits: Limits | None
     settings: ModelSettings | None
     instructions: Instructions | None
-    """The system prompt, or a function of the context that gives it."""
+    """The system prompt, or a function of the context that returns it."""
     guidance: bool
     """Add a paragraph to the instructions that lists the tools and says when to use them and when to stop."""
     deps: Any
-    """What handlers get as `ToolContext.deps`."""
+    """The application's own object, which handlers get as `ToolContext.deps`."""
     metadata: Mapping[str, Any] | None
-    """Rides on every event and log record of the request."""
+    """The application's own data, which every event and log record of the request carries."""
     approval: ApprovalPolicy | None
-    """Which calls a person has to approve: all, none, or where a function of (spec, arguments) says so. Without it,
-    those of tools that are marked `approval` or `destructive`."""
+    """The calls that a person has to approve: all (True), none (False), or those for which a function of
+    (spec, arguments) returns True. Without it, the calls of tools that are marked `approval` or `destructive`."""
     interceptors: Sequence[Interceptor]
-    """The application's own functions around model and tool calls, in order: see `Interceptor`."""
+    """The application's own functions around model and tool calls (guardrails), in order: see `Interceptor`."""
     prices: Mapping[str, Price] | None
-    """What models cost, by "vendor:model", the model's name, or "*": for `RequestResult.cost` and `max_cost`."""
+    """The prices of models by "vendor:model", the model's name, or "*", for `RequestResult.cost` and `max_cost`."""
     note_failures: bool
-    """Add a system message behind the results of a round in which calls failed, which says what went wrong."""
+    """Add a system message after the results of a round in which calls failed, which says what went wrong."""
     provider_for_round: ProviderForRound | None
-    """The model for each round, so that a cheaper one can digest results, say."""
+    """The model for each round, for example so that a cheaper one digests results."""
     compression: Compression | None
-    """How the history is shortened where it is sent to the model, and the window of tokens that it has to fit."""
+    """The way in which the history is shortened where it is sent to the model, and the window of tokens that it has to
+    fit."""
     max_result_chars: int | None
-    """How many characters of one result are sent to the model, 4,000 unless said otherwise; the whole stays in the
-    history, where the model can read on with `read_result`."""
+    """The number of characters of one result that are sent to the model; 4,000 by default. The whole result stays in
+    the history, where the model can read the rest with `read_result`."""
     include_data: bool
-    """Whether the model gets the data of tools' results (the default) or their message alone, where a tool does not say
-    so itself. Text is no data. Listeners, and the request's result, always have all of it."""
+    """Send the data of tools' results to the model (True, the default) or only their message (False), for tools that do
+    not set this themselves. Text is not data. Listeners, and the request's result, always have everything."""
     output_mode: OutputMode
-    """How a request with `output` is asked for its value: "native" by the provider's own means (a JSON schema that the
-    server holds the reply to), "tool" by a call of the tool `final_answer`. "auto" (the default): natively where the
-    provider can and no other tool is offered, else by the tool."""
+    """The way in which a request with `output` is asked for its value: "native" by the provider's own means (a JSON
+    schema that the server enforces), "tool" by a call of the tool `final_answer`. "auto" (the default) is native if the
+    provider supports it and no other tool is offered, otherwise by the tool."""
     secrets: Sequence[NamedSecret] | None
-    """Values that are never told: in events, logs and what the model is sent, references stand in their place. With
-    those of a runtime. At least 4 characters each; texts, or `pydantic.SecretStr`. In a pair with a name of your own,
-    such as ("mail password", value), one keeps its reference over restarts."""
+    """Values that are never published, logged or sent to the model: references stand for them there. They are added to
+    those of a runtime. Texts, or `pydantic.SecretStr`, of at least 4 characters each. A value in a pair with a name of
+    your own, such as ("mail password", value), keeps its reference over restarts."""
     late_results: LateResults
-    """What becomes of a result that comes after its call was given up. "event" (the default): `ToolCallLate` tells
-    of it. "drop": nothing does. "next_turn": a runtime also puts it in front of the conversation's next turn."""
+    """The treatment of a result that comes after its call was given up. "event" (the default) publishes `ToolCallLate`.
+    "drop" publishes nothing. "next_turn" publishes it, and a runtime also puts the result in front of the
+    conversation's next turn."""
 
 
 class RequestOptions(SessionOptions, total=False):
-    """What a request may be given, in the place of the runtime's own."""
+    """The options of one request of a runtime, which replace the runtime's own."""
 
     provider: Provider | str | None
     """The model: a `Provider`, or "vendor:model"."""
     providers: Sequence[Provider | str] | None
-    """The model and those to turn to when it stays overloaded, silent or out of reach; instead of `provider`."""
+    """The model, and the models to fail over to when it stays overloaded, silent or out of reach. Instead of
+    `provider`."""
     tools: Iterable[Toolish] | ToolRegistry | None
     """The tools, instead of the runtime's."""
     conversation_id: str | None
-    """Makes the request this conversation's next turn: one at a time, in the order of `start`, with what was said."""
+    """The conversation whose next turn the request is. Its turns run one at a time, in the order of `start`, with the
+    messages of the earlier ones."""
     history: MessagesLike | None
-    """Begins a conversation that the application kept itself (copied): toolbus messages, or dictionaries of an API:
-    OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
+    """The earlier messages of a conversation that the application stores itself (copied): toolbus messages, or
+    dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
     repair_history: bool
-    """Mend a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
+    """Repair a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
     raise_on_failure: bool
-    """Raise the matching `ToolbusError` where the outcome is not `completed`."""
+    """Raise the matching `ToolbusError` if the outcome is not `completed`."""
     on_busy: OnBusy
-    """While an earlier turn of the conversation runs: "queue" behind it, or "refuse" with `ConversationBusy`."""
+    """The treatment of the request while an earlier turn of the conversation runs: "queue" waits for it, "refuse"
+    raises `ConversationBusy`."""
 
 
 def merged_options(
     defaults: SessionOptions, given: RequestOptions, resolve: Callable[[Provider | str], Provider]
 ) -> SessionOptions:
-    """The options of one session: those that the request was given, over `defaults`. Metadata and secrets add up.
+    """Return the options of one session: those that the request was given, over `defaults`.
 
-    `resolve` makes providers of the names that a `provider_for_round` gives.
+    Metadata and secrets are added to the defaults, the others replace them. `resolve` makes providers from the names
+    that a `provider_for_round` returns.
     """
     merged: dict[str, Any] = dict(defaults)
     options: dict[str, Any] = dict(given)
@@ -138,10 +144,10 @@ _SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
 
 
 def check_options(options: Mapping[str, Any], known: type[Any], what: str, *, beside: Iterable[str] = ()) -> None:
-    """Refuse an option that `known`, a TypedDict, does not have, and one of the wrong kind.
+    """Check the names of options against `known`, a TypedDict, and their values.
 
-    `what` is whose options they are, and `beside` names what else it takes, for the list that is told. Raises
-    `TypeError` for the former, `ConfigurationError` for the latter.
+    `what` names the function or class whose options they are, and `beside` its other parameters, for the error's list.
+    Raises `TypeError` for an unknown option, and `ConfigurationError` for a value of the wrong kind.
     """
     if not options:
         return
@@ -151,12 +157,13 @@ def check_options(options: Mapping[str, Any], known: type[Any], what: str, *, be
     for name, value in options.items():
         check = _CHECKS.get(name)
         if check is not None and value is not None and not check[0](value):
-            told = "secrets is something else" if name == "secrets" else f"{name} is {shown(value)}"
-            raise ConfigurationError(f"{told}; {check[1]}")
+            # The values of secrets must not get into an error message.
+            problem = "secrets is not valid" if name == "secrets" else f"{name} is {shown(value)}"
+            raise ConfigurationError(f"{problem}; {check[1]}")
 
 
 def check_word(name: str, given: object, words: tuple[str, ...]) -> None:
-    """Raise `ConfigurationError` for what is none of `words`."""
+    """Raise `ConfigurationError` if `given` is not one of `words`."""
     if given not in words:
         raise ConfigurationError(f"{name} is {given!r}; it must be {' or '.join(map(repr, words))}")
 
@@ -205,19 +212,19 @@ def _is(kind: type[Any]) -> Callable[[Any], bool]:
 
 
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "limits": (_is(Limits), "give Limits(max_rounds=3), say"),
-    "settings": (_is(ModelSettings), "give ModelSettings(temperature=0), say"),
-    "instructions": (_is_instructions, "give a text, or a function of the context that gives one"),
+    "limits": (_is(Limits), "give Limits, for example Limits(max_rounds=3)"),
+    "settings": (_is(ModelSettings), "give ModelSettings, for example ModelSettings(temperature=0)"),
+    "instructions": (_is_instructions, "give a text, or a function of the context that returns one"),
     "guidance": (_is(bool), "say True or False"),
     "metadata": (_is(Mapping), "give a dictionary"),
     "approval": (_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
     "interceptors": (_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
     "prices": (_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
     "note_failures": (_is(bool), "say True or False"),
-    "compression": (_is(Compression), "give Compression(max_context_tokens=100_000), say"),
+    "compression": (_is(Compression), "give Compression, for example Compression(max_context_tokens=100_000)"),
     "secrets": (
         _are_secrets,
-        f"give a list of texts or SecretStr, each of at least {SHORTEST} characters, or in a pair behind a name for it",
+        f"give a list of texts or SecretStr, each of at least {SHORTEST} characters, or in a pair after a name for it",
     ),
     "max_result_chars": (_is_size, f"give a whole number of at least {MIN_CHARS}"),
     "repair_history": (_is(bool), "say True or False"),

@@ -1,8 +1,6 @@
-"""The request session: one actor for one request.
+"""The actor of a session: its loop of steps and commands, its calls of the model, and its end.
 
-It performs what the turn machine (`core.turn`) decides and decides nothing itself: it calls the model, opens calls on
-the bus, waits with one timer, writes facts to the journal before it publishes them. It is the only writer of its
-request's facts. It knows the bus, and no runtime, dispatcher or vendor.
+The invariants that it keeps are those of the package's docstring, in `toolbus.session`.
 """
 
 from __future__ import annotations
@@ -46,12 +44,12 @@ from ._inputs import MessagesLike, ToolsLike, provider_list, split_messages, too
 from ._model_call import ModelCall
 from ._options import SessionOptions, check_options
 from ._snapshot import SessionSnapshot
-from ._start import NO_START, Beginning, Resumed, SessionStart, identified, new_state
+from ._start import NO_START, RequestBeginning, Resumed, SessionStart, identified, new_state
 from ._view import SessionView
 
 __all__ = ["RequestSession"]
 
-_WRITE_SECONDS = 5.0  # the time that a store has to report a fault (G21)
+_WRITE_SECONDS = 5.0  # the time in which a store has to report a fault (G21)
 _ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 
@@ -62,12 +60,12 @@ class RequestSession(SessionHandle):
         task_group.start_soon(session.run)
         result = await session.result()
 
-    `provider` is the model, or a sequence of them: the first is asked, and the next when one stays out of reach.
-    `messages` is the user's prompt, or a transcript that ends with it (toolbus messages or a vendor's dictionaries;
-    copied, never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a registry, which may
-    change while the request runs. `output` is a type for the answer, such as a pydantic model: then
-    `RequestResult.output` is a validated value of it. `options` are those of `SessionOptions`. `start` is for the other
-    parts of toolbus. Nothing happens before `run`, which is called once, in any task.
+    `provider` is the model, or a sequence of models: the first is asked, and the next one when it stays out of reach.
+    `messages` is the user's prompt, or a transcript that ends with the prompt (toolbus messages or a vendor's
+    dictionaries; copied, never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a
+    registry, which may change while the request runs. `output` is a type for the answer, such as a pydantic model; then
+    `RequestResult.output` is a validated value of that type. `options` are those of `SessionOptions`. `start` is used
+    only by other parts of toolbus. Nothing happens before `run`, which is called once, in any task.
     """
 
     __slots__ = (
@@ -108,7 +106,8 @@ class RequestSession(SessionHandle):
         state.providers = len(providers)
         state.output = None if output is None else OutputType(output)
         if start.granted is not None:
-            state.granted = start.granted  # An approval to be remembered holds for all of the conversation.
+            # The dictionary is shared, because a remembered approval holds for all of the conversation.
+            state.granted = start.granted
         check_together(state, source.specs, providers)
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration
@@ -123,18 +122,21 @@ class RequestSession(SessionHandle):
             late_results=options.get("late_results", "event"),
             parent_id=start.parent[0] if start.parent else "",
         )
-        self._beginning = Beginning(prompt, start)
-        self._error: ToolbusError | None = None  # what broke, other than the model
+        self._beginning = RequestBeginning(prompt, start)
+        self._error: ToolbusError | None = None  # the error that broke the session, other than one of the model
         self._begun = False
-        self._leaves = ""  # why the request is left for another process to continue it
-        self._when_cancelled = ""  # the same, for when its task is cancelled; else it ends then
-        self._scope: anyio.CancelScope | None = None  # around all that it does, where it may be left
-        self._logs = True  # whether lines of INFO are written, as of the beginning
+        # The reason why the request is left for another process to continue it; "" for one that is not left.
+        self._leaves = ""
+        # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
+        self._when_cancelled = ""
+        # The scope around the whole work of a request that may be left.
+        self._scope: anyio.CancelScope | None = None
+        self._logs = True  # whether INFO was logged when the request began
         if start.resumed is not None:
             self._continue_from(start.resumed)
 
     def _continue_from(self, resumed: Resumed) -> None:
-        """Begin where another process has left the request. Raises `ResumeMismatch`."""
+        """Continue from where another process has left the request. Raises `ResumeMismatch`."""
         view = self._view
         if resumed.instructions is not None and view.secrets.vault is not None:
             view.secrets.vault.recognise(*resumed.instructions)
@@ -142,7 +144,7 @@ class RequestSession(SessionHandle):
         self._beginning.continue_from(resumed, self._state, view.tools)
 
     def snapshot(self) -> SessionSnapshot:
-        """Return the inside of the session as of now, for those who continue, keep or record its request."""
+        """Return the session's inner state as of now, for the code that continues, stores or records its request."""
         beginning = self._beginning
         return SessionSnapshot(
             state=self._state,
@@ -156,21 +158,23 @@ class RequestSession(SessionHandle):
     # ------------------------------------------------------------------------------------------------ the actor
 
     async def run(self, *, leave_when_cancelled: str = "") -> RequestResult[Any]:
-        """Carry the request out, in this task, and return the result, also that of a failed request.
+        """Carry out the request in this task, and return its result, also when the request fails.
 
-        Cancelling it ends the request as `cancelled`, and is passed on. With a reason to `leave_when_cancelled`, the
-        request is left then for another process, if it has a journal. Raises nothing of its own.
+        If the task is cancelled, the request ends as `cancelled`, and the cancellation is passed on. With a reason in
+        `leave_when_cancelled`, a request that has a journal is left for another process instead. Raises
+        `ConfigurationError` on a second call, and no other error of its own.
         """
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
         self._when_cancelled = self._when_cancelled or leave_when_cancelled
-        mailbox = Mailbox(self.request_id, None)  # until the bus has given a real one
-        by_host = True  # until it is known to have been otherwise
+        mailbox = Mailbox(self.request_id, None)  # a stand-in until the bus has opened the real one
+        by_host = True  # whether the host cancelled the task; assumed until the work has ended otherwise
         try:
             mailbox = self._open_mailbox()
             self._logs = logger.isEnabledFor(logging.INFO)
-            self._clock = self._bus.clock  # behind the mailbox, with which a bus learns its loop
+            # The clock is read after the mailbox is open, because opening it binds the bus to its event loop.
+            self._clock = self._bus.clock
             if self._journal is None:
                 await self._live(mailbox)
             else:
@@ -178,22 +182,22 @@ class RequestSession(SessionHandle):
                     if not self._leaves:
                         await self._live(mailbox)
             by_host = False
-        except Exception as exc:  # a bug of ours, or a journal that fails: the request ends all the same
+        except Exception as exc:  # A bug in toolbus, or a journal that fails, ends the request.
             self._crash(exc)
         finally:
             try:
                 if self._state.ending is None:
                     await self._abandon(by_host=by_host)
-                elif self._unheard and self._error is None:  # asyncio has cut the write of the ending short
+                elif self._unpublished and self._error is None:  # asyncio has cut short the write of the ending
                     await self._last_step([])
-            except Exception as exc:  # however it broke: nobody may wait for ever
+            except Exception as exc:  # Whatever broke, nobody may wait for ever.
                 self._crash(exc)
             finally:
                 self._finish(mailbox)
         return cast("RequestResult[Any]", self._result)
 
     async def _live(self, mailbox: Mailbox) -> None:
-        """From the beginning to the ending."""
+        """Run the request from its beginning to its ending."""
         await self._begin(mailbox)
         while self._state.ending is None:
             with anyio.CancelScope() as scope:
@@ -206,14 +210,16 @@ class RequestSession(SessionHandle):
     async def _begin(self, mailbox: Mailbox) -> None:
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
         first = await self._beginning.first_input(self._state, self._view, self._asker, self._clock, mailbox)
-        self._bus.arbitration.open_calls(
-            mailbox, self._state.open_calls
-        )  # of another process, and answered by nobody before
+        # These calls were opened by another process, and nobody has settled them yet.
+        self._bus.arbitration.open_calls(mailbox, self._state.open_calls)
         await self._step([first, *mailbox.drain()], self._clock())
         self._accept()
 
     async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
-        """Perform commands, until a timer fires at most. A new scope for each wait would cost as much as the wait."""
+        """Perform commands until the request ends or a timer fires.
+
+        All waits share one scope, because a new scope for each wait would cost as much as the wait.
+        """
         while not scope.cancel_called:
             command = pending(self._state)
             if isinstance(command, CallModel):
@@ -223,25 +229,27 @@ class RequestSession(SessionHandle):
                 await mailbox.wait()
                 await self._step(mailbox.drain(), self._clock())
             else:
-                scope.deadline = math.inf  # where another scope was left open inside, this one cannot be left
+                # A scope in which other code has left a scope open cannot be left, and must not fire later.
+                scope.deadline = math.inf
                 return
 
     async def _on_fired(self, mailbox: Mailbox) -> None:
-        """A wait was cut short: by its deadline, or a model call by somebody who cancels the request."""
+        """Perform the step after a wait that was cut short by its deadline, or a model call by a cancellation."""
         now, asked = self._clock(), False
-        while events := mailbox.drain():  # read before a deadline is believed
+        # The mailbox is read first, because a result that has come counts more than a deadline.
+        while events := mailbox.drain():
             asked = True
             await self._step(events, now)
         view = self._view
         call, view.model_call = view.model_call, None
         if call is not None:
-            happened, now = call.what_elapsed(now)
+            happened, now = call.elapsed_input(now)
             await self._step([happened], now)
         elif not asked and isinstance(command := pending(self._state), AwaitCalls):
             await self._step([Elapsed()], max(now, command.deadline))
 
     async def _step(self, inputs: Sequence[Input], now: float) -> None:
-        """One step of the machine: decide and apply; claim what is ours; write; publish."""
+        """Perform one step of the turn machine: decide and apply, claim our own facts, write, publish."""
         facts, own = self._advance(inputs, now)
         if self._journal is not None:
             await self._record(self._journal, facts)
@@ -250,21 +258,26 @@ class RequestSession(SessionHandle):
             self._publish(facts, own)
 
     async def _record(self, journal: Journal, facts: Sequence[Event], *, starts_calls: bool = True) -> None:
-        """Write a step, then publish it as written, inputs included (G31).
+        """Write a step, then publish it as it was written, inputs included (G31).
 
-        Facts whose write was cut short are written, and published, with the next ones. `starts_calls` is whether calls
-        may still begin.
+        Facts whose write was cut short are written and published with the next ones. Without `starts_calls`, no
+        `ToolCallRequested` is published, so that no call begins any more.
         """
         if facts:
-            self._unheard = [*self._unheard, *facts]
-        if not self._unheard:
+            self._unpublished = [*self._unpublished, *facts]
+        if not self._unpublished:
             return
-        await self._write(journal, self._unheard)
-        heard, self._unheard = self._unheard, ()
-        self._publish(heard, heard if starts_calls else [f for f in heard if not isinstance(f, ToolCallRequested)])
+        await self._write(journal, self._unpublished)
+        written, self._unpublished = self._unpublished, ()
+        own = written if starts_calls else [each for each in written if not isinstance(each, ToolCallRequested)]
+        self._publish(written, own)
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
-        """Append to the journal. Shielded, since facts that are applied have to be published; bounded, since it is."""
+        """Append facts to the journal.
+
+        The write is shielded from cancellation, because facts that are applied have to be published. It is bounded in
+        time, because nothing else could end a shielded write.
+        """
         state = self._state
         with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
             size_bytes = await journal.append(self.request_id, state.facts - len(facts), facts)
@@ -274,21 +287,21 @@ class RequestSession(SessionHandle):
             raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
     def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> tuple[list[Event], list[Event]]:
-        """The facts of a step, and which of them are our own: claimed, and still to be told.
+        """Decide and apply a step. Return its facts, and our own ones, which are claimed and still to be published.
 
-        Synchronous, so no result can slip in between.
+        This is synchronous, so that no result can arrive between the decision and the claim.
         """
         state, secrets = self._state, self._view.secrets
         if state.waiting or isinstance(inputs[0], Resume):
-            # A person's decision, and what was begun elsewhere, is for the tools as they are now.
+            # A person's decision, and a call that another process began, are judged by the tools as they are now.
             state.tools = self._asker.known(self._view.tools)
         facts, own = advance(
             state, inputs, now, follows=follows, shown=None if secrets.vault is None else secrets.facts
         )
         if self._journal is not None:
-            said = {each.event_id: each for each in inputs if isinstance(each, Event)}
-            self._taken.update(said.keys() & {fact.event_id for fact in facts})
-            self._refuse([each for event_id, each in said.items() if event_id not in self._taken])
+            given = {each.event_id: each for each in inputs if isinstance(each, Event)}
+            self._taken.update(given.keys() & {fact.event_id for fact in facts})
+            self._refuse([each for event_id, each in given.items() if event_id not in self._taken])
         if not _ARBITRATED.isdisjoint(map(type, own)):
             for fact in own:
                 if type(fact) in _ARBITRATED:
@@ -296,12 +309,12 @@ class RequestSession(SessionHandle):
         return facts, own
 
     def _refuse(self, inputs: Sequence[Event]) -> None:
-        """Say of inputs that the request does not take that it does not."""
+        """Publish a `DeadLetter` for each input that the request does not take."""
         for each in inputs:
             self._bus.arbitration.dead_letter(each, "the request had no use for it any more")
 
     def _arbitrate(self, fact: Event) -> None:
-        """Open a reply's calls on the bus, or a question; or claim a call that the machine has settled itself."""
+        """Open a reply's calls or an approval on the bus, or claim a call that the turn machine has settled itself."""
         mailbox = self._mailbox
         if isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
             self._bus.arbitration.claim(fact.request_id, fact.call_id)
@@ -312,26 +325,26 @@ class RequestSession(SessionHandle):
             self._bus.arbitration.open_approval(mailbox, fact)
 
     def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
-        """Tell our own facts, and of all of them the log and who hears the status."""
+        """Publish our own facts; log all facts of the step, and publish the status that follows from them."""
         logged = LOGGED if self._logs else WARNINGS
         if not logged.isdisjoint(map(type, facts)):
             for fact in facts:
                 if type(fact) in logged:
                     log_fact(fact, self._state.envelope(fact.at))
         view = self._view
-        ending = self._state.ending  # it is the last that is heard of the request
-        is_last = self._is_told = ending is not None and bool(own) and own[-1] is ending
+        ending = self._state.ending  # It is published last, after the status.
+        is_last = self._is_ending_published = ending is not None and bool(own) and own[-1] is ending
         try:
             self._bus.arbitration.announce_all(own[:-1] if is_last else own)
             if view.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id):
-                view.status.tell_all(facts)
-        finally:  # whatever a listener raises that is the host's
+                view.status.publish_all(facts)
+        finally:  # A listener may raise what only the host may handle, for example `KeyboardInterrupt`.
             if is_last:
                 self._bus.arbitration.announce(own[-1])
             if self._mailbox is not None and self._mailbox.unpublished:
                 self._bus.arbitration.announce_all(self._mailbox.published(facts))
         if self._beginning.asked and isinstance(facts[0], RequestResumed):
-            # By another process, and nobody has answered; also not while this was written.
+            # Another process has asked these questions, and nobody has answered them, also not during the write.
             asked = [
                 each for each in self._beginning.asked if self._bus.arbitration.is_open(self.request_id, each.call_id)
             ]
@@ -344,13 +357,14 @@ class RequestSession(SessionHandle):
     # ------------------------------------------------------------------------------------------------ the model
 
     async def _call_model(self, command: CallModel, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
-        """Perform `CallModel`: ask, under one timer; then tell the machine what came of it."""
+        """Perform `CallModel`: ask the model under one timer, then give the outcome to the turn machine."""
         if command.not_before and not await self._pause(command, mailbox):
             return
         call = ModelCall(self._bus, self._state, self._clock, command, scope, self._view.status_if_wanted)
         mailbox.on_put = call.on_put
         try:
-            while len(mailbox):  # something was asked before the model was
+            # Whatever came before the model is asked is taken first.
+            while len(mailbox):
                 await self._step(mailbox.drain(), self._clock())
             if self._state.phase is not MODEL:
                 return
@@ -361,7 +375,8 @@ class RequestSession(SessionHandle):
             mailbox.on_put = None
             call.over = True
         now = self._clock()
-        while len(mailbox):  # writing takes time, in which more may be asked
+        # Each step's write takes time, in which more inputs may come.
+        while len(mailbox):
             await self._step(mailbox.drain(), now)
         await self._step([happened], now)
 
@@ -372,7 +387,7 @@ class RequestSession(SessionHandle):
         return request if isinstance(request, ModelFailed) else await self._asker.ask(call, request, self._view)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
-        """Wait until the model may be called again. False when the request was ended meanwhile."""
+        """Wait until the model may be called again. Return False if the request has ended meanwhile."""
         with mailbox.unless_cancelled(self._clock.on_loop(command.not_before)):
             await anyio.sleep_forever()
         while len(mailbox):
@@ -386,8 +401,8 @@ class RequestSession(SessionHandle):
 
         Calls that run are given up here; results that have come are kept. The result is `cancelled` and `resumable`; no
         ending is published. A request that has not begun, or has no journal, is cancelled. A request whose task is
-        cancelled at the same moment ends, unless it is to be left `even_if_cancelled`. False when it does not run (any
-        more).
+        cancelled at the same moment ends, unless `even_if_cancelled` says to leave it. Returns False if the request has
+        already ended.
         """
         if even_if_cancelled:
             self._when_cancelled = reason
@@ -401,18 +416,21 @@ class RequestSession(SessionHandle):
         return True
 
     async def _abandon(self, *, by_host: bool) -> None:
-        """The host cancelled the task, or the request is left: end here, now. Awaits nothing but the journal."""
-        if by_host:  # its caller has given it up, though it be left in the same moment; or the runtime goes down
+        """End a request whose task the host cancelled, or that is left. Awaits nothing but the journal."""
+        # A caller who cancels the task has given the request up, also if it is left at the same moment. With
+        # `_when_cancelled`, it is the runtime that goes down, and the request is left.
+        if by_host:
             why = "" if self._state.phase is NEW else self._when_cancelled
             self._set_left(why and (self._leaves or why))
         if self._leaves:
             try:
-                while inputs := self._drain(SteeringAdded):  # writing takes time, in which more may come
+                # The write takes time, in which more inputs may come.
+                while inputs := self._drain(SteeringAdded):
                     await self._last_step(inputs)
-            except Exception as exc:  # A journal that has refused something is asked no more.
+            except Exception as exc:  # A journal that has refused a write is not used again.
                 log_failure(exc, self.request_id)
                 self._set_left(str(exc))
-            finally:  # asyncio may cancel once more
+            finally:  # asyncio may cancel the task once more.
                 self._settle_broken()
                 self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._leaves)
             return
@@ -423,9 +441,10 @@ class RequestSession(SessionHandle):
         await self._last_step(inputs)
 
     def _drain(self, *kinds: type[Event]) -> list[Any]:
-        """What has come for a request that is given up: what is done, why it ends, and inputs of these `kinds`.
+        """Return the inputs that still count for a request that is given up: results, cancellations and these `kinds`.
 
-        No call may begin any more, so that the rest is refused. A question that was answered is asked again elsewhere.
+        The others are refused, because no call may begin any more. An approval that was decided is asked for again by
+        the process that continues the request.
         """
         inputs = [] if self._mailbox is None else self._mailbox.drain()
         counts = (ToolCallCompleted, ToolCallFailed, CancelRequested, *kinds)
@@ -434,7 +453,7 @@ class RequestSession(SessionHandle):
         return [each for each in inputs if isinstance(each, counts)]
 
     async def _last_step(self, inputs: Sequence[Input]) -> None:
-        """Write and publish what the inputs mean. Raises what the journal raises."""
+        """Write and publish the facts that follow from the last inputs. Raises what the journal raises."""
         facts, own = self._advance(inputs, self._clock(), follows=not self._leaves) if inputs else ([], [])
         if self._journal is None:
             self._publish(facts, own)
@@ -443,54 +462,61 @@ class RequestSession(SessionHandle):
             await self._record(self._journal, facts, starts_calls=False)
         except BaseException as exc:
             if not (self._leaves or isinstance(exc, Exception)):
-                self._end_unwritten()  # asyncio cancels once more, and nobody else would say that the request has ended
+                # asyncio cancels the task once more, and nothing else would publish that the request has ended.
+                self._end_unwritten()
             raise
 
     def _end_unwritten(self) -> None:
-        """Say how a request ended here whose journal has not taken that; of what else is not in it, nothing (G31)."""
+        """Publish the ending of a request although its journal has not taken it, and no other unwritten fact (G31)."""
         ending = self._state.ending
-        if ending is not None and self._mailbox is not None:  # else another request has its id, and its listeners
-            self._view.status.tell(ending)
+        # A request without a mailbox was refused, because its id belongs to another running request and its listeners.
+        if ending is not None and self._mailbox is not None:
+            self._view.status.publish(ending)
             self._bus.arbitration.announce(ending)
 
     def _set_left(self, reason: str) -> None:
-        """Note why the request is left for another process; "" means that it is not."""
+        """Set the reason why the request is left for another process; "" means that it is not left."""
         self._leaves = reason
         self._view.is_left = bool(reason)
 
     def _settle_broken(self) -> None:
-        """Settle what is open, and have what listeners heard of it agree with the journal, if there is one."""
-        settle_broken(self._bus, self._state, self._mailbox, self._clock(), tells=self._journal is None)
+        """Settle the open calls, without events that would differ from the journal, if there is one."""
+        settle_broken(self._bus, self._state, self._mailbox, self._clock(), announces=self._journal is None)
 
     def _crash(self, exc: Exception) -> None:
-        """The store failed, or something of ours broke. Settle what is open, and end `failed` with what can be said."""
-        if self._is_told and isinstance(exc, RuntimeError):  # of a scope of ours in which another one is open
+        """End the request as `failed`, with its open calls settled, after a fault of the store or a bug in toolbus."""
+        # A scope of ours raises `RuntimeError` when it is left while another one is still open inside it.
+        if self._is_ending_published and isinstance(exc, RuntimeError):
             self._view.report_left_open()
             return
         log_failure(exc, self.request_id)
         state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
-        # Any process may continue from what the journal has.
+        # Any process may continue a request from the facts that its journal has.
         self._set_left(str(exc) if fails and state.facts else "")
-        self._clock = self._bus.clock  # it may have broken before there was one
+        self._clock = self._bus.clock  # The session may have broken before it was set.
         self._settle_broken()
-        self._error = self._as_told(exc)
+        self._error = self._masked_error(exc)
         envelope = state.envelope(self._clock())
         state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
-        if not isinstance(exc, LeaseLost):  # then another process tells how it ends
+        # After a lost lease, another process carries out the request and publishes its ending.
+        if not isinstance(exc, LeaseLost):
             self._end_unwritten()
 
     def _finish(self, mailbox: Mailbox) -> None:
         self._bus.arbitration.close_mailbox(mailbox)
-        if self._journal is not None:  # else all of it was broadcast when it came
+        # Without a journal, inputs were broadcast when they came.
+        if self._journal is not None:
             self._refuse(mailbox.drain())
             self._bus.arbitration.announce_all(mailbox.close())
-        mailbox.view = mailbox.masked = mailbox.on_trouble = None  # else the result would keep the session alive
+        # The result holds the mailbox's cause; references to the session would keep the session alive.
+        mailbox.view = mailbox.masked = mailbox.on_trouble = None
         error = self._error or self._beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error)
         # An ending whose write was cut short is in the journal, or is yet to be written there.
-        self._result.resumable = bool(self._leaves or (self._unheard and self._error is None))
+        self._result.resumable = bool(self._leaves or (self._unpublished and self._error is None))
         if self._leaves:
-            self._bus.arbitration.close_subscriptions(self.request_id)  # no ending will
+            # No ending is published that would close them.
+            self._bus.arbitration.close_subscriptions(self.request_id)
             if self._view.status_line is not None:
                 self._view.status_line.close()
         self._wake()

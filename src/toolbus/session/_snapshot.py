@@ -1,4 +1,4 @@
-"""The inside of a session, for the parts of toolbus that continue, keep or record its request."""
+"""The inner state of a session, for the parts of toolbus that continue, store or record its request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ __all__ = ["SessionSnapshot"]
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SessionSnapshot:
-    """What the runtime, its journal, sub-requests and recordings need of a session. Applications need none of it.
+    """The state of a session, for the runtime, its journal, sub-requests and recordings. Applications need none of it.
 
-    `state` is the turn's, which the session still changes; whoever has it only reads it. `earlier` is how many of its
-    messages `prepare` gave, and `stored` how many the store had before they were repaired. `left` is the reason for
-    which the request is left for another process; "" for one that is not. `result` is None before the end.
+    `state` is the turn's state, which the session still changes; others only read it. `earlier` is the number of its
+    messages that came from `prepare`, and `stored` the number that the store had before they were repaired. `left` is
+    the reason why the request is left for another process; "" for a request that is not left. `result` is set at
+    the end.
     """
 
     state: TurnState
@@ -34,5 +35,5 @@ class SessionSnapshot:
 
     @property
     def turn(self) -> Sequence[Message]:
-        """What the request adds to its conversation: all messages but the earlier ones; nothing before it begins."""
+        """The messages that the request adds to its conversation, without the earlier ones; empty before it begins."""
         return self.state.messages[self.earlier :] if self.state.facts else []

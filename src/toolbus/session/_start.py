@@ -1,7 +1,7 @@
-"""How a request comes to its first step: what has to be waited for, and the guardrails on its prompt.
+"""The beginning of a request: the preparation it waits for, the guardrails on its prompt, and its first step.
 
-Or, for one that another process has begun, the facts that are there already. Belongs to `toolbus.session`. Knows the
-turn's state and who asks the model, and no bus.
+For a request that another process has begun, it applies the facts that are in the journal. It knows the turn's state
+and the session's `Asker`. It publishes nothing.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from ._options import SessionOptions
 
 __all__ = [
     "NO_START",
-    "Beginning",
     "Earlier",
     "Parent",
     "Prepare",
+    "RequestBeginning",
     "Resumed",
     "SessionStart",
     "identified",
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Earlier:
-    """What a conversation hands to its next turn.
+    """The data that a conversation hands to its next turn.
 
-    `messages` is its history, and `notes` are late results that the model gets to know before the prompt. `granted` are
-    remembered approvals, by a tool's definition; `memo` is what an earlier turn has left out of what it sent; `vault`
-    has the conversation's secrets.
+    `messages` is its history, and `notes` are late results that the model is shown before the prompt. `granted` are
+    remembered approvals, by a tool's definition. `memo` describes what an earlier turn has left out of what it sent.
+    `vault` holds the conversation's secrets.
     """
 
     messages: Sequence[Message] = ()
@@ -75,11 +75,12 @@ class Earlier:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Resumed:
-    """What a journal has of a request that another process has begun.
+    """The record of a request that another process has begun, from its journal.
 
-    `facts` are all that it has written, in order, and `size_bytes` is what they take in the journal. `history` are the
-    messages of the conversation that it began with, as the store has them. `seconds` is its time where that was given
-    anew. `instructions` are those of now and those of before: their secrets are recognised by their positions.
+    `facts` are all facts that were written, in order, and `size_bytes` is their size in the journal. `history` are the
+    messages of the conversation that the request began with, as the store has them. `seconds` is the request's time
+    limit, if it was given a new one. `instructions` are the present ones and the ones that were sent before: secrets in
+    them are recognised by their positions.
     """
 
     facts: Sequence[Event]
@@ -92,20 +93,21 @@ class Resumed:
 
 
 Prepare: TypeAlias = Callable[[], Awaitable[Earlier]]
-"""What has to be waited for before a request begins; the clocks of the request do not run yet."""
+"""A function that is awaited before a request begins, while the clocks of the request do not run yet."""
 
 Parent: TypeAlias = tuple[str, str]
-"""The request and the call that a sub-session works for: `request_id` and `call_id`."""
+"""The request and the call that a sub-request works for: `request_id` and `call_id`."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SessionStart:
-    """What the runtime, resuming, sub-requests and recordings give a session at its start. Nobody else needs it.
+    """The inputs of a session that only the runtime, resuming, sub-requests and recordings give.
 
-    `prepare` is awaited before the request begins. `resumed` is there for a request that another process has begun.
-    `calibration` is shared by all that ask the same models. `window` makes another context window than the usual one.
-    The rest is for sub-requests: the `parent` for whose call it works, how many requests are above it (`depth`), the
-    approvals of the conversation, and the secrets, the state and the call of the request above.
+    `prepare` is awaited before the request begins. `resumed` is set for a request that another process has begun.
+    `calibration` is shared by all sessions that ask the same models. `window` makes a context window instead of the
+    usual one. The rest is for sub-requests: the `parent` whose call it works for, the number of requests above it
+    (`depth`), the approvals of the conversation (`granted`), and the secrets, the state and the call of the request
+    above.
     """
 
     prepare: Prepare | None = None
@@ -127,7 +129,7 @@ _DEFAULT_LIMITS = Limits()
 
 
 def identified(prompt: UserMessage | None, request_id: str) -> UserMessage | None:
-    """The prompt under an id: its own, or one that follows from the request's."""
+    """Return the prompt with an id: its own, or one that is derived from the request's id."""
     if prompt is None or prompt.message_id:
         return prompt
     return UserMessage(content=prompt.content, message_id=f"{request_id}_u")
@@ -140,7 +142,7 @@ def new_state(
     history: list[Message],
     prompt: UserMessage | None,
 ) -> TurnState:
-    """The state that a request with these options begins with. `history` becomes its transcript."""
+    """Return the state that a request with these options begins with. `history` becomes its transcript."""
     get = options.get
     return _turn_state(
         request_id=request_id,
@@ -157,12 +159,13 @@ def new_state(
     )
 
 
-class Beginning:
-    """The way to a request's first step.
+class RequestBeginning:
+    """The beginning of a request, up to its first step.
 
-    `notes` is what `prepare` found for the model to know before the prompt, `earlier` how many messages it has put in
-    front, `stored` how many a store had. `asked` are the questions that a person has still to answer, of a request that
-    goes on; `error` is why the prompt was refused.
+    `notes` are the messages from `prepare` that the model is shown before the prompt, `earlier` is the number of
+    messages that it has put in front, and `stored` the number that the store had before they were repaired. `asked` are
+    the approvals of a resumed request that a person has still to decide. `error` is the reason why the prompt was
+    refused.
     """
 
     __slots__ = (
@@ -187,20 +190,21 @@ class Beginning:
         self.stored = 0
         self.error: ToolbusError | None = None
         self.is_resumed = False
-        self.seconds: float | None = None  # the time of a request that goes on, where it was given anew
+        self.seconds: float | None = None  # the new time limit of a resumed request, if it was given one
         self.asked: Sequence[ApprovalRequested] = ()
 
     async def make_ready(
         self, state: TurnState, mailbox: Mailbox, window: ContextWindow, secrets: RequestSecrets
     ) -> None:
-        """Wait for what has to come first, unless somebody cancels the request meanwhile."""
+        """Await `prepare` and take what it returns, unless somebody cancels the request meanwhile."""
         if self.prepare is None:
             return
         with mailbox.unless_cancelled():
             try:
                 found = await self.prepare()
             except Exception:
-                if mailbox.has(CancelRequested):  # that is why it was given up, whatever was made of it
+                # The cancellation is the reason why it was given up, whatever exception it was turned into.
+                if mailbox.has(CancelRequested):
                     return
                 raise
             secrets.share(found.vault)
@@ -213,22 +217,23 @@ class Beginning:
                 window.memo = found.memo
 
     def continue_from(self, resumed: Resumed, state: TurnState, tools: ToolSource) -> None:
-        """Bring the state to where another process has left it. The messages of `history=` are in the state already.
+        """Bring the state to the point where another process has left the request.
 
-        Raises `ResumeMismatch`.
+        The messages of the option `history` are in the state already. Raises `ResumeMismatch` if the facts do not fit
+        the state.
         """
         facts, earlier, size_bytes = resumed.facts, resumed.history, resumed.size_bytes
         self.seconds = resumed.seconds
         state.granted.update(resumed.granted)
         if not facts or not isinstance(facts[0], RequestStarted):
-            raise ResumeMismatch(f"request {state.request_id} cannot go on: its first fact is not request_started")
+            raise ResumeMismatch(f"request {state.request_id} cannot be resumed: its first fact is not request_started")
         repaired = repair(earlier)
         state.messages[:0] = repaired
         self.is_resumed, self.earlier, self.stored = True, len(repaired), len(earlier)
         if len(state.messages) != facts[0].history_count:
             raise ResumeMismatch(
-                f"request {state.request_id} cannot go on: it began with {facts[0].history_count} earlier messages, "
-                f"and the store has {len(state.messages)} now"
+                f"request {state.request_id} cannot be resumed: it began with {facts[0].history_count} earlier "
+                f"messages, and the store has {len(state.messages)} now"
             )
         state.parent_id, state.metadata = facts[0].parent_id, facts[0].metadata
         state.tools = tools.specs
@@ -239,11 +244,15 @@ class Beginning:
             at = f"fact {state.facts} of request {state.request_id}"
             raise ResumeMismatch(f"{at} cannot be applied: {exc}") from exc
         waiting = {each.call.call_id for each in state.open_calls.values() if each.status is CallStatus.WAITING}
-        asked = {fact.call_id: fact for fact in facts if isinstance(fact, ApprovalRequested)}  # the newest of each
+        # A later question about the same call replaces an earlier one.
+        asked = {fact.call_id: fact for fact in facts if isinstance(fact, ApprovalRequested)}
         self.asked = [fact for call_id, fact in asked.items() if call_id in waiting]
 
     def without_guardrails(self, state: TurnState, tools: ToolSource, refused: ToolbusError | None = None) -> Start:
-        """The request begins now. With `refused`, it ends at once, and its prompt does not join the transcript."""
+        """Return the first input of a request whose prompt is not screened (any more).
+
+        With `refused`, the request ends at once, and its prompt does not join the transcript.
+        """
         _take_plan(state, tools)
         start = Start(self._prompt, Messages(state.messages), self.notes)
         start.parent_request_id, start.parent_call_id = self.parent or ("", "")
@@ -253,7 +262,10 @@ class Beginning:
         return start
 
     def given_up(self, state: TurnState, tools: ToolSource, interceptors: Sequence[Interceptor]) -> Start:
-        """The request ends before it has begun. A prompt that its guardrails have not let pass is not kept."""
+        """Return the first input of a request that ends before it has begun.
+
+        A prompt that the guardrails have not let pass is not kept.
+        """
         if screens_prompts(interceptors):
             self._prompt = None
         return self.without_guardrails(state, tools)
@@ -261,7 +273,7 @@ class Beginning:
     async def first_input(
         self, state: TurnState, view: SessionView, asker: Asker, clock: SessionClock, mailbox: Mailbox
     ) -> Start | Resume:
-        """The beginning, as the guardrails on the prompt allow it, in the time of the request."""
+        """Return the first input, after the guardrails on the prompt have run within the time of the request."""
         if self.is_resumed:
             return Resume(self.seconds)
         prompt, tools = self._prompt, view.tools
@@ -271,7 +283,8 @@ class Beginning:
         with mailbox.unless_cancelled(clock.loop_time() + seconds):
             admitted = await asker.admit(prompt, view)
             if isinstance(admitted, ToolbusError) and mailbox.has(CancelRequested):
-                return self.given_up(state, tools, asker.interceptors)  # whatever was made of that
+                # The cancellation is the reason, whatever error the guardrail has turned it into.
+                return self.given_up(state, tools, asker.interceptors)
             if isinstance(admitted, ToolbusError):
                 return self.without_guardrails(state, tools, admitted)
             self._prompt = admitted
@@ -283,7 +296,7 @@ class Beginning:
 
 
 def _apply_again(state: TurnState, facts: Sequence[Event], size_bytes: int) -> None:
-    """Apply what a journal of that size has. Replies are judged by what it took when they came."""
+    """Apply the facts of a journal of `size_bytes`. Each reply is judged by the journal's size when it came."""
     if size_bytes < state.limits.max_journal_bytes:
         apply_all(state, facts)
     else:
@@ -294,7 +307,7 @@ def _apply_again(state: TurnState, facts: Sequence[Event], size_bytes: int) -> N
 
 
 def _take_plan(state: TurnState, tools: ToolSource) -> None:
-    """The plan that the conversation's earlier turns have left."""
+    """Take the plan that the conversation's earlier turns have left, if the request has the tool for plans."""
     plan = tools.specs.get(UPDATE_PLAN)
     if plan is not None and plan.control == "plan":
         state.plan = plan_in(state.messages)

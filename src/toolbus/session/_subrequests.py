@@ -24,11 +24,15 @@ _INHERITED = (
     "include_data",
     "output_mode",
 )
-_DEEPEST = 8  # each level holds a session, and a model that calls itself has to end
+# Each level of nesting holds a session, and a model that calls itself has to end.
+_DEEPEST = 8
 
 
 def inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:
-    """The options of a sub-request, its `own` or those of the one above; and a journal that wants its facts too."""
+    """Return the options of a sub-request: its `own` ones over those that it inherits from the request above.
+
+    A journal is inherited only if it records sub-requests too.
+    """
     above: Mapping[str, Any] = dict(options)
     taken = {key: above[key] for key in _INHERITED if key in above}
     if getattr(journal, "with_sub_requests", False):
@@ -37,7 +41,10 @@ def inherited(options: SessionOptions, journal: Journal | None, own: SessionOpti
 
 
 def sub_request_limits(state: TurnState, call_id: str, now: float, depth: int, wanted: Limits | None) -> Limits:
-    """The limits of a sub-request of call `call_id`. Raises `LimitReached` where nothing is left, and for the depth."""
+    """Return the limits of a sub-request of call `call_id`.
+
+    Raises `LimitReached` if nothing is left, or if requests are nested too deep.
+    """
     if depth >= _DEEPEST:
         raise LimitReached(f"requests are nested {_DEEPEST} deep")
     limits = limits_left(state, call_id, now, wanted)

@@ -1,4 +1,4 @@
-"""The view of a request: what its handlers, interceptors and executors may see of it, and the requests they make."""
+"""The view of a request, for its handlers, interceptors and executors, and the sub-requests that they make."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
 from ..protocols import CallView, Provider, ToolSource
 from ..secrets import NamedSecret, RequestSecrets, Vault
-from ..status import StatusTeller
+from ..status import StatusPublisher
 from ..storage import Journal
 from ._context_window import ContextWindow
 from ._inputs import ToolsLike, read_prompt
@@ -29,10 +29,10 @@ __all__ = ["SessionView"]
 
 
 class SessionView:
-    """The `RequestView` of a session. It holds no session, so that whoever keeps the view keeps nothing alive.
+    """The `RequestView` of a session. It holds no session, so that keeping the view does not keep the session alive.
 
-    `state` is the turn's, which the session still changes; whoever has it only reads it. `waits` is whether the request
-    waits for a person, as the request above was informed.
+    `state` is the turn's state, which the session still changes; others only read it. `waits` says whether the request
+    waits for a person, as last reported to the request above.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class SessionView:
         self._has_left_open = False
         self.call_above = start.call_above
         self._state_above = start.state_above
-        self.status_line: StatusTeller | None = None  # until somebody wants to hear it
+        self.status_line: StatusPublisher | None = None  # None until somebody wants the status
         named: Sequence[NamedSecret] | None = options.get("secrets")
         if named:
             self.secrets.share(Vault(named, self.conversation_id))
@@ -110,35 +110,35 @@ class SessionView:
 
     @property
     def spent(self) -> Spent:
-        """What the request has used up so far, its sub-requests included once their calls have ended."""
+        """The usage, tool calls and cost of the request so far, with those of sub-requests whose calls have ended."""
         state = self.state
         return Spent(usage=state.usage, tool_calls=state.tool_calls, cost=state.cost)
 
     # -------------------------------------------------------------------------------------------------- status
 
     @property
-    def status(self) -> StatusTeller:
-        """What publishes the status line, made when somebody first wants to hear it."""
+    def status(self) -> StatusPublisher:
+        """The publisher of the status line, which is made when somebody first wants the status."""
         if self.status_line is None:
             tools = self.tools
-            self.status_line = StatusTeller(self._bus, self.state, lambda: tools.specs)
-            for kind in () if self.model_call is None else self.model_call.heard:
-                self.status_line.hear(kind, self.request_id)
+            self.status_line = StatusPublisher(self._bus, self.state, lambda: tools.specs)
+            for kind in () if self.model_call is None else self.model_call.piece_kinds:
+                self.status_line.take_piece(kind, self.request_id)
         return self.status_line
 
-    def status_if_wanted(self) -> StatusTeller | None:
-        """Return what publishes the status line, if anybody wants to hear it."""
+    def status_if_wanted(self) -> StatusPublisher | None:
+        """Return the publisher of the status line if anybody wants the status, otherwise None."""
         wanted = self.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id)
         return self.status if wanted else None
 
     def narrate(self, call_id: str, text: str) -> None:
-        """Word the status line of a call that runs."""
+        """Use `text` as the status of a call that runs. For a `Narrator`."""
         self.status.narrate(self.request_id, call_id, text)
 
     # ---------------------------------------------------------------------------------------------------- faults
 
     def report_left_open(self) -> None:
-        """Log once that other people's code has left a scope or a task group open in the request's task."""
+        """Log, once, that code of the application has left a scope or a task group open in the request's task."""
         if not self._has_left_open:
             self._has_left_open = True
             logger.error(
@@ -159,12 +159,13 @@ class SessionView:
         output: Any = None,
         **options: Any,
     ) -> Any:
-        """Make a request that works for call `call_id` of this one, on the same bus; run it in the call's own task.
+        """Return a new sub-request that works for call `call_id` of this request, on the same bus.
 
-        It gets this one's provider, deps, metadata, approvals, prices and interceptors where nothing else is given,
-        and of the limits no more than is left. Raises `LimitReached` where nothing is left, and for the depth.
+        It is to be run in the call's own task. It inherits this request's provider, deps, metadata, approvals, prices
+        and interceptors unless others are given, and its limits are at most what is left of this request's limits.
+        Raises `LimitReached` if nothing is left, or if requests are nested too deep.
         """
-        from ._session import RequestSession  # noqa: PLC0415 -- it makes views itself
+        from ._session import RequestSession  # noqa: PLC0415 -- that module imports this one
 
         state = self.state
         options["limits"] = sub_request_limits(state, call_id, self._bus.clock(), self._depth, options.get("limits"))
@@ -194,7 +195,7 @@ class SessionView:
     def report_waiting(self) -> None:
         """Pause the call above while this request waits for a person, and resume it afterwards.
 
-        The call waits until none of its requests waits.
+        The call is paused until none of its sub-requests waits.
         """
         state, call = self._state_above, self.call_above
         if state is None or call is None or self.waits is (self.state.waiting > 0):

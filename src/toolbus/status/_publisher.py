@@ -1,7 +1,6 @@
-"""Tells where a request stands: its events, folded by `core.narration`, go out as `StatusChanged` where that is wanted.
+"""The publisher of a request's status: it folds the events, and publishes `StatusChanged` where that is wanted.
 
-Belongs to a session and knows its bus, no model and no dispatcher. Status is for people: nothing depends on it, and it
-may be missed.
+It belongs to a session and knows the session's bus. It knows no model and no dispatcher.
 """
 
 from __future__ import annotations
@@ -21,164 +20,182 @@ from ..events import (
     ToolCallRetrying,
 )
 from ..protocols import ToolSpec
-from ._stages import Narration, Status, events_so_far
+from ._stages import Status, StatusFold, events_so_far
 
-__all__ = ["StatusTeller"]
+__all__ = ["StatusPublisher"]
 
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
-class StatusTeller:
+class StatusPublisher:
     """The status line of one request.
 
-    `state` is the request's, which its session changes; `specs()` gives the tools by name, whose `status` templates are
-    used. Told of every step's facts, in order, applied and announced, it announces a `StatusChanged` when somebody
-    wants one and there is something new to say.
+    `state` is the state of the request, which its session changes. `specs()` returns the tools by name; their `status`
+    templates are used. The session passes every step's facts, in order, after they were applied and announced. The
+    publisher then announces a `StatusChanged` if somebody listens for it and the status has changed.
 
-    While nobody has wanted any, nothing is kept: whoever begins to listen hears the present status with the next step,
-    as `core.narration.events_so_far` tells it from the state; `status` says it at once. What tools say of themselves
-    (`ToolCallProgress`, `ToolCallRetrying`) is heard from the first call on that is requested while somebody listens,
+    As long as nobody has listened, nothing is kept. Whoever begins to listen gets the present status with the next
+    step, as `events_so_far` derives it from the state; the property `status` returns it at once. The signals of tools
+    (`ToolCallProgress`, `ToolCallRetrying`) are followed from the first call that is requested while somebody listens
     until the request ends. Not thread-safe.
     """
 
-    __slots__ = ("__weakref__", "_bus", "_heard", "_heard_at", "_hears", "_narration", "_said", "_specs", "_state")
+    __slots__ = (
+        "__weakref__",
+        "_bus",
+        "_fold",
+        "_piece_kinds",
+        "_pieces_of",
+        "_receives_signals",
+        "_specs",
+        "_state",
+        "_was_wanted",
+    )
 
     def __init__(self, bus: EventBus, state: TurnState, specs: Callable[[], Mapping[str, ToolSpec]]) -> None:
         self._bus = bus
         self._state = state
         self._specs = specs
-        self._narration: Narration | None = None  # until somebody wants to hear it
-        self._heard: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this attempt at a reply
-        self._heard_at = (-1, 0, 0)
-        self._hears = False
-        self._said = False
+        self._fold: StatusFold | None = None  # None until somebody wants the status
+        self._piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this attempt at a reply
+        # The round, the provider and the attempt that those pieces belong to.
+        self._pieces_of = (-1, 0, 0)
+        self._receives_signals = False
+        self._was_wanted = False
 
     @property
     def status(self) -> Status:
-        """The stage and the sentence as of now, for somebody who begins to listen; ("idle", "") before the start."""
+        """The present stage and sentence, for a listener that begins now; ("idle", "") before the start."""
         return self._begin().status(self._specs())
 
-    def tell(self, event: Event) -> None:
-        """`tell_all`, for one event."""
-        self.tell_all((event,))
+    def publish(self, event: Event) -> None:
+        """Publish the status after one event, as `publish_all` does."""
+        self.publish_all((event,))
 
-    def tell_all(self, facts: Sequence[Event]) -> None:
-        """Take note of the request's next events (at least one) and announce the status where it has changed."""
-        narration = self._narration
+    def publish_all(self, facts: Sequence[Event]) -> None:
+        """Take the request's next events (at least one), and announce the status if it has changed."""
+        fold = self._fold
         newest = facts[-1]
-        if narration is None:
+        if fold is None:
             if not self._bus.arbitration.wants(StatusChanged, newest.request_id):
                 return
-            narration, changed = self._begin(), True  # the facts are in the state already
+            # The new facts are in the state already, so that the new fold has them.
+            fold, changed = self._begin(), True
         else:
             changed = False
             for event in facts:
-                changed = narration.take(event) or changed
-        if changed:  # once a step: nobody can see what was between
-            self._announce(narration, newest.request_id, newest.at)
-        if narration.ended:
+                changed = fold.take(event) or changed
+        # The status is announced once a step, because nobody can observe what was between its facts.
+        if changed:
+            self._announce(fold, newest.request_id, newest.at)
+        if fold.ended:
             self.close()
-        elif self._said and not self._hears and narration.has_calls:
-            self._hears = True
-            _ear_of(self._bus).add(newest.request_id, self)
+        elif self._was_wanted and not self._receives_signals and fold.has_calls:
+            self._receives_signals = True
+            _receiver_of(self._bus).add(newest.request_id, self)
 
-    def hear(self, kind: type[Event], request_id: str) -> None:
-        """As `tell`, for a piece of the model's reply (`TextDelta`, `ToolArgumentsDelta`), built or not.
+    def take_piece(self, kind: type[Event], request_id: str) -> None:
+        """Take a piece of the model's reply, by the type of its event (`TextDelta`, `ToolArgumentsDelta`).
 
-        Of each kind, only the first piece of an attempt at a reply says anything new; the others may be left out.
+        The event itself need not have been built. Only the first piece of each kind in an attempt at a reply can change
+        the status; the others may be left out.
         """
-        narration = self._narration
-        if narration is None:
+        fold = self._fold
+        if fold is None:
             state = self._state
             attempt = (state.round, state.provider, state.attempts)
-            if self._heard_at != attempt:
-                self._heard, self._heard_at = (), attempt
-            if kind in self._heard:
+            if self._pieces_of != attempt:
+                self._piece_kinds, self._pieces_of = (), attempt
+            if kind in self._piece_kinds:
                 return
-            self._heard += (kind,)
+            self._piece_kinds += (kind,)
             if not self._bus.arbitration.wants(StatusChanged, request_id):
                 return
-            narration = self._begin()
-            self._announce(narration, request_id, self._bus.clock())
-        elif narration.hear(kind):
-            self._announce(narration, request_id, self._bus.clock())
+            fold = self._begin()
+            self._announce(fold, request_id, self._bus.clock())
+        elif fold.take_piece(kind):
+            self._announce(fold, request_id, self._bus.clock())
 
     def narrate(self, request_id: str, call_id: str, text: str) -> None:
-        """Say `text` of a call that runs, in the place of its template: for a `Narrator`.
+        """Use `text` for a call that runs, instead of its template. For a `Narrator`.
 
-        Ignored for a call that has ended, or said something itself. Of several calls that run the newest one's
-        sentence is shown; the others' are kept until it has ended.
+        The text is ignored for a call that has ended or has reported progress itself. Of several calls that run, the
+        newest one's sentence is shown; the sentences of the others are kept until that call has ended.
         """
-        narration = self._begin()
-        if narration.narrate(call_id, text):
-            self._announce(narration, request_id, self._bus.clock())
+        fold = self._begin()
+        if fold.narrate(call_id, text):
+            self._announce(fold, request_id, self._bus.clock())
 
     def _so_far(self) -> Iterable[Event]:
         return events_so_far(self._state)
 
-    def _begin(self) -> Narration:
-        """The narration, told of what has happened."""
-        if self._narration is None:
-            self._narration = Narration()
+    def _begin(self) -> StatusFold:
+        """Return the fold, which is made from what has happened so far when it is first needed."""
+        if self._fold is None:
+            self._fold = StatusFold()
             for event in self._so_far():
-                self._narration.take(event)
+                self._fold.take(event)
             state = self._state
-            if state.phase is Phase.MODEL and self._heard_at == (state.round, state.provider, state.attempts):
-                for kind in self._heard:
-                    self._narration.hear(kind)
-        return self._narration
+            if state.phase is Phase.MODEL and self._pieces_of == (state.round, state.provider, state.attempts):
+                for kind in self._piece_kinds:
+                    self._fold.take_piece(kind)
+        return self._fold
 
-    def _announce(self, narration: Narration, request_id: str, at: float) -> None:
+    def _announce(self, fold: StatusFold, request_id: str, at: float) -> None:
         if not self._bus.arbitration.wants(StatusChanged, request_id):
-            self._said = False
-            narration.forget()  # whoever listens later was not told of what was said before
+            self._was_wanted = False
+            # Whoever listens later has not received the last status, so that it is new to them.
+            fold.forget()
             return
-        self._said = True
-        status = narration.say(self._specs())
+        self._was_wanted = True
+        status = fold.new_status(self._specs())
         if status is not None:
             stage, text = status
             self._bus.arbitration.announce(StatusChanged(**self._state.envelope(at), stage=stage, text=text))
 
     def close(self) -> None:
-        """Hear no more of what tools say of themselves: the request has ended here. Idempotent."""
-        if self._hears:
-            self._hears = False
-            _ear_of(self._bus).remove(self._state.request_id)
+        """Stop following the signals of tools, because the request has ended in this process. Idempotent."""
+        if self._receives_signals:
+            self._receives_signals = False
+            _receiver_of(self._bus).remove(self._state.request_id)
 
 
-class _Ear:
-    """Hears what tools say of themselves, for all requests of one bus whose status is told. Deaf with none."""
+class _SignalReceiver:
+    """The receiver of the tools' signals, for all requests of one bus whose status is published.
 
-    __slots__ = ("_connect", "_disconnect", "_tellers")
+    It is connected to the bus only while there is such a request.
+    """
+
+    __slots__ = ("_connect", "_disconnect", "_publishers")
 
     def __init__(self, bus: EventBus) -> None:
         self._connect = weakref.WeakMethod(bus.connect)
         self._disconnect: Callable[[], None] | None = None
-        self._tellers: weakref.WeakValueDictionary[str, StatusTeller] = weakref.WeakValueDictionary()
+        self._publishers: weakref.WeakValueDictionary[str, StatusPublisher] = weakref.WeakValueDictionary()
 
-    def add(self, request_id: str, teller: StatusTeller) -> None:
-        self._tellers[request_id] = teller
+    def add(self, request_id: str, publisher: StatusPublisher) -> None:
+        self._publishers[request_id] = publisher
         connect = self._connect()
         if self._disconnect is None and connect is not None:
-            self._disconnect = connect((ToolCallProgress, ToolCallRetrying), self._hear)
+            self._disconnect = connect((ToolCallProgress, ToolCallRetrying), self._on_signal)
 
     def remove(self, request_id: str) -> None:
-        self._tellers.pop(request_id, None)
-        if not self._tellers and self._disconnect is not None:
+        self._publishers.pop(request_id, None)
+        if not self._publishers and self._disconnect is not None:
             self._disconnect()
             self._disconnect = None
 
-    def _hear(self, event: Event) -> None:
-        teller = self._tellers.get(event.request_id)
-        if teller is not None:
-            teller.tell(event)
+    def _on_signal(self, event: Event) -> None:
+        publisher = self._publishers.get(event.request_id)
+        if publisher is not None:
+            publisher.publish(event)
 
 
-_ears: weakref.WeakKeyDictionary[EventBus, _Ear] = weakref.WeakKeyDictionary()
+_receivers: weakref.WeakKeyDictionary[EventBus, _SignalReceiver] = weakref.WeakKeyDictionary()
 
 
-def _ear_of(bus: EventBus) -> _Ear:
-    ear = _ears.get(bus)
-    if ear is None:
-        ear = _ears[bus] = _Ear(bus)
-    return ear
+def _receiver_of(bus: EventBus) -> _SignalReceiver:
+    receiver = _receivers.get(bus)
+    if receiver is None:
+        receiver = _receivers[bus] = _SignalReceiver(bus)
+    return receiver

@@ -1,8 +1,8 @@
-"""One request's events, as a person follows them: a stage and a sentence. Pure.
+"""The status of one request, for people: a stage and a sentence, made from the request's events. Pure.
 
-`Narration` is a fold, which makes a sentence only when it is asked to say one; `events_so_far` lets it begin in the
-middle of a request. A sentence is one line of at most 200 characters, without control characters, and without secrets:
-see `core.redaction`.
+`StatusFold` folds the events, and makes a sentence only when its status is read. `events_so_far` lets it begin in the
+middle of a request. A sentence is one line of at most 200 characters, without control characters and without what looks
+like a secret: see `toolbus.secrets`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ __all__ = [
     "FORMULATING",
     "PROCESSING",
     "SELECTING",
-    "Narration",
     "Status",
+    "StatusFold",
     "call_sentence",
     "display_name",
     "events_so_far",
@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 Status: TypeAlias = tuple[Stage, str]
-"""Where a request stands, with a sentence for people."""
+"""The stage of a request, and a sentence for people."""
 
 ANALYZING = "Analyzing request..."
 SELECTING = "Selecting appropriate tools..."
@@ -69,15 +69,16 @@ PROCESSING = "Processing tool results..."
 FORMULATING = "Formulating final response..."
 ASKING_AGAIN = "Asking the model again..."
 
-_LONGEST_SENTENCE = 200  # characters: two lines of a narrow window
-_LONGEST_VALUE = 60
-_LONGEST_NAME = 80
+_LONGEST_SENTENCE = 200  # characters, which are two lines of a narrow window
+_LONGEST_VALUE = 60  # characters
+_LONGEST_NAME = 80  # characters
 _LOOKED_AT = 2_000  # characters of a text that is cut to a sentence
 _SPACED = re.compile(r"[\s_\-.]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # a name and nothing else: no attribute, index, number
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # a name only, without an attribute or an index
 _PIECES: Mapping[type[Event], str] = {ToolArgumentsDelta: SELECTING, TextDelta: FORMULATING}
-_UNASKED = frozenset({"cancelled", "interrupted"})  # such a failure is the end of the request, and no call's fault
+# A failure for one of these reasons means that the request ends; it is not the call's fault.
+_UNASKED = frozenset({"cancelled", "interrupted"})
 
 
 # ------------------------------------------------------------------------------------------------- sentences
@@ -85,24 +86,25 @@ _UNASKED = frozenset({"cancelled", "interrupted"})  # such a failure is the end 
 
 @lru_cache(maxsize=1024)
 def display_name(name: str) -> str:
-    """A tool's name for people: `lookup_tool`, `lookup-tool` and `lookupTool` are "Lookup Tool", `read_PDF` "Read PDF".
+    """Return a tool's name for people: "Lookup Tool" for `lookup_tool` and `lookupTool`, "Read PDF" for `read_PDF`.
 
-    One line, at most 80 characters; "(no name)" where nothing is left.
+    It is one line of at most 80 characters, or "(no name)" if nothing is left.
     """
     words = _SPACED.split(_HUMP.sub(" ", one_line(name[:_LOOKED_AT])))
     return clip(" ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)", _LONGEST_NAME)
 
 
 def sentence(text: str) -> str:
-    """`text` of others as a sentence: one line, clipped to 200 characters, with what looks like a key hidden."""
+    """Return a text of a tool, a model or a user as a sentence: one line of at most 200 characters, keys hidden."""
     return clip(masked(one_line(text[:_LOOKED_AT])), _LONGEST_SENTENCE)
 
 
 def call_sentence(name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> str:
-    """What is said while a call runs: the tool's own `status` template, filled, or "Using Lookup Tool...".
+    """Return the sentence for a call that runs: the tool's own `status` template, filled, or "Using Lookup Tool...".
 
-    A template's fields are names of arguments and nothing else; their values are shown on one line of at most 60
-    characters, secrets as •••. Where one is missing, null or empty, or the template is broken, the other one is said.
+    A template's fields are names of arguments, without attributes or indexes. Their values are shown on one line of at
+    most 60 characters each, secrets as •••. If a value is missing, null or empty, or the template is broken, the
+    default sentence is returned.
     """
     if spec is not None and spec.status:
         filled = _filled(spec.status, arguments)
@@ -112,7 +114,7 @@ def call_sentence(name: str, arguments: Mapping[str, Any], spec: ToolSpec | None
 
 
 def round_status(event: RoundStarted, failed: str = "") -> Status:
-    """What is said when the model is called. `failed` is the tool that failed last, where somebody has seen it fail."""
+    """Return the status while the model is called. `failed` is the tool that failed last, or "" if it is not known."""
     if not event.tools_offered:
         return "processing", FORMULATING
     failures = [each.name for each in event.after if not each.success]
@@ -121,9 +123,10 @@ def round_status(event: RoundStarted, failed: str = "") -> Status:
     return ("submitted", ANALYZING) if event.round == 0 else ("processing", PROCESSING)
 
 
-def _status_of(event: RoundStarted, failed: str, steered: bool) -> Status:  # noqa: FBT001 -- of the fold alone
+def _status_of(event: RoundStarted, failed: str, steered: bool) -> Status:  # noqa: FBT001 -- only the fold calls it
     stage, text = round_status(event, failed)
-    if steered and not event.after and text == PROCESSING:  # the model had answered, and the user went on
+    # The model had answered, and the user has steered the request since.
+    if steered and not event.after and text == PROCESSING:
         text = ANALYZING
     return stage, text
 
@@ -137,7 +140,7 @@ def _unable(reason: str) -> str:
 
 
 def _filled(template: str, arguments: Mapping[str, Any]) -> str:
-    """The template with its fields filled; empty where that cannot be done."""
+    """Return the template with its fields filled; empty if that cannot be done."""
     pieces: list[str] = []
     for literal, field in _parsed(template):
         pieces.append(literal)
@@ -151,9 +154,9 @@ def _filled(template: str, arguments: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1024)
 def _parsed(template: str) -> tuple[tuple[str, str], ...]:
-    """A template as pairs of literal text and the name of an argument; nothing for one that is broken.
+    """Return a template as pairs of literal text and the name of an argument; empty for a broken template.
 
-    `str.format` would follow `{x.__class__.__init__.__globals__}` to all that the process knows.
+    `str.format` is not used, because it would follow `{x.__class__.__init__.__globals__}` to the process's data.
     """
     parts: list[tuple[str, str]] = []
     try:
@@ -161,13 +164,13 @@ def _parsed(template: str) -> tuple[tuple[str, str], ...]:
             if field is not None and (spec or conversion or not _FIELD.fullmatch(field)):
                 return ()
             parts.append((literal, field or ""))
-    except ValueError:  # a brace that is not closed
+    except ValueError:  # A brace is not closed.
         return ()
     return tuple(parts)
 
 
 def _shown(name: str, value: Any) -> str:
-    """An argument in a few words; empty where there is nothing to show."""
+    """Return an argument in a few words; empty if there is nothing to show."""
     if value is None or value == "":
         return ""
     if is_secret_name(name):
@@ -180,96 +183,98 @@ def _shown(name: str, value: Any) -> str:
 # ------------------------------------------------------------------------------------------------- the fold
 
 
-class Narration:
-    """A fold of one request's events, in their order, to its status. Events of other requests are not for it.
+class StatusFold:
+    """A fold of one request's events, in their order, to its status. Events of other requests must not be passed.
 
-    Take `feed` for both halves at once, or `take` for every event and `say` when somebody listens. It is told of no
-    event twice; signals (deltas, progress, retries) may be left out. While an approval is open the request is
-    `waiting`, whatever else runs: that is where a person is needed.
+    Use `feed` for both halves at once, or `take` for every event and `new_status` when somebody listens. An event is
+    passed only once; signals (deltas, progress, retries) may be left out. While an approval is open, the request is
+    `waiting`, whatever else runs, because a person is needed.
     """
 
     __slots__ = (
         "_calls",
         "_ended",
         "_failed",
-        "_heard",
-        "_owed",
+        "_last",
+        "_piece_kinds",
         "_round",
-        "_said",
         "_shown",
         "_status",
         "_steered",
+        "_unsettled",
         "_waiting",
     )
 
     def __init__(self) -> None:
         self._status: Status = ("idle", "")
-        self._round: tuple[RoundStarted, str, bool] | None = None  # what its status is made of, until somebody asks
+        # The round whose status is not made yet: its event, the tool that failed last, and whether the user steered.
+        self._round: tuple[RoundStarted, str, bool] | None = None
         self._shown: ToolCallRequested | None = None  # the call whose sentence is the status
-        self._calls: dict[str, tuple[ToolCallRequested, str]] = {}  # those that run, with what is said of them
-        self._waiting: dict[str, str] = {}  # calls that wait for a person: their tools
-        self._owed = 0  # calls of the reply that are not settled yet
+        self._calls: dict[str, tuple[ToolCallRequested, str]] = {}  # the running calls and their messages, by call id
+        self._waiting: dict[str, str] = {}  # the tools of the calls that wait for a person, by call id
+        self._unsettled = 0  # the number of the reply's calls that are not settled yet
         self._failed = ""
-        self._heard: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this round
+        self._piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this round
         self._steered = False
-        self._said: Status | None = None
+        self._last: Status | None = None
         self._ended = False
 
     def feed(self, event: Event, specs: Mapping[str, ToolSpec]) -> Status | None:
-        """What is to be said now that `event` has happened; None for nothing new. `specs` has the tools by name."""
-        return self.say(specs) if self.take(event) else None
+        """Take `event`, and return the status if it is new, otherwise None. `specs` are the tools by name."""
+        return self.new_status(specs) if self.take(event) else None
 
     def take(self, event: Event) -> bool:
-        """Take note of `event`. Returns whether there may be something new to say."""
+        """Take `event`. Return whether the status may have changed."""
         handler = self._handlers.get(type(event))
         return handler is not None and not self._ended and handler(self, event)
 
     @property
     def ended(self) -> bool:
-        """Whether the request has ended, so that nothing more is said."""
+        """True once the request has ended, so that the status does not change any more."""
         return self._ended
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call runs."""
+        """True while a tool call runs."""
         return bool(self._calls)
 
-    def hear(self, kind: type[Event]) -> bool:
-        """As `take`, for a piece of the model's reply that nobody has built: the type of its event is enough."""
-        if kind in self._heard or kind not in _PIECES or self._ended:
+    def take_piece(self, kind: type[Event]) -> bool:
+        """Take a piece of the model's reply, by the type of its event. Return as `take` does."""
+        if kind in self._piece_kinds or kind not in _PIECES or self._ended:
             return False
-        self._heard += (kind,)
+        self._piece_kinds += (kind,)
         return self._set("streaming", _PIECES[kind])
 
     def narrate(self, call_id: str, text: str) -> bool:
-        """Say `text` of a call, unless it has ended or has something to say of itself. Returns as `take`."""
-        call, said = self._calls.get(call_id, (None, ""))
-        if call is None or said:
+        """Use `text` for a call, unless it has ended or has a message already. Return whether the call is shown."""
+        call, message = self._calls.get(call_id, (None, ""))
+        if call is None or message:
             return False
         self._calls[call_id] = (call, text)
         return self._shown is call
 
     def status(self, specs: Mapping[str, ToolSpec]) -> Status:
-        """Where the request stands now. Changes nothing, also not what is new."""
+        """Return the present status. It does not count as read: `new_status` still returns it."""
         if self._round is not None:
             self._status, self._round = _status_of(*self._round), None
         call = self._shown
         if call is None:
             return self._status
-        said = self._calls[call.call_id][1]
-        return "executing", sentence(said) if said else call_sentence(call.name, call.arguments, specs.get(call.name))
+        message = self._calls[call.call_id][1]
+        text = sentence(message) if message else call_sentence(call.name, call.arguments, specs.get(call.name))
+        return "executing", text
 
-    def say(self, specs: Mapping[str, ToolSpec]) -> Status | None:
-        """The status, unless it is what was said last."""
+    def new_status(self, specs: Mapping[str, ToolSpec]) -> Status | None:
+        """Return the status, or None if it is the one that was returned last."""
         status = self.status(specs)
-        if status == self._said:
+        if status == self._last:
             return None
-        self._said = status
+        self._last = status
         return status
 
     def forget(self) -> None:
-        """What was said last was said to nobody who still listens."""
-        self._said = None
+        """Treat the next status as new, because nobody who received the last one still listens."""
+        self._last = None
 
     # ---------------------------------------------------------------------------------------- what happened
 
@@ -280,7 +285,10 @@ class Narration:
         return True
 
     def _show(self, call: ToolCallRequested | None = None) -> bool:
-        """The call that waits for a person, else `call`, else the newest that runs. False when there is none."""
+        """Show the call that waits for a person, or else `call`, or else the newest running call.
+
+        Returns False if there is no such call.
+        """
         if self._waiting:
             name = next(reversed(self._waiting.values()))
             return self._set("waiting", f"Waiting for approval: {display_name(name)}...")
@@ -304,22 +312,22 @@ class Narration:
         self._shown = None
         self._calls.clear()
         self._waiting.clear()
-        self._heard = ()
-        self._owed = 0
+        self._piece_kinds = ()
+        self._unsettled = 0
         self._failed = ""
         self._steered = False
         return True
 
     def _on_piece(self, event: Event) -> bool:
-        return self.hear(type(event))
+        return self.take_piece(type(event))
 
     def _on_model_retry(self, _event: ModelRetrying) -> bool:
-        self._heard = ()
+        self._piece_kinds = ()
         return self._set("processing", ASKING_AGAIN)
 
     def _on_reply(self, event: ModelResponded) -> bool:
         if isinstance(event.message, AssistantMessage):
-            self._owed = len(event.message.tool_calls)
+            self._unsettled = len(event.message.tool_calls)
         return False
 
     def _on_approval(self, event: ApprovalRequested) -> bool:
@@ -345,12 +353,12 @@ class Narration:
         return self._waiting.pop(event.call_id, None) is not None and self._show()
 
     def _on_progress(self, event: ToolCallProgress) -> bool:
-        return bool(event.message) and not event.message.isspace() and self._say_of(event.call_id, event.message)
+        return bool(event.message) and not event.message.isspace() and self._set_message(event.call_id, event.message)
 
     def _on_retry(self, event: ToolCallRetrying) -> bool:
-        return self._say_of(event.call_id, f"Trying {display_name(event.name)} again...")
+        return self._set_message(event.call_id, f"Trying {display_name(event.name)} again...")
 
-    def _say_of(self, call_id: str, text: str) -> bool:
+    def _set_message(self, call_id: str, text: str) -> bool:
         if call_id not in self._calls:
             return False
         call = self._calls[call_id][0]
@@ -365,11 +373,14 @@ class Narration:
             self._failed = event.name
         if self._settle(event.call_id):
             return True
-        return event.reason not in _UNASKED and self._owed == 0 and self._set("processing", _failed(event.name))
+        return event.reason not in _UNASKED and self._unsettled == 0 and self._set("processing", _failed(event.name))
 
     def _settle(self, call_id: str) -> bool:
-        """A call has ended. Returns whether others go on; else what was said of it stays until the next round."""
-        self._owed = max(self._owed - 1, 0)
+        """Remove a call that has ended. Return whether a call is shown now.
+
+        Otherwise, the sentence of the ended call stays until the next round.
+        """
+        self._unsettled = max(self._unsettled - 1, 0)
         self._waiting.pop(call_id, None)
         self._calls.pop(call_id, None)
         if self._shown is not None and self._shown.call_id == call_id:
@@ -412,26 +423,27 @@ class Narration:
 
 
 def events_so_far(state: TurnState) -> list[Event]:
-    """What a narration has to be told to stand where the request stands: a short form of its events, from its state.
+    """Return events that bring a new `StatusFold` to the status of the request: a short form of its history.
 
-    Of the calls of the current reply, with what was asked and what came of it; of earlier rounds, how they ended.
+    They are made from the state: the calls of the current reply, with their approvals and outcomes, and the outcomes of
+    the round before.
     """
     if state.phase is Phase.NEW:
         return []
-    told: list[Event] = [RequestStarted(deadline=0.0)]
+    events: list[Event] = [RequestStarted(deadline=0.0)]
     in_tools = state.phase is Phase.TOOLS
     if state.rounds:
         before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
         after = tuple(CallOutcome(name=each.call.name, success=not _has_failed(each)) for each in before)
-        told.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
+        events.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
     if in_tools:
         reply = AssistantMessage(tool_calls=tuple(each.call for each in state.calls))
-        told.append(ModelResponded(round=state.round, message=reply))
+        events.append(ModelResponded(round=state.round, message=reply))
         for each in state.calls:
-            told += _events_of(each)
+            events += _events_of(each)
     if state.ending is not None:
-        told.append(state.ending)
-    return told
+        events.append(state.ending)
+    return events
 
 
 def _has_failed(each: CallState) -> bool:
@@ -439,12 +451,12 @@ def _has_failed(each: CallState) -> bool:
 
 
 def _events_of(each: CallState) -> list[Event]:
-    call, told = each.call, list[Event]()
+    call, events = each.call, list[Event]()
     arguments = each.arguments or {}
     if each.status is CallStatus.WAITING:
-        told.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, deadline=0.0))
+        events.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, deadline=0.0))
     elif each.requested_at is not None:
-        told.append(
+        events.append(
             ToolCallRequested(
                 call_id=call.call_id,
                 name=call.name,
@@ -455,7 +467,7 @@ def _events_of(each: CallState) -> list[Event]:
             )
         )
     if each.left is not None:
-        told.append(ToolCallPaused(call_id=call.call_id))
+        events.append(ToolCallPaused(call_id=call.call_id))
     if each.outcome is not None:
-        told.append(each.outcome)
-    return told
+        events.append(each.outcome)
+    return events

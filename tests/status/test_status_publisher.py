@@ -31,7 +31,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.protocols import ToolSpec
-from toolbus.status import StatusTeller
+from toolbus.status import StatusPublisher
 from toolbus.testing import advance, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -42,7 +42,7 @@ LOOKING = ("executing", "Looking Paris up")
 STARTED = ("submitted", "Analyzing request...")
 
 
-class Teller(StatusTeller):
+class Publisher(StatusPublisher):
     """Whose request has no state: what has happened so far is what it was told."""
 
     told: list[Event]
@@ -52,7 +52,7 @@ class Teller(StatusTeller):
 
 
 class Desk:
-    """A request `r` on a bus, told as its session would: announced first, then to the teller."""
+    """A request `r` on a bus, told as its session would: announced first, then to the publisher."""
 
     def __init__(self) -> None:
         self.bus = EventBus()
@@ -60,19 +60,19 @@ class Desk:
         self.asked = 0
         self.state = TurnState("r", conversation_id="c", parent_id="u", metadata={"tenant": "t"})
         self.told: list[Event] = []
-        self.teller = Teller(self.bus, self.state, self.specs)
-        self.teller.told = self.told
+        self.publisher = Publisher(self.bus, self.state, self.specs)
+        self.publisher.told = self.told
 
     def specs(self) -> dict[str, ToolSpec]:
         self.asked += 1
         return SPECS
 
-    def tell(self, kind: type[Event], **fields: Any) -> None:
+    def publish(self, kind: type[Event], **fields: Any) -> None:
         event: Event = kind(**{**self.state.envelope(self.bus.clock()), **fields})
         self.bus.arbitration.announce(event)
-        self.tell_all([event])
+        self.publish_all([event])
 
-    def tell_all(self, events: Sequence[Event]) -> None:
+    def publish_all(self, events: Sequence[Event]) -> None:
         self.told += events
         for event in events:
             if isinstance(event, RoundStarted):
@@ -81,17 +81,17 @@ class Desk:
                 self.state.attempts += 1
             elif isinstance(event, ModelResponded):
                 self.state.phase = Phase.TOOLS
-        self.teller.tell_all(events)
+        self.publisher.publish_all(events)
 
     def start(self) -> None:
-        self.tell(RequestStarted, deadline=120.0)
+        self.publish(RequestStarted, deadline=120.0)
 
     def request(self, call_id: str = "a", name: str = "weather", **arguments: Any) -> None:
         fields = {"arguments": arguments or {"city": "Paris"}, "round": 0, "deadline": 30.0, "idempotency_key": "k"}
-        self.tell(ToolCallRequested, call_id=call_id, name=name, **fields)
+        self.publish(ToolCallRequested, call_id=call_id, name=name, **fields)
 
     def complete(self, call_id: str = "a") -> None:
-        self.tell(ToolCallCompleted, call_id=call_id, name="weather", content="sunny")
+        self.publish(ToolCallCompleted, call_id=call_id, name="weather", content="sunny")
 
     def progress(self, message: str, request_id: str = "r") -> None:
         event = ToolCallProgress(request_id=request_id, call_id="a", name="weather", message=message)
@@ -108,12 +108,12 @@ async def test_each_change_goes_out_once_with_the_request_s_envelope():
     heard: list[Event] = []
     desk.bus.connect(Event, heard.append)
     desk.start()
-    desk.tell(RoundStarted, round=0, message_count=1)
+    desk.publish(RoundStarted, round=0, message_count=1)
     await advance(5)
     desk.request()
     desk.complete()
-    desk.tell(RoundStarted, round=1, message_count=3, after=(CallOutcome(name="weather", success=True),))
-    desk.tell(RequestCompleted, text="Sunny.")
+    desk.publish(RoundStarted, round=1, message_count=3, after=(CallOutcome(name="weather", success=True),))
+    desk.publish(RequestCompleted, text="Sunny.")
     said = [each for each in heard if isinstance(each, StatusChanged)]
     assert [(each.stage, each.text) for each in said] == [
         STARTED,
@@ -133,9 +133,9 @@ async def test_while_nobody_listens_nothing_is_built_and_nothing_is_heard():
     before = desk.bus.statistics().position
     desk.start()
     desk.request()
-    desk.teller.hear(TextDelta, "r")
+    desk.publisher.take_piece(TextDelta, "r")
     desk.complete()
-    desk.tell(RequestCompleted)
+    desk.publish(RequestCompleted)
     assert desk.bus.statistics().position - before == 4
     assert desk.asked == 0
     assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
@@ -148,10 +148,10 @@ async def test_whoever_begins_to_listen_midway_hears_the_next_change_right():
     desk.request("a")
     desk.request("b", "other")
     said = desk.listen()
-    assert desk.teller.status == ("executing", "Using Other...")
+    assert desk.publisher.status == ("executing", "Using Other...")
     desk.complete("b")
     assert said == [LOOKING]
-    assert desk.teller.status == LOOKING
+    assert desk.publisher.status == LOOKING
 
 
 def facts_of_a_long_request() -> list[Sequence[Event]]:
@@ -192,7 +192,7 @@ async def test_whoever_begins_to_listen_at_any_step_hears_the_present_and_then_w
             heard = midway.listen()
         before = len(everything)
         for desk in (always, midway):
-            desk.tell_all(step)
+            desk.publish_all(step)
         if number == since:
             assert heard == everything[-1:]
             heard.clear()
@@ -200,9 +200,9 @@ async def test_whoever_begins_to_listen_at_any_step_hears_the_present_and_then_w
             assert heard == everything[before:]
             heard.clear()
         for desk in (always, midway):
-            desk.teller.hear(ToolArgumentsDelta, "")
+            desk.publisher.take_piece(ToolArgumentsDelta, "")
         heard.clear()
-    assert midway.teller.status == always.teller.status == ("error", "Unable to complete task: max_rounds=5")
+    assert midway.publisher.status == always.publisher.status == ("error", "Unable to complete task: max_rounds=5")
 
 
 async def test_a_listener_of_this_request_alone_is_enough_and_one_of_another_is_not():
@@ -232,11 +232,11 @@ async def test_what_was_said_to_nobody_who_still_listens_is_said_again():
 async def test_pieces_of_the_reply_are_told_by_their_first_of_each_kind():
     desk = Desk()
     said = desk.listen()
-    desk.tell(RoundStarted, round=0, message_count=1)
+    desk.publish(RoundStarted, round=0, message_count=1)
     for _ in range(3):
-        desk.teller.hear(ToolArgumentsDelta, "r")
-    desk.tell(TextDelta, message_id="m", text="x")
-    desk.teller.hear(TextDelta, "r")
+        desk.publisher.take_piece(ToolArgumentsDelta, "r")
+    desk.publish(TextDelta, message_id="m", text="x")
+    desk.publisher.take_piece(TextDelta, "r")
     assert said == [
         STARTED,
         ("streaming", "Selecting appropriate tools..."),
@@ -255,7 +255,7 @@ async def test_what_tools_say_of_themselves_is_heard_until_the_request_ends():
         ToolCallRetrying(request_id="r", call_id="a", name="weather", attempt=1, error="", delay_seconds=1)
     )
     assert said[1:] == [("executing", "half"), ("executing", "Trying Weather again...")]
-    desk.tell(RequestCompleted)
+    desk.publish(RequestCompleted)
     assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
     assert not desk.bus.statistics().subscriptions
 
@@ -263,17 +263,17 @@ async def test_what_tools_say_of_themselves_is_heard_until_the_request_ends():
 async def test_requests_of_one_bus_share_an_ear_and_the_last_one_lets_it_go():
     one, other = Desk(), Desk()
     other.bus = one.bus
-    other.teller = Teller(one.bus, TurnState("q"), one.specs)
-    other.teller.told = other.told
+    other.publisher = Publisher(one.bus, TurnState("q"), one.specs)
+    other.publisher.told = other.told
     said = one.listen()
     one.request()
-    other.tell(ToolCallRequested, request_id="q", call_id="b", name="other", arguments={}, round=0, deadline=1.0, idempotency_key="k")  # fmt: skip
+    other.publish(ToolCallRequested, request_id="q", call_id="b", name="other", arguments={}, round=0, deadline=1.0, idempotency_key="k")  # fmt: skip
     before = len(said)
     one.progress("of a call that the other does not have", "q")
     assert len(said) == before
-    one.tell(RequestCompleted)
+    one.publish(RequestCompleted)
     assert one.bus.arbitration.wants(ToolCallProgress, "q")
-    other.tell(RequestCompleted, request_id="q")
+    other.publish(RequestCompleted, request_id="q")
     assert not one.bus.arbitration.wants(ToolCallProgress, "q")
 
 
@@ -293,11 +293,11 @@ async def test_a_narrated_sentence_is_shown_for_the_newest_call_and_kept_for_the
     said = desk.listen()
     desk.request("a")
     desk.request("b", "other")
-    desk.teller.narrate("r", "a", "Checking the sky")
-    desk.teller.narrate("r", "b", "Doing it")
+    desk.publisher.narrate("r", "a", "Checking the sky")
+    desk.publisher.narrate("r", "b", "Doing it")
     desk.complete("b")
     desk.complete("a")
-    desk.teller.narrate("r", "a", "Too late")
+    desk.publisher.narrate("r", "a", "Too late")
     assert said == [
         LOOKING,
         ("executing", "Using Other..."),
