@@ -50,7 +50,7 @@ __all__ = [
     "tool",
 ]
 
-_HOMES = {
+_MODULES = {
     "Compression": ".core.compression",
     "Summarizer": ".providers.summarizer",
     "Denied": ".errors",
@@ -73,4 +73,4 @@ _HOMES = {
     "tool": ".tools",
 }
 
-__getattr__, __dir__ = imported_when_used(__name__, _HOMES, __all__)
+__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -44,17 +44,17 @@ ShownInLog: TypeAlias = Callable[[str, str], str | None]
 def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
     """Write the line of `fact`, which is of a type in `LEVELS`; `envelope` is that of its request."""
     if isinstance(fact, ToolCallFailed):
-        _tell(fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
+        _write(fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
     elif isinstance(fact, RequestFailed):
-        _tell(fact, envelope, "request failed: %s: %s", fact.reason, fact.error)
+        _write(fact, envelope, "request failed: %s: %s", fact.reason, fact.error)
     elif isinstance(fact, ToolCallRequested):
-        _tell(fact, envelope, "tool call requested: %s", fact.name)
+        _write(fact, envelope, "tool call requested: %s", fact.name)
     elif isinstance(fact, ToolCallCompleted):
-        _tell(fact, envelope, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
+        _write(fact, envelope, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
     elif isinstance(fact, RequestCompleted):
-        _tell(fact, envelope, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
+        _write(fact, envelope, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
     elif isinstance(fact, RequestCancelled):
-        _tell(fact, envelope, "request cancelled: %s", fact.reason)
+        _write(fact, envelope, "request cancelled: %s", fact.reason)
 
 
 LEVELS: dict[type[Event], int] = {  # the facts that have a line
@@ -71,7 +71,7 @@ WARNINGS = frozenset(kind for kind, level in LEVELS.items() if level >= logging.
 """Those whose line is written by default."""
 
 
-def _tell(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:
+def _write(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:
     extra: dict[str, Any] = {
         "request_id": envelope["request_id"],
         "conversation_id": envelope["conversation_id"],

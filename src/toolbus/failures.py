@@ -109,7 +109,7 @@ def classify(exc: BaseException) -> Failure:
 
 
 _IN_WORDS = (InvalidArguments, Denied, ToolError, UnserialisableResult)
-_MOST_WORDS = 100_000  # characters of an exception's text; a longer one would be copied over and over
+_MAX_TEXT_CHARS = 100_000  # characters of an exception's text; a longer one would be copied over and over
 
 
 def words_of(exc: BaseException) -> str:
@@ -124,8 +124,8 @@ def _text_of(exc: BaseException) -> str | None:
         words = str.__str__(str(exc))
     except BaseException:
         return None
-    if (more := len(words) - _MOST_WORDS) > 0:
-        words = f"{words[:_MOST_WORDS]}... ({more:,} more characters)"
+    if (more := len(words) - _MAX_TEXT_CHARS) > 0:
+        words = f"{words[:_MAX_TEXT_CHARS]}... ({more:,} more characters)"
     return clean(words)
 
 
@@ -181,9 +181,9 @@ def _is_cancelled_by_asyncio() -> bool:
 
 # ------------------------------------------------------------------------------------------------- the log
 
-_MOST_EXCEPTIONS = 1_000
-_DEEPEST = 100
-_MOST_CHARACTERS = 1_000_000
+_MAX_EXCEPTIONS = 1_000
+_MAX_DEPTH = 100
+_MAX_CHARS = 1_000_000
 
 
 def log_exception(
@@ -214,7 +214,7 @@ def _can_be_printed(exc: BaseException) -> bool:
         seen.add(id(each))
         count += 1
         characters += sum(len(item) for item in (*_args(each), *getattr(each, "__notes__", ())) if type(item) in _SIZED)
-        if count > _MOST_EXCEPTIONS or depth > _DEEPEST or characters > _MOST_CHARACTERS:
+        if count > _MAX_EXCEPTIONS or depth > _MAX_DEPTH or characters > _MAX_CHARS:
             return False
         todo += [(member, depth + 1) for member in members_of(each)]  # each time that it comes by one
         todo += [(why, depth + 1) for why in (_cause(each), _context(each)) if why is not None and id(why) not in seen]

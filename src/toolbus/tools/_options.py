@@ -69,7 +69,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 _OPTIONS = tuple(ToolOptions.__annotations__)
-_MOST_RETRIES = 10  # with waits that double, the tenth is minutes past any deadline that makes sense
+_MAX_RETRIES = 10  # with waits that double, the tenth is minutes past any deadline that makes sense
 
 
 def check_options(name: str, options: ToolOptions) -> None:
@@ -84,8 +84,8 @@ def check_options(name: str, options: ToolOptions) -> None:
     if most is not None and not (is_number(most) and most >= 1):
         raise ConfigurationError(f"tool {name!r}: max_concurrency is {most!r}; it must be at least 1")
     retries: Any = options.get("retries", 0)
-    if not (isinstance(retries, int) and 0 <= retries <= _MOST_RETRIES):
-        raise ConfigurationError(f"tool {name!r}: retries is {retries!r}; it must be 0 to {_MOST_RETRIES}")
+    if not (isinstance(retries, int) and 0 <= retries <= _MAX_RETRIES):
+        raise ConfigurationError(f"tool {name!r}: retries is {retries!r}; it must be 0 to {_MAX_RETRIES}")
     _check_retry_on(name, options.get("retry_on"))
     if options.get("isolation", "thread") not in ("thread", "process"):
         raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
@@ -162,7 +162,7 @@ def check_running(name: str, handler: Any, options: Mapping[str, Any], *, takes_
         problem = "its handler is async; make it a plain function, which may block there"
     elif takes_context:
         problem = "its handler takes a ToolContext, which stays here; do without, or leave isolation out"
-    elif not _has_a_name(handler):
+    elif not _is_importable(handler):
         problem = "its handler cannot be imported there; define it as a function of a module, by def"
     elif callable(options.get("retry_on")):
         problem = "its retry_on is a function, and exceptions stay there; give exception types"
@@ -171,7 +171,7 @@ def check_running(name: str, handler: Any, options: Mapping[str, Any], *, takes_
     raise ConfigurationError(f"tool {name!r} cannot run in a process: {problem}")
 
 
-def _has_a_name(handler: Any) -> bool:
+def _is_importable(handler: Any) -> bool:
     """Whether a handler can be found by its module and name: no closure, lambda, partial, object or bound method."""
     is_plain = inspect.isfunction(handler) or inspect.isclass(handler)
     is_class_method = inspect.ismethod(handler) and inspect.isclass(handler.__self__)
