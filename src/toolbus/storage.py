@@ -191,8 +191,9 @@ class Store(Protocol):
         ...
 
     async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        """Return the newest conversations first, at most `limit`. With `search`, only those with it in a message.
+        """Return conversations, the newest first, at most `limit`.
 
+        With `search`, only conversations with a message that contains this text are returned.
         ASCII capitals match small letters. The text is taken literally, without wild cards.
         """
         ...

@@ -452,7 +452,7 @@ class ToolDispatcher:
 
         async def ask(prompt: Any, **options: Any) -> Any:
             if view is None:
-                raise NotRunning("the request that called does not run in this process")
+                raise NotRunning("the calling request does not run in this process, so it cannot have a child request")
             child = view.child(request.call_id, prompt, **options)
             async with self._schedule.stepped_out(job):
                 try:

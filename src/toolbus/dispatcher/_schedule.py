@@ -49,7 +49,7 @@ class Job:
     """
 
     attempt = 1
-    readmitted: anyio.Event | None = None  # set when the call has its slots again
+    may_continue: anyio.Event | None = None  # set when the task that waits in `step_in` may continue
     flight: Flight | None = None  # the equal calls that share one run
     held: tuple[Gate, ...] = ()  # the gates in which the call has slots: all of its gates, or none
     outside = 0  # the number of the handler's tasks that have stepped out
@@ -164,16 +164,17 @@ class Schedule:
             gate.used += 1
             gate.peak = max(gate.peak, gate.used)
         job.held = job.gates
-        if job.readmitted is None:
+        if job.may_continue is None:
             self.ready.append(job)
             self._on_ready(1)
         else:
-            self._readmit(job)
+            self._let_continue(job)
 
-    def _readmit(self, job: Job) -> None:
-        assert job.readmitted is not None
-        job.readmitted.set()
-        job.readmitted = None
+    def _let_continue(self, job: Job) -> None:
+        """Let the task that waits in `step_in` continue, and count its call as outside no more."""
+        assert job.may_continue is not None
+        job.may_continue.set()
+        job.may_continue = None
         self.outside -= 1
 
     def leave(self, job: Job, *, thread_still_runs: bool = False) -> None:
@@ -186,7 +187,7 @@ class Schedule:
         freed, job.held = job.held, job.held and kept
         job.gates = kept
         self._release(freed[:1] if kept else freed)
-        if job.readmitted is not None:  # A task that outlives the handler waits for the slots that are left.
+        if job.may_continue is not None:  # A task that outlives the handler waits for the slots that are left.
             self.unqueue(job)
             self.admit(job)
 
@@ -199,9 +200,9 @@ class Schedule:
         job.outside += 1
         if job.outside > 1:
             return
-        if job.readmitted is not None:  # Another task waits for the slots, and does not need them any more.
+        if job.may_continue is not None:  # Another task waits for the slots, and does not need them any more.
             self.unqueue(job)
-            self._readmit(job)
+            self._let_continue(job)
         self.outside += 1
         held, job.held = job.held, ()
         self._release(held)
@@ -215,15 +216,15 @@ class Schedule:
         job.outside -= 1
         if job.outside:
             return
-        job.readmitted = readmitted = anyio.Event()
+        job.may_continue = may_continue = anyio.Event()
         self.admit(job)
         try:
-            await readmitted.wait()
+            await may_continue.wait()
         finally:
-            if job.readmitted is readmitted:
+            if job.may_continue is may_continue:
                 self.unqueue(job)
                 if job.settled:
-                    self._readmit(job)
+                    self._let_continue(job)
                 else:
                     self._enter(job)
 

@@ -106,7 +106,7 @@ class ToolContext(Generic[DepsT]):
         dispatcher.
         """
         if self._ask is None:
-            raise NotRunning("a sub-request is made in a call that a dispatcher runs; this context has none")
+            raise NotRunning("a sub-request needs a call that a dispatcher runs; this context has no dispatcher")
         return await self._ask(prompt, **options)
 
 
