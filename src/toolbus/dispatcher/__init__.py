@@ -14,10 +14,10 @@ Invariants:
    claimed, that is settled, or that no session has opened. Otherwise two executors could run a tool twice, or a forged
    event could run it.
 2. Each call that the dispatcher has claimed gets exactly one terminal event. The dispatcher publishes it whatever the
-   handler raises, unless the call is settled elsewhere first, or is cancelled because its request is left to another
-   process (`RequestView.is_left`), which publishes it then. Without it, the session would wait until the deadline. A
-   result that comes after the call was settled is published all the same, and the bus turns it into `ToolCallLate` or
-   drops it.
+   handler raises, unless the call is settled elsewhere first, or is stopped because its request is left to another
+   process (`RequestView.is_left`), which publishes the event then. Without it, the session would wait until the
+   deadline. A result that comes after the call was settled is published as well, and the bus turns it into
+   `ToolCallLate` or drops it.
 3. The session's deadline is the only one. It is the earlier one of the call's and the request's, and the session
    settles the call when it passes. Between a result and the deadline, the terminal event that reaches the bus first
    wins. The dispatcher has no timer for it and only reads it, so as not to begin a wait between attempts that would

@@ -171,7 +171,7 @@ class Schedule:
             self._let_continue(job)
 
     def _let_continue(self, job: Job) -> None:
-        """Let the task that waits in `step_in` continue, and count its call as outside no more."""
+        """Wake the task that waits in `step_in`, whose call does not count as outside any more."""
         assert job.may_continue is not None
         job.may_continue.set()
         job.may_continue = None

@@ -36,8 +36,8 @@ class ToolOptions(TypedDict, total=False):
     """True if a call destroys or sends something and cannot be undone. A person has to approve each call then, unless
     `approval` is given."""
     approval: bool | ApprovalRule | None
-    """The human in the loop: a person has to approve every call (True), none (False), or each call for which this
-    function of the arguments returns True."""
+    """The human in the loop: a person has to approve every call (True), no call (False), or each call for which this
+    function of the arguments returns True. By default, `destructive` decides."""
     sequential: bool
     """Calls of sequential tools in one reply run one after another, in call order; all others run in parallel."""
     status: str
