@@ -58,7 +58,8 @@ class StrandedTasks:
                         # trio raises here when another task closes the group.
                         with contextlib.suppress(RuntimeError):
                             await anyio.sleep_forever()
-            except anyio.get_cancelled_exc_class():  # asyncio itself cancels the task when its loop ends.
+            except anyio.get_cancelled_exc_class():
+                # asyncio itself cancels the task when its loop ends.
                 pass
             finally:
                 self._scopes.discard(scope)
@@ -70,10 +71,12 @@ class StrandedTasks:
         """Do `work` in this task. If it leaves a scope or a group open, call `on_left_open` and keep the task."""
         task, scope = trio_task(), anyio.CancelScope()
         failed: BaseException | None = None
-        scope.__enter__()  # A `with` block would leave the scope even while trio's task groups are open in it.
+        # A `with` block would leave the scope even while trio's task groups are open in it.
+        scope.__enter__()
         try:
             await work(*arguments)
-        except BaseException as exc:  # This is raised again below.
+        except BaseException as exc:
+            # This is raised again below.
             failed = exc
         if task is not None and task.child_nurseries:
             on_left_open()
@@ -100,7 +103,8 @@ class StrandedTasks:
                 raise
             if others:
                 raise BaseExceptionGroup(errors.message, others) from None
-            await anyio.lowlevel.checkpoint_if_cancelled()  # Those errors may have hidden a cancellation.
+            # Those errors may have hidden a cancellation.
+            await anyio.lowlevel.checkpoint_if_cancelled()
 
 
 def asyncio_task() -> Any:

@@ -96,7 +96,8 @@ def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseExcepti
 
 def classify(exc: BaseException) -> Failure:
     """Return the failure that the model reads: the text of a `ToolError`, or a generic sentence for anything else."""
-    while len(members := members_of(exc)) == 1:  # A group with one member comes from a handler's own task group.
+    # A group with one member comes from a handler's own task group.
+    while len(members := members_of(exc)) == 1:
         exc = members[0]
     if is_a(exc, ReportedFailure):
         return cast("ReportedFailure", exc).failure
@@ -174,7 +175,8 @@ def _is_cancelled_by_asyncio() -> bool:
 
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # An event loop other than asyncio's runs.
+    except RuntimeError:
+        # An event loop other than asyncio's runs.
         return False
     return task is not None and task.cancelling() > 0
 
@@ -219,7 +221,8 @@ def _can_be_printed(exc: BaseException) -> bool:
         characters += sum(len(item) for item in (*_args(each), *getattr(each, "__notes__", ())) if type(item) in _SIZED)
         if count > _MAX_EXCEPTIONS or depth > _MAX_DEPTH or characters > _MAX_CHARS:
             return False
-        todo += [(member, depth + 1) for member in members_of(each)]  # `traceback` prints a repeated member again.
+        # `traceback` prints a repeated member again.
+        todo += [(member, depth + 1) for member in members_of(each)]
         todo += [(why, depth + 1) for why in (_cause(each), _context(each)) if why is not None and id(why) not in seen]
     return True
 

@@ -88,7 +88,8 @@ async def screened(
     """
     for each in interceptors:
         given = cast("object", await each.after_tool(call, result, context))
-        if not isinstance(given, Rendered):  # Mostly the method lacks its return statement.
+        # The usual mistake is a method without a return statement.
+        if not isinstance(given, Rendered):
             name = f"{type(each).__name__}.after_tool"
             raise ApplicationError(f"{name} returned a {type(given).__name__}; it has to return a Rendered")
         result = given

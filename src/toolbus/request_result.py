@@ -216,7 +216,8 @@ def _limit(ending: RequestCompleted | RequestFailed | RequestCancelled, state: T
     if not isinstance(ending, RequestCompleted) or not ending.reason:
         return ""
     limit = ending.reason.partition("=")[0]
-    stop = state.stop or used_up(state)  # The newest reply may have been the last one in any case.
+    # The newest reply may have been the last one in any case.
+    stop = state.stop or used_up(state)
     if stop is not None and ending.reason == stop.reason:
         return limit
     if state.stop is not None:

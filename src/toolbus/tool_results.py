@@ -82,7 +82,8 @@ _SECRETS = (SecretStr, SecretBytes, Secret)
 def render(value: Any) -> Rendered:
     """Render the value that a handler returned. Raises `UnserialisableResult`, which names the type."""
     kind = cast("type[Any]", type(value))
-    if kind is not dict:  # A dictionary is the usual value.
+    # A dictionary is the usual value.
+    if kind is not dict:
         if isinstance(value, str):
             return _rendered(clean(value))
         if value is None:
@@ -147,7 +148,8 @@ class _Secrets(list["str | float"]):
         return self.mark(given) if isinstance(given, _SECRETS) else clean(given)
 
 
-_MARK = "\ue000secret {}\ue001"  # Characters of the private use area do not occur in a text by chance.
+# Characters of the private use area do not occur in a text by chance.
+_MARK = "\ue000secret {}\ue001"
 
 
 def settled(rendered: Rendered, put: Callable[[str | float], str]) -> Rendered:
@@ -278,7 +280,8 @@ def failure_content(reason: str, error: str) -> str:
 
 def clean(text: str) -> str:
     """Return a plain `str` without lone surrogates, which JSON cannot carry; each becomes a question mark."""
-    plain = str.__str__(text)  # `text` may be of a subclass of `str`, such as an enum's member.
+    # `text` may be of a subclass of `str`, such as an enum's member.
+    plain = str.__str__(text)
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -318,7 +321,8 @@ def _holds_part(value: Any, written: str) -> bool:
             return {inside.name: getattr(each, inside.name) for inside in fields(each)}
         return _default(each, _Secrets())
 
-    with contextlib.suppress(TypeError, RecursionError):  # A part that is found before an error counts.
+    # A part that is found before an error still counts.
+    with contextlib.suppress(TypeError, RecursionError):
         orjson.dumps(value, default=step, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS)
     return found
 
@@ -355,7 +359,8 @@ def _default(value: Any, found: _Secrets) -> Any:
         return _dumped(value, found)
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
-    if isinstance(value, tuple):  # orjson refuses named tuples.
+    # orjson refuses named tuples.
+    if isinstance(value, tuple):
         named = cast("Any", value)
         return named._asdict() if hasattr(named, "_asdict") else list(named)
     if isinstance(value, AbstractSet):
@@ -404,7 +409,8 @@ def _without_surrogates(value: Any, found: _Secrets) -> Any:
         return clean(value)
     if isinstance(value, BaseModel):
         return _without_surrogates(_dumped(value, found), found)
-    if issubclass(type(value), tuple) and hasattr(value, "_asdict"):  # This is a named tuple.
+    # A named tuple becomes an object with its field names.
+    if issubclass(type(value), tuple) and hasattr(value, "_asdict"):
         return _without_surrogates(value._asdict(), found)
     if is_dataclass(value) and not isinstance(value, type):
         return {
@@ -417,6 +423,7 @@ def _without_surrogates(value: Any, found: _Secrets) -> Any:
         return {_without_surrogates(key, found): _without_surrogates(each, found) for key, each in pairs}
     if isinstance(value, (list, tuple, AbstractSet)):
         return [_without_surrogates(each, found) for each in cast("Sequence[Any]", value)]
-    if isinstance(value, pathlib.PurePath):  # The platform's file names may hold surrogates.
+    # The platform's file names may hold surrogates.
+    if isinstance(value, pathlib.PurePath):
         return clean(str(value))
     return value

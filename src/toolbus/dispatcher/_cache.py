@@ -74,7 +74,8 @@ class ResultCache:
         """Return whether `job` has to run. If not, it was answered at once, or waits for an equal call under way."""
         try:
             arguments = orjson.dumps(job.arguments, option=orjson.OPT_SORT_KEYS)
-        except TypeError:  # For example, an integer is beyond 64 bits; the handler may refuse it.
+        except TypeError:
+            # For example, an integer is beyond 64 bits; the handler may refuse it.
             return True
         if job.tool.secrets is not None:
             arguments = secrets_of(job.view).digest(arguments)
@@ -122,7 +123,8 @@ class ResultCache:
             self._results.popitem(last=False)
         self._reports.completed(job, as_sent(job, rendered))
         for each in flight.followers:
-            if not each.settled:  # A listener to the events before may have settled this call.
+            # A listener to the events before may have settled this call.
+            if not each.settled:
                 self.hits += 1
                 self._reports.completed(each, as_sent(each, kept.result()))
 

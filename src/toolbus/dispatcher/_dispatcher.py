@@ -193,10 +193,12 @@ class ToolDispatcher:
             return
         call = None if view is None else view.calls.get(request.call_id)
         if call is not None and call.requested_at is None:
-            return  # The session has not requested this call: it waits for an approval, or for its turn.
+            # The session has not requested this call: it waits for an approval, or for its turn.
+            return
         job = Job(request, tool, self._schedule.gates_of(tool), view, None if call is None else call.arguments)
         if not self._bus.arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
-            return  # Another executor runs this call, or it is settled already.
+            # Another executor runs this call, or it is settled already.
+            return
         if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
             return
         if (
@@ -234,7 +236,8 @@ class ToolDispatcher:
             self._schedule.admit(successor)
 
     def _now(self) -> float:
-        return self._bus.clock()  # The bus has another clock after it has moved to another event loop.
+        # The bus has another clock after it has moved to another event loop.
+        return self._bus.clock()
 
     # --------------------------------------------------------------------------------------------------- running
 
@@ -279,7 +282,8 @@ class ToolDispatcher:
         worker.scope = scope = anyio.CancelScope()
         job.started_at = self._bus.clock()
         self._reports.started(job)
-        scope.__enter__()  # A `with` block would leave the scope even while trio's task groups are open in it.
+        # A `with` block would leave the scope even while trio's task groups are open in it.
+        scope.__enter__()
         screens, rendered, failed = False, None, None
         try:
             value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
@@ -287,13 +291,15 @@ class ToolDispatcher:
             screens = view is not None and bool(view.interceptors) and self._screens(job)
             if screens and not job.settled:
                 rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
-        except BaseException as exc:  # A handler may raise anything; what has to pass is raised again below.
+        except BaseException as exc:
+            # A handler may raise anything; what has to pass is raised again below.
             failed = exc
         left_open = worker.trio_task is not None and bool(worker.trio_task.child_nurseries)
         if not left_open:
             try:
                 scope.__exit__(None, None, None)
-            except RuntimeError:  # Another scope is open inside this one.
+            except RuntimeError:
+                # Another scope is open inside this one.
                 left_open = True
         try:
             if left_open:
@@ -335,7 +341,8 @@ class ToolDispatcher:
     async def _screen_late(self, job: Job, rendered: Rendered) -> None:
         try:
             self._complete(job, await in_context(job.context, self._screened(job, rendered), _nothing))
-        except BaseException as exc:  # The application's code raised; the task is the dispatcher's.
+        except BaseException as exc:
+            # The application's code raised, in a task of the dispatcher.
             if is_being_cancelled() or keyboard_interrupt_of(exc):
                 raise
             self._fail(job, classify(exc), exc)
@@ -387,7 +394,8 @@ class ToolDispatcher:
                 job.run = run
                 self._overdue.add(job)
             raise
-        while inspect.isawaitable(value):  # A sync function may return a coroutine.
+        # A sync function may return a coroutine.
+        while inspect.isawaitable(value):
             value = await value
         return value
 
@@ -397,15 +405,18 @@ class ToolDispatcher:
         self._overdue.discard(job)
         self._schedule.leave(job)
         if inspect.iscoroutine(value):
-            value.close()  # Nobody awaits this coroutine any more.
+            # Nobody awaits this coroutine any more.
+            value.close()
         if error is None:
             try:
                 rendered = self._rendered(job, value)
                 if not self._screens(job):
                     self._complete(job, rendered)
-                elif self._group is not None:  # A closed dispatcher cannot screen a result, so it may not publish it.
+                elif self._group is not None:
+                    # A closed dispatcher cannot screen a result, so it may not publish it.
                     self._start(self._complete_late, job, rendered)
-            except Exception as exc:  # The thread called this, so nobody else would report the error.
+            except Exception as exc:
+                # The thread called this, so nobody else would report the error.
                 error = exc
         if error is not None:
             self._fail(job, classify(error), error)
@@ -418,7 +429,8 @@ class ToolDispatcher:
             return then
         cancelled, interrupt = is_cancellation(exc), keyboard_interrupt_of(exc)
         if cancelled and scope.cancel_called and job.settled:
-            return then  # The handler ended because it was cancelled here.
+            # The handler ended because it was cancelled here.
+            return then
         # In a scope that was left open, the cancellation of that scope cannot be distinguished from the host's.
         by_host = not left_open and is_being_cancelled()
         if not job.settled and (by_host or interrupt is not None):
@@ -435,13 +447,15 @@ class ToolDispatcher:
         self._fail(job, classify(exc), exc)
         if interrupt is None:
             return then
-        if left_open:  # An exception that this task raises would not reach the task group.
+        # While a scope is left open, an exception that this task raises would not reach the task group.
+        if left_open:
             self._start(raise_elsewhere, interrupt)
             return then
         raise interrupt
 
     async def _end_after_stray_cancellation(self, job: Job, exc: BaseException) -> None:
-        self._overdue.discard(job)  # The call may have been settled after its handler ended.
+        # The call may have been settled after its handler ended.
+        self._overdue.discard(job)
         if not job.settled:
             if by_host := is_being_cancelled():
                 self._begin_closing()

@@ -84,11 +84,13 @@ class Overdue:
         """End the watching task if no call is left to be logged."""
         if self._watch is not None and not self._unlogged:
             self._watch.cancel()
-            self._watch = None  # This task is about to end, so the next overdue call starts another one.
+            # This task is about to end, so the next overdue call starts another one.
+            self._watch = None
 
     async def _log_in_time(self, scope: anyio.CancelScope) -> None:
         with scope:
-            while self._unlogged:  # The calls are in the order of their times, since the grace period is the same.
+            # The calls are in the order of their times, since the grace period is the same.
+            while self._unlogged:
                 key, moment = next(iter(self._unlogged.items()))
                 await anyio.sleep_until(moment)
                 if self._unlogged.get(key) == moment:

@@ -50,7 +50,8 @@ async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> 
     Returns the handler's value, rendered. When cancelled, it kills the process and waits until the process is gone.
     Raises `InvalidArguments`, before a process is used, and `ProcessFailure`. The caller bounds how many run at once.
     """
-    tool.prepare(arguments, None)  # Invalid arguments are refused here, which is cheaper than in the process.
+    # Invalid arguments are refused here, which is cheaper than in the process.
+    tool.prepare(arguments, None)
     from anyio import to_process  # noqa: PLC0415 -- a twentieth of toolbus's import time, for those who need it
 
     handler: Any = tool.handler
@@ -131,7 +132,8 @@ def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> dic
         with _standard_streams_replaced():
             call = _prepared(module, name, json.loads(arguments), has_schema=has_schema)
             rendered = render(call())
-    except BaseException as exc:  # A handler may raise anything, and nothing else runs in this process.
+    except BaseException as exc:
+        # A handler may raise anything, and nothing else runs in this process.
         failure = classify(exc)
         return {
             "reason": failure.reason,

@@ -170,7 +170,8 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
     if tool.summarize is not None:
         try:
             return with_summary(rendered, tool.summarize)
-        except BaseException as exc:  # This is the application's code.
+        except BaseException as exc:
+            # This is the application's code.
             if keyboard_interrupt_of(exc):
                 raise
             ids = ids_of(job.request)

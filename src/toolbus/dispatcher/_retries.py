@@ -57,8 +57,10 @@ def _is_retried(tool: Tool[..., Any], exc: BaseException | Kinds) -> bool:
     if not callable(retry_on):
         return _is_a(exc, retry_on)
     try:
-        return bool(retry_on(cast("Exception", exc)))  # `exc` is an exception: tools in processes have no function.
-    except Exception as failed:  # A fault in the rule must not hide the tool's own failure.
+        # `exc` is an exception: tools in processes have no function.
+        return bool(retry_on(cast("Exception", exc)))
+    except Exception as failed:
+        # A fault in the rule must not hide the tool's own failure.
         log_exception(_logger, logging.ERROR, "retry_on of tool %s failed", tool.name, cause=failed, ids={})
         return False
 

@@ -187,7 +187,8 @@ class Schedule:
         freed, job.held = job.held, job.held and kept
         job.gates = kept
         self._release(freed[:1] if kept else freed)
-        if job.may_continue is not None:  # A task that outlives the handler waits for the slots that are left.
+        # A task that outlives the handler may wait in `step_in`; it waits only for the gates that are left.
+        if job.may_continue is not None:
             self.unqueue(job)
             self.admit(job)
 
@@ -200,7 +201,8 @@ class Schedule:
         job.outside += 1
         if job.outside > 1:
             return
-        if job.may_continue is not None:  # Another task waits for the slots, and does not need them any more.
+        # Another task of the handler may wait for the slots, which it does not need any more.
+        if job.may_continue is not None:
             self.unqueue(job)
             self._let_continue(job)
         self.outside += 1

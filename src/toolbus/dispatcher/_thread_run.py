@@ -37,7 +37,8 @@ def in_context(
         while True:
             try:
                 sent = yield yielded
-            except BaseException as exc:  # The event loop throws this, for example a cancellation, at the coroutine.
+            except BaseException as exc:
+                # The event loop throws this, for example a cancellation, at the coroutine.
                 yielded = context.run(coroutine.throw, exc)
             else:
                 yielded = context.run(coroutine.send, sent)
@@ -79,7 +80,8 @@ class ThreadRun:
         """
         # anyio's own limiter counts waiters and would free a slot too early, so it gets a limiter without a bound.
         limiter = anyio.CapacityLimiter(_NO_LIMIT)
-        await anyio.lowlevel.checkpoint_if_cancelled()  # Without it, trio begins a thread even in a cancelled scope.
+        # Without it, trio begins a thread even in a cancelled scope.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         value, error = await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
         if error is not None:
             raise error
@@ -97,7 +99,8 @@ class ThreadRun:
     def _run(self) -> tuple[Any, BaseException | None]:
         """Return the outcome as data: trio refuses a thread that returns a coroutine, and some errors break asyncio."""
         with self._lock:
-            if self._abandoned:  # It was given up while it waited for a thread.
+            # The run may have been given up while it waited for a thread.
+            if self._abandoned:
                 return None, None
             if not self._may_begin():
                 return None, HandlerNotStarted()
@@ -106,7 +109,8 @@ class ThreadRun:
         error: BaseException | None = None
         try:
             value = self._call()
-        except BaseException as exc:  # Whatever it is, it is raised again on the event loop's thread.
+        except BaseException as exc:
+            # Whatever it is, it is raised again on the event loop's thread.
             error = exc
         with self._lock:
             self._ended = True

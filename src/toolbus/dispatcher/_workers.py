@@ -119,7 +119,8 @@ class WorkerPool(Generic[T]):
         while not is_being_cancelled():
             self._arrive(worker)
             while self._ready:
-                worker.job = self._ready.popleft()  # A local variable would keep the last job alive.
+                # A local variable would keep the last job alive.
+                worker.job = self._ready.popleft()
                 then = await self._perform(worker.job, worker)
                 worker.job = None
                 if then != "next":

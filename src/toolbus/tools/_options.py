@@ -76,7 +76,8 @@ class ToolOptions(TypedDict, total=False):
 
 
 _OPTIONS = tuple(ToolOptions.__annotations__)
-_MAX_RETRIES = 10  # The waits double, so the tenth retry would come minutes after any sensible deadline.
+# The waits double, so the tenth retry would come minutes after any sensible deadline.
+_MAX_RETRIES = 10
 
 
 def check_options(name: str, options: ToolOptions) -> None:
@@ -209,6 +210,7 @@ def takes(given: Any, count: int) -> bool:
         inspect.signature(given).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # Some built-in functions have no signature.
+    except ValueError:
+        # Some built-in functions have no signature.
         return True
     return True
