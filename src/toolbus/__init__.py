@@ -1,7 +1,7 @@
-"""toolbus: an event-driven actor runtime for LLM tool calling on an in-process event bus.
+"""toolbus: an event-driven actor runtime for agents and LLM tool calling, on an in-process event bus.
 
-The public names, each imported when it is first used: so `import toolbus` costs next to nothing, and the command line
-starts without what it does not need.
+This package exports the public names and must not import their modules itself: each is imported when it is first used.
+So `import toolbus` takes almost no time, and the command line does not load modules that it does not need.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
     "tool",
 ]
 
-_HOMES = {
+_MODULES = {
     "Compression": ".core.compression",
     "Summarizer": ".providers.summarizer",
     "Denied": ".errors",
@@ -73,4 +73,4 @@ _HOMES = {
     "tool": ".tools",
 }
 
-__getattr__, __dir__ = imported_when_used(__name__, _HOMES, __all__)
+__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used: so that who needs one pays for no other."""
+"""Names of a package that are imported when they are first used, so that nobody waits for a module that is not used."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ __all__ = ["imported_when_used"]
 
 
 def imported_when_used(
-    package: str, homes: Mapping[str, str], public: Iterable[str]
+    package: str, modules: Mapping[str, str], public: Iterable[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of `package` (PEP 562), where `homes` says in which module each name is.
+    """Return the `__getattr__` and `__dir__` of `package` (PEP 562). `modules` maps each name to its module.
 
-    Homes are relative to the package, with their dots. A name that was used is the package's own from then on.
+    Module names are relative to the package, with their dots. After its first use, a name is an attribute of the
+    package.
     """
     own = vars(sys.modules[package])
 
     def find(name: str) -> Any:
-        home = homes.get(name)
-        if home is None:
+        found_in = modules.get(name)
+        if found_in is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = own[name] = getattr(importlib.import_module(home, package), name)
+        value = own[name] = getattr(importlib.import_module(found_in, package), name)
         return value
 
     def names() -> list[str]:

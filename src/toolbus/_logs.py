@@ -1,8 +1,8 @@
-"""What toolbus writes to the standard library's logging, and nothing else.
+"""The log lines of a request's facts, and the filter that keeps secrets out of the log.
 
-Loggers are children of `toolbus`. Requested and completed calls are told at INFO, failures and time-outs at WARNING;
-the ids and the application's metadata are extra fields of the record. Arguments and results are not logged. Once a
-request has secrets, a filter on these loggers takes them out of messages, and out of tracebacks, which become text.
+Loggers are children of `toolbus`. Requested and completed calls are logged at INFO, failures and time-outs at WARNING.
+The ids and the application's metadata are extra fields of the record. Arguments and results are not logged. Once a
+request has secrets, a filter on these loggers removes them from messages and from tracebacks, which become text.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ LOGGERS = (
     "toolbus.session",
     "toolbus.store",
 )
-"""The loggers that toolbus writes to. A filter holds for the logger that it is on, and for none below."""
+"""The loggers that toolbus writes to. A filter works only for the logger that it is on, and not for its children."""
 
 ShownInLog: TypeAlias = Callable[[str, str], str | None]
-"""From the request's id, which may be empty, and a text to what may be shown of it; None where nothing is secret."""
+"""A function of a request's id, which may be empty, and a text. Returns the text without secrets, or None if there is
+nothing to hide."""
 
 
 def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
-    """Write the line of `fact`, which is of a type in `LEVELS`; `envelope` is that of its request."""
+    """Write the log line of `fact`, which has a type in `LEVELS`; `envelope` is that of its request."""
     if isinstance(fact, ToolCallFailed):
-        _tell(fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
+        _write(fact, envelope, "tool call failed: %s: %s: %s", fact.name, fact.reason, fact.error)
     elif isinstance(fact, RequestFailed):
-        _tell(fact, envelope, "request failed: %s: %s", fact.reason, fact.error)
+        _write(fact, envelope, "request failed: %s: %s", fact.reason, fact.error)
     elif isinstance(fact, ToolCallRequested):
-        _tell(fact, envelope, "tool call requested: %s", fact.name)
+        _write(fact, envelope, "tool call requested: %s", fact.name)
     elif isinstance(fact, ToolCallCompleted):
-        _tell(fact, envelope, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
+        _write(fact, envelope, "tool call completed: %s in %.3f s", fact.name, fact.duration_seconds)
     elif isinstance(fact, RequestCompleted):
-        _tell(fact, envelope, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
+        _write(fact, envelope, "request %s%s", fact.outcome, f": {fact.reason}" if fact.reason else "")
     elif isinstance(fact, RequestCancelled):
-        _tell(fact, envelope, "request cancelled: %s", fact.reason)
+        _write(fact, envelope, "request cancelled: %s", fact.reason)
 
 
-LEVELS: dict[type[Event], int] = {  # the facts that have a line
+LEVELS: dict[type[Event], int] = {  # the facts that have a log line
     ToolCallRequested: logging.INFO,
     ToolCallCompleted: logging.INFO,
     ToolCallFailed: logging.WARNING,
@@ -68,10 +69,10 @@ LEVELS: dict[type[Event], int] = {  # the facts that have a line
 
 LOGGED = frozenset(LEVELS)
 WARNINGS = frozenset(kind for kind, level in LEVELS.items() if level >= logging.WARNING)
-"""Those whose line is written by default."""
+"""The facts whose log line is written by default."""
 
 
-def _tell(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:
+def _write(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) -> None:
     extra: dict[str, Any] = {
         "request_id": envelope["request_id"],
         "conversation_id": envelope["conversation_id"],
@@ -83,7 +84,7 @@ def _tell(fact: Event, envelope: Mapping[str, Any], text: str, *values: object) 
 
 
 def hide_in_logs(shown: ShownInLog) -> None:
-    """Have every record of toolbus shown without what is secret, from now on. Idempotent."""
+    """Remove secrets from every log record of toolbus from now on. Idempotent."""
     for name in LOGGERS:
         there = logging.getLogger(name)
         if not any(isinstance(each, _SecretFilter) for each in there.filters):
@@ -91,7 +92,10 @@ def hide_in_logs(shown: ShownInLog) -> None:
 
 
 class _SecretFilter(logging.Filter):
-    """Lets every record pass, without secrets. An exception would bring its own words along, so its text stays."""
+    """A filter that lets every record pass, without secrets. An exception is replaced by its traceback as text.
+
+    The exception itself would still contain the secrets.
+    """
 
     def __init__(self, shown: ShownInLog) -> None:
         super().__init__()
@@ -106,8 +110,8 @@ class _SecretFilter(logging.Filter):
         if after != before:
             record.msg, record.args = after, ()
         if record.exc_info and record.exc_info[1] is not None:
-            told = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
-            record.exc_text, record.exc_info = self._shown(request_id, told), None
+            text = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+            record.exc_text, record.exc_info = self._shown(request_id, text), None
         if record.stack_info:
             record.stack_info = self._shown(request_id, record.stack_info)
         return True

@@ -1,7 +1,8 @@
-"""One clock for a session: reads like the wall clock, runs like the monotonic one.
+"""The clock of a session: it shows the wall clock's time, and runs like the monotonic clock.
 
-Set once against the wall clock, then driven by the event loop's clock alone, so that a jump of the wall clock neither
-fires nor delays anything (G27), and virtual time in tests moves it too. Moments can be compared after a restart.
+It is set once by the wall clock, and then driven only by the event loop's clock. So a jump of the wall clock neither
+fires nor delays a deadline (G27), and virtual time in tests moves this clock too. Its times can be compared after a
+restart.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _wall_times: list[Callable[[], float]] = [time.time]
 
 
 def wall_time() -> float:
-    """Seconds since the epoch, by the newest clock that was given."""
+    """Return the seconds since the epoch, by the clock of the innermost `wall_time_from`; by default, `time.time`."""
     return _wall_times[-1]()
 
 
 @contextlib.contextmanager
 def wall_time_from(clock: Callable[[], float]) -> Generator[None]:
-    """In this block the wall clock is `clock`: for simulations, whose moments have to be the same each time."""
+    """Use `clock` as the wall clock in this block: for simulations, whose times have to be the same in each run."""
     _wall_times.append(clock)
     try:
         yield
@@ -37,7 +38,7 @@ def wall_time_from(clock: Callable[[], float]) -> Generator[None]:
 
 
 class SessionClock:
-    """Seconds since the epoch. Make and use it inside an event loop."""
+    """A clock that returns seconds since the epoch when it is called. Make and use it inside an event loop."""
 
     __slots__ = ("_offset", "loop_time")
 
@@ -46,19 +47,20 @@ class SessionClock:
         self._offset = wall_time() - self.loop_time()
 
     def __call__(self) -> float:
-        """The present moment."""
+        """Return the present time in seconds since the epoch."""
         return self.loop_time() + self._offset
 
     def on_loop(self, moment: float) -> float:
-        """`moment` on the event loop's clock, for deadlines of cancel scopes."""
+        """Return `moment` on the event loop's clock, for deadlines of cancel scopes."""
         return moment - self._offset
 
 
 def _loop_clock() -> Callable[[], float]:
-    """The running loop's clock, without asking which loop runs at each reading (0.5 us) where that can be told.
+    """Return the running loop's clock; if possible one that does not look up the loop at each reading (0.5 us).
 
-    asyncio's own loops read `time.monotonic`: then the loop's time lies between two readings of it. In a task of
-    trio's it is trio's, which has an offset, or stands still in tests. Any other loop's is asked through anyio.
+    asyncio's own loops read `time.monotonic`: then the loop's time lies between two readings of `time.monotonic`. In a
+    trio task it is trio's clock, which has an offset, or stands still in tests. Any other loop's clock is read through
+    anyio.
     """
     before = time.monotonic()
     now = anyio.current_time()
@@ -71,7 +73,7 @@ def _loop_clock() -> Callable[[], float]:
 
 
 def loop_runs(token: anyio.lowlevel.EventLoopToken) -> bool:
-    """Whether an event loop runs in this thread. Asked by a bare callback of asyncio, anyio does not know."""
+    """Return whether an event loop runs in this thread, also in a bare callback of asyncio, where anyio cannot say."""
     try:
         anyio.lowlevel.current_token()
     except anyio.NoEventLoopError:
@@ -81,12 +83,13 @@ def loop_runs(token: anyio.lowlevel.EventLoopToken) -> bool:
 
 
 def refuse_elsewhere(token: anyio.lowlevel.EventLoopToken, what: str) -> None:
-    """Raise `BusError` while the loop of `token` runs in another thread: what is published here would not wake it.
+    """Raise `BusError` while the loop of `token` runs in another thread: an event published here could not wake it.
 
-    Trio says so itself; asyncio would find the event at its next timer, which may be the call's deadline.
+    `what` is the type of the event, for the text. Trio raises an error itself; asyncio would process the event at its
+    next timer, which may be the call's deadline.
     """
     is_running = getattr(token.native_token, "is_running", None)
     if is_running is not None and is_running():
         raise BusError(
-            f"{what} was published in another thread than the bus's event loop; use publish_threadsafe there"
+            f"{what} was published in another thread than that of the bus's event loop; use publish_threadsafe there"
         )

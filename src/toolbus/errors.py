@@ -1,8 +1,9 @@
-"""The errors that toolbus raises, and whose fault each of them is.
+"""The errors that toolbus raises, each with whose fault it is.
 
-Knows nothing but the standard library. Everything raised on purpose is a `ToolbusError`; foreign exceptions are
-translated at the adapter's edge, with `from exc`. What goes wrong *inside a tool* is not raised at all: it becomes a
-`ToolCallFailed` event, data for the model. `ToolError` and `ToolRetry` are how a handler words that data itself.
+Knows only the standard library. Everything that is raised on purpose is a `ToolbusError`; foreign exceptions are
+translated at the adapter's edge, with `from exc`. A failure *inside a tool* is not raised: it becomes a
+`ToolCallFailed` event, which is data for the model. A handler raises `ToolError` or `ToolRetry` to write that text
+itself.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ Fault = Literal["caller", "model", "tool", "provider", "environment", "limit", "
 
 
 class ToolbusError(Exception):
-    """Base of every error that toolbus raises on purpose.
+    """The base of every error that toolbus raises on purpose.
 
-    `fault` says who can mend it: the calling code, the model, a tool, the model's provider, the environment
-    (keys, disks, missing packages), a limit that did its work, or toolbus itself. `retryable` says whether the
-    same call may succeed later without a change. `code` is a stable snake-case word for logs and for
-    `RequestResult.reason`; the error catalogue in docs/reference/errors.md lists them all.
+    `fault` says who can repair it: the calling code, the model, a tool, the model's provider, the environment (keys,
+    disks, missing packages), a limit that worked as intended, or toolbus itself. `retryable` says whether the same call
+    may succeed later without a change. `code` is a stable snake-case word for logs and for `RequestResult.reason`; the
+    error catalogue in docs/reference/errors.md lists all codes.
     """
 
     fault: ClassVar[Fault] = "toolbus"
@@ -70,14 +71,14 @@ class ToolbusError(Exception):
 
 
 class ConfigurationError(ToolbusError, ValueError):
-    """Something was put together wrongly: an unknown provider name, a bad option, a limit that is no number."""
+    """A wrong set-up: for example an unknown provider name, a bad option, or a limit that is not a number."""
 
     fault = "caller"
     code = "configuration"
 
 
 class MissingExtra(ConfigurationError, ImportError):
-    """An optional package is not installed. `extra` is what to install: `pip install 'toolbus[extra]'`."""
+    """An optional package is not installed. `extra` names the extra that has it: `pip install 'toolbus[extra]'`."""
 
     code = "missing_extra"
 
@@ -88,14 +89,14 @@ class MissingExtra(ConfigurationError, ImportError):
 
 
 class NotRunning(ToolbusError, RuntimeError):
-    """The runtime, bus or dispatcher is not entered yet, or is closing; nothing was started."""
+    """The runtime, bus or dispatcher is not entered yet, runs already, or is closing. Nothing was started."""
 
     fault = "caller"
     code = "not_running"
 
 
 class Overloaded(ToolbusError):
-    """Admission refused the request: all places and the queue are full. Nothing was started.
+    """The runtime refused the request: its slots and its queue are full. Nothing was started.
 
     `retry_after_seconds` is an estimate from the recent rate of endings, at least one second.
     """
@@ -114,7 +115,7 @@ class Overloaded(ToolbusError):
 
 
 class ConversationBusy(ToolbusError):
-    """A turn was begun while an earlier one of its conversation runs, and `on_busy="refuse"`. Nothing was started."""
+    """An earlier turn of the conversation still runs, and `on_busy` is "refuse". Nothing was started."""
 
     fault = "environment"
     code = "conversation_busy"
@@ -122,9 +123,9 @@ class ConversationBusy(ToolbusError):
 
 
 class InvalidHistory(ToolbusError, ValueError):
-    """A message list breaks the rules of tool calling. `index` is the offending message's place in it.
+    """A message list breaks the rules of tool calling. `index` is the position of the offending message.
 
-    `problem` is the rule that it breaks; the text says as well what mends it, where something does.
+    `problem` is the rule that the message breaks. The text also says how to repair the list, if there is a way.
     """
 
     fault = "caller"
@@ -137,7 +138,7 @@ class InvalidHistory(ToolbusError, ValueError):
 
 
 class DecodeError(ToolbusError, ValueError):
-    """Bytes from outside are no event: not JSON, of an unknown type, or with a wrong field."""
+    """Bytes from outside are not an event: not JSON, of an unknown type, or with a wrong field."""
 
     fault = "caller"
     code = "decode"
@@ -154,9 +155,9 @@ class BusError(ToolbusError, RuntimeError):
 
 
 class SubscriptionOverflow(ToolbusError):
-    """A subscription's buffer was full of what may not be dropped, so the subscription has ended.
+    """A subscription has ended because its buffer was full of events that may not be dropped.
 
-    `capacity` is the bound, `position` the bus position of the event that did not fit.
+    `capacity` is the bound in events, `position` the bus position of the event that did not fit.
     """
 
     fault = "caller"
@@ -164,7 +165,7 @@ class SubscriptionOverflow(ToolbusError):
 
     def __init__(self, capacity: int, position: int) -> None:
         super().__init__(
-            f"the subscription's {capacity} places were full at bus position {position}; "
+            f"the subscription's buffer of {capacity} events was full at bus position {position}; "
             "read faster, subscribe to fewer types, or raise capacity="
         )
         self.capacity = capacity
@@ -172,9 +173,9 @@ class SubscriptionOverflow(ToolbusError):
 
 
 class ProtocolViolation(ToolbusError):
-    """A fact that is illegal in the turn machine's phase: a bug in toolbus or in a hand-made journal.
+    """A fact is illegal in the phase of the turn machine: a bug in toolbus, or in a journal that was written by hand.
 
-    The machine's state is unchanged when this is raised.
+    The state of the turn machine is unchanged when this is raised.
     """
 
     fault = "toolbus"
@@ -185,10 +186,11 @@ class ProtocolViolation(ToolbusError):
 
 
 class StoreError(ToolbusError):
-    """The store could not do what it was asked: a full disk, an I/O error, a statement that the database refuses.
+    """The store failed: for example a full disk, an I/O error, or a statement that the database refuses.
 
-    Nothing of it was written, unless the connection broke while it was committed: then the next reading tells.
-    `retryable` is whether the same may work later without anybody's help. `__cause__` is the driver's own exception.
+    Nothing was written, unless the connection broke during the commit: then only the next reading can show whether it
+    was written. `retryable` says whether the same call may succeed later by itself. `__cause__` is the driver's own
+    exception.
     """
 
     fault = "environment"
@@ -200,7 +202,7 @@ class StoreError(ToolbusError):
 
 
 class StoreUnavailable(StoreError):
-    """The database is locked by somebody else, out of reach, or did not answer in time. Retryable."""
+    """The database is locked by another process, cannot be reached, or did not answer in time. Retryable."""
 
     code = "store_unavailable"
 
@@ -209,10 +211,10 @@ class StoreUnavailable(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """What the store holds is not what was written. `request_id` is whose facts, `seq` the first that is not whole.
+    """The store's data is damaged. `request_id` is the request of the damaged facts, `seq` the first damaged position.
 
-    Facts before it are as they were written, and can be read. Where the damage lies outside of one request's facts,
-    `request_id` is empty.
+    Facts before that position are as they were written, and can be read. If the damage is not in the facts of one
+    request, `request_id` is empty.
     """
 
     code = "store_damaged"
@@ -224,15 +226,15 @@ class StoreDamaged(StoreError):
 
 
 class StoreFormat(StoreError):
-    """The store was written by a newer toolbus, in a format that this one does not know; its text names both."""
+    """The store was written by a newer toolbus, in a format that this one does not know. The text names both."""
 
     code = "store_format"
 
 
 class LeaseLost(StoreError):
-    """Another process has taken the request over, since this one's lease had run out. Nothing of it was written.
+    """Another process has taken the request over, because this process's lease had run out. Nothing was written.
 
-    `request_id` is the request, `epoch` that of the lease that was lost.
+    `request_id` is the request, `epoch` the epoch of the lease that was lost.
     """
 
     code = "lease_lost"
@@ -244,7 +246,7 @@ class LeaseLost(StoreError):
 
 
 class ResumeMismatch(ToolbusError, ValueError):
-    """A request cannot go on with what the runtime has now: its text says what differs, and what to give."""
+    """A request cannot be resumed with the runtime's present set-up. The text says what differs, and what to give."""
 
     fault = "caller"
     code = "resume_mismatch"
@@ -254,9 +256,9 @@ class ResumeMismatch(ToolbusError, ValueError):
 
 
 class ProviderError(ToolbusError):
-    """The model's provider failed. `status` is the HTTP status where there was one.
+    """The model's provider failed. `status` is the HTTP status, or None.
 
-    `retry_after_seconds` is what the server asked for, if it did.
+    `retry_after_seconds` is the wait that the server asked for, or None.
     """
 
     fault = "provider"
@@ -285,13 +287,13 @@ class ProviderRejected(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """The provider could not be reached, broke the connection, or answered 408, 409, 429 or 5xx."""
+    """The provider could not be reached, broke the connection, or answered with HTTP 408, 409, 429 or 5xx."""
 
     code = "provider_unavailable"
 
 
 class ProviderTimeout(ProviderError):
-    """The model did not answer within `model_timeout_seconds`, or its stream stood still."""
+    """The model did not answer within `model_timeout_seconds`, or its stream stalled."""
 
     code = "provider_timeout"
 
@@ -303,17 +305,17 @@ class EmptyReply(ProviderError):
 
 
 class ReplyTooLarge(ProviderError):
-    """The model's reply passed the size at which reading stops."""
+    """The model's reply exceeded the size at which reading stops."""
 
     code = "reply_too_large"
 
 
 class ContextOverflow(ProviderError):
-    """What would be sent does not fit the model's context window, and cannot be shortened further.
+    """The messages do not fit the model's context window, and cannot be shortened further.
 
-    Raised by a provider when its server says so: then the history is shortened harder, and the model asked once more in
-    that round; after that, the next of the request's providers. `limit_tokens` is the window's size where the server
-    told it.
+    A provider raises this when its server reports it. Then the history is shortened more, and the model is asked once
+    more in that round; after that, the next one of the request's providers is asked. `limit_tokens` is the size of the
+    window if the server reported it, or None.
     """
 
     code = "context_overflow"
@@ -326,25 +328,25 @@ class ContextOverflow(ProviderError):
 
 
 class NativeOutputUnsupported(ProviderError):
-    """The server does not take the schema of `output=`: it has no structured output, or not for that schema or model.
+    """The server refuses the schema of `output=`: it has no structured output, or not for that schema or model.
 
-    With `output_mode="auto"` the model is asked once more, for a call of a tool; with "native" the request fails.
+    With `output_mode="auto"` the model is asked once more, for a tool call; with "native" the request fails.
     """
 
     code = "native_output_unsupported"
 
 
 class ContentFiltered(ProviderError):
-    """The provider withheld the reply, or the model refused: without a word, or where `output=` asked for a value.
+    """The provider withheld the reply, or the model refused to answer.
 
-    Asking again gives the same.
+    A refusal raises this if it has no text, or if `output=` asked for a value. Asking again would give the same.
     """
 
     code = "content_filtered"
 
 
 class ScriptError(ProviderError):
-    """A scripted provider was asked for a step that its script does not have, or kept steps nobody asked for."""
+    """A scripted provider was asked for a step that its script does not have, or has steps left at the end."""
 
     code = "script"
 
@@ -353,7 +355,7 @@ class ScriptError(ProviderError):
 
 
 class LimitReached(ToolbusError):
-    """A request ended `stopped` and the caller asked for exceptions. `reason` names the limit and its value."""
+    """A request ended as `stopped` and the caller asked for exceptions. `reason` names the limit and its value."""
 
     fault = "limit"
     code = "limit"
@@ -364,28 +366,32 @@ class LimitReached(ToolbusError):
 
 
 class RequestCancelledError(ToolbusError):
-    """A request ended `cancelled` and the caller asked for exceptions."""
+    """A request ended as `cancelled` and the caller asked for exceptions."""
 
     fault = "caller"
     code = "cancelled"
 
 
 class Denied(ToolbusError):
-    """Raised by an interceptor: what it was shown may not go on. The text is told to the model, or ends the request."""
+    """Raised by an interceptor, as a guardrail, to forbid what it was given.
+
+    A tool call or its result: the call fails as `denied`, and the text is sent to the model. A prompt, a model call or
+    an answer: the request fails with the text.
+    """
 
     fault = "caller"
     code = "denied"
 
 
 class InvalidOutput(ToolbusError):
-    """The model did not give the structured output that was asked for, however often it was told what was wrong."""
+    """The model did not give the structured output that was asked for, although it was informed of each mistake."""
 
     fault = "model"
     code = "invalid_output"
 
 
 class ApplicationError(ToolbusError):
-    """A hook that the application gave (instructions, a provider of its own) raised; see `__cause__`."""
+    """A hook of the application (for example instructions, or its own provider) raised; see `__cause__`."""
 
     fault = "caller"
     code = "application_error"
@@ -395,20 +401,20 @@ class ApplicationError(ToolbusError):
 
 
 class ToolError(ToolbusError):
-    """Raised by a handler: the text reaches the model as written, as the call's error."""
+    """Raised by a handler to fail its call: the text is sent to the model as it is, as the call's error."""
 
     fault = "tool"
     code = "tool_error"
 
 
 class ToolRetry(ToolError):
-    """Raised by a handler: the text is a hint to the model on how to call again, differently."""
+    """Raised by a handler to fail its call with a hint: the text says how the model should call again, differently."""
 
     code = "tool_retry"
 
 
 class InvalidArguments(ToolbusError, ValueError):
-    """A call's arguments are unparsable, no object, or break the tool's schema. The tool does not run.
+    """A call's arguments cannot be parsed, are not an object, or break the tool's schema. The tool does not run.
 
     The text names the JSON path and what was expected; it is sent to the model.
     """
@@ -418,7 +424,7 @@ class InvalidArguments(ToolbusError, ValueError):
 
 
 class UnserialisableResult(ToolbusError, TypeError):
-    """A handler returned what cannot be written as JSON. The text names the type and where it is."""
+    """A handler returned a value that cannot be written as JSON. The text names the type, and where the value is."""
 
     fault = "tool"
     code = "unserialisable_result"

@@ -1,6 +1,6 @@
-"""What a handler has raised, which may be anything: in words for the model, and as a line in the log.
+"""Exceptions of handlers and hooks, which may be anything, as failure texts for the model and as log lines.
 
-Nothing in here raises, whatever the exception's own code does. Knows no bus.
+No function in this module raises, whatever the exception's own code does. Must not know the bus.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
 
 
 class Failure:
-    """A handler's exception in words. `shown` is whether the text is the author's own, for the model.
+    """The failure of a call, as text for the model. `shown` says whether the text is the handler author's own.
 
-    `unknown` is whether the tool may have had its effect all the same.
+    `unknown` says whether the tool may have had its effect nevertheless.
     """
 
     __slots__ = ("error", "reason", "retryable", "shown", "unknown")
@@ -57,7 +57,7 @@ class Failure:
 
 
 class ReportedFailure(Exception):
-    """A handler failed elsewhere, and all that is known of it is this. The text is for the log."""
+    """The failure of a handler elsewhere, of which nothing else is known. The text is for the log."""
 
     def __init__(self, failure: Failure, text: str) -> None:
         super().__init__(text)
@@ -65,10 +65,10 @@ class ReportedFailure(Exception):
 
 
 def leaves_of(exc: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, of any depth, in order and each once; of any other exception itself.
+    """Iterate over the exceptions in a group, at any depth, in order and each once; or over a single exception.
 
-    A group may be nested deeper than Python can recurse, hold a group in many places, and have a `derive` that raises.
-    So it is neither split nor walked by recursion, and what its class has overridden is not asked.
+    A group may be nested deeper than Python can recurse, contain the same group several times, and have a `derive` that
+    raises. So groups are neither split nor walked by recursion, and methods that their class overrides are not called.
     """
     todo, seen = [exc], set[int]()
     while todo:
@@ -82,7 +82,7 @@ def leaves_of(exc: BaseException) -> Iterator[BaseException]:
 
 
 def members_of(exc: BaseException) -> tuple[BaseException, ...]:
-    """What is in a group; nothing of any other exception."""
+    """Return the exceptions directly in a group; for any other exception, nothing."""
     return _members(exc) if is_a(exc, BaseExceptionGroup) else ()
 
 
@@ -90,13 +90,14 @@ _members: Callable[[BaseException], tuple[BaseException, ...]] = cast("Any", Bas
 
 
 def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
-    """`isinstance` by the class that Python itself goes by: an instance's `__class__` may be code that raises."""
+    """Return whether `exc` is one of `kinds`, by its real type: `isinstance` reads `__class__`, which may raise."""
     return issubclass(type(exc), kinds)
 
 
 def classify(exc: BaseException) -> Failure:
-    """What the model is told of `exc`: the text of a `ToolError`, and a generic sentence of anything else."""
-    while len(members := members_of(exc)) == 1:  # a handler's own task group
+    """Return the failure that the model reads: the text of a `ToolError`, or a generic sentence for anything else."""
+    # A group with one member comes from a handler's own task group.
+    while len(members := members_of(exc)) == 1:
         exc = members[0]
     if is_a(exc, ReportedFailure):
         return cast("ReportedFailure", exc).failure
@@ -109,28 +110,28 @@ def classify(exc: BaseException) -> Failure:
 
 
 _IN_WORDS = (InvalidArguments, Denied, ToolError, UnserialisableResult)
-_MOST_WORDS = 100_000  # characters of an exception's text; a longer one would be copied over and over
+_MAX_TEXT_CHARS = 100_000  # of an exception's text; a longer text would be copied again and again
 
 
 def words_of(exc: BaseException) -> str:
-    """The class and the text of an exception, whatever is wrong with them."""
+    """Return the class name and the text of an exception, even if its own code fails."""
     words, name = _text_of(exc), _name_of(type(exc))
     return f"{name}: {words}" if words else name
 
 
 def _text_of(exc: BaseException) -> str | None:
-    """The text that its author wrote. None where that is code of the application's that fails as well."""
+    """Return the text of an exception, or None if the exception's own code raises while it makes the text."""
     try:
         words = str.__str__(str(exc))
     except BaseException:
         return None
-    if (more := len(words) - _MOST_WORDS) > 0:
-        words = f"{words[:_MOST_WORDS]}... ({more:,} more characters)"
+    if (more := len(words) - _MAX_TEXT_CHARS) > 0:
+        words = f"{words[:_MAX_TEXT_CHARS]}... ({more:,} more characters)"
     return clean(words)
 
 
 def _cancelled_class() -> tuple[type[BaseException], ...]:
-    """The event loop's class of cancellations; none where no event loop runs, as in a tool's own process."""
+    """Return the event loop's class of cancellations; nothing if no event loop runs, as in a tool's own process."""
     try:
         return (anyio.get_cancelled_exc_class(),)
     except anyio.NoEventLoopError:
@@ -138,26 +139,26 @@ def _cancelled_class() -> tuple[type[BaseException], ...]:
 
 
 def is_cancellation(exc: BaseException) -> bool:
-    """Whether `exc` is a cancellation and nothing else; trio's own nurseries raise groups of them."""
+    """Return whether `exc` is a cancellation, or a group that holds only cancellations, as trio's nurseries raise."""
     cancelled = anyio.get_cancelled_exc_class()
     return all(is_a(each, cancelled) for each in leaves_of(exc))
 
 
 def keyboard_interrupt_of(exc: BaseException) -> BaseException | None:
-    """`exc` if it is a `KeyboardInterrupt`; of a group the first one in it."""
+    """Return `exc` if it is a `KeyboardInterrupt`, the first one in a group, or None."""
     return next((each for each in leaves_of(exc) if is_a(each, KeyboardInterrupt)), None)
 
 
 def is_being_cancelled() -> bool:
-    """Whether a cancel scope around this task is cancelled, so that a cancellation is the host's and no stray one."""
+    """Return whether a cancel scope around this task is cancelled: if not, a cancellation in it is a stray one."""
     return anyio.current_effective_deadline() == -math.inf
 
 
 def passes(exc: BaseException) -> bool:
-    """Whether what the application's code has raised in a request's task is for the host of that task.
+    """Return whether an exception of the application's code in a request's task has to pass to the host of that task.
 
-    A cancellation is, if somebody has cancelled the task; a stray one, such as the result of a cancelled future, is
-    a failure like any other. So is everything else but what ends a program.
+    An exception that ends a program has to pass, and so does a cancellation if the task was cancelled. A stray
+    cancellation, such as the result of a cancelled future, is a failure like any other exception.
     """
     if is_a(exc, Exception):
         return False
@@ -169,29 +170,30 @@ def passes(exc: BaseException) -> bool:
 
 
 def _is_cancelled_by_asyncio() -> bool:
-    """Whether asyncio itself was asked to cancel this task, as by its time-outs: anyio knows only of its own scopes."""
-    import asyncio  # noqa: PLC0415 -- not before an event loop runs: it takes a tenth of the time of toolbus's import
+    """Return whether asyncio itself cancels this task, for example by a time-out. anyio knows only its own scopes."""
+    import asyncio  # noqa: PLC0415 -- not before an event loop runs: it takes a tenth of toolbus's import time
 
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # another event loop runs
+    except RuntimeError:
+        # An event loop other than asyncio's runs.
         return False
     return task is not None and task.cancelling() > 0
 
 
 # ------------------------------------------------------------------------------------------------- the log
 
-_MOST_EXCEPTIONS = 1_000
-_DEEPEST = 100
-_MOST_CHARACTERS = 1_000_000
+_MAX_EXCEPTIONS = 1_000
+_MAX_DEPTH = 100
+_MAX_CHARS = 1_000_000
 
 
 def log_exception(
     logger: logging.Logger, level: int, message: str, *words: object, cause: BaseException, ids: Mapping[str, Any]
 ) -> None:
-    """Log a line with the traceback of an exception that may be anything; without, where that cannot be made.
+    """Log a line with the traceback of any exception; without the traceback if that cannot be formatted.
 
-    Never raises: the application's handlers of log records get that exception, and it may hold any code.
+    Never raises, although the application's log handlers get the exception, which may have any code.
     """
     if not logger.isEnabledFor(level):
         return
@@ -199,7 +201,7 @@ def log_exception(
         if _can_be_printed(cause):
             logger.log(level, message, *words, exc_info=cause, extra=ids)
             return
-    except Exception:  # noqa: S110 -- of the exception's own code, or of a handler that fails by it
+    except Exception:  # noqa: S110 -- raised by the exception's own code, or by a log handler because of it
         pass
     message += " (%s, which cannot be printed)"
     with contextlib.suppress(Exception):
@@ -207,16 +209,20 @@ def log_exception(
 
 
 def _can_be_printed(exc: BaseException) -> bool:
-    """Whether a traceback of `exc` has a size that can be borne. Goes where `traceback` goes, which knows no bound."""
+    """Return whether the traceback of `exc` has an acceptable size.
+
+    The walk visits the same exceptions as the `traceback` module, which has no bound.
+    """
     todo, seen, count, characters = [(exc, 0)], set[int](), 0, 0
     while todo:
         each, depth = todo.pop()
         seen.add(id(each))
         count += 1
         characters += sum(len(item) for item in (*_args(each), *getattr(each, "__notes__", ())) if type(item) in _SIZED)
-        if count > _MOST_EXCEPTIONS or depth > _DEEPEST or characters > _MOST_CHARACTERS:
+        if count > _MAX_EXCEPTIONS or depth > _MAX_DEPTH or characters > _MAX_CHARS:
             return False
-        todo += [(member, depth + 1) for member in members_of(each)]  # each time that it comes by one
+        # `traceback` prints a repeated member again.
+        todo += [(member, depth + 1) for member in members_of(each)]
         todo += [(why, depth + 1) for why in (_cause(each), _context(each)) if why is not None and id(why) not in seen]
     return True
 

@@ -1,7 +1,7 @@
-"""Interceptors: the application's own functions around a request's model and tool calls, and its guardrails.
+"""Interceptors: the application's own functions around a request's model and tool calls; they can be its guardrails.
 
-A listener on the bus only hears; an interceptor can deny, edit and redact. This module knows messages and tools; the
-session and the dispatcher call what is in here, in the order in which the interceptors were given.
+A listener on the bus only receives events; an interceptor can deny, edit and redact. This module knows messages and
+tools. The session and the dispatcher call interceptors in the order in which they were given.
 """
 
 from __future__ import annotations
@@ -22,41 +22,47 @@ Ask: TypeAlias = Callable[[ModelRequest], Awaitable[ModelReply]]
 
 
 class Interceptor:
-    """Override what you need; each method passes on what it got. Raise `Denied("why")` to forbid it.
+    """The base class of interceptors. Override the methods that you need; by default each returns what it was given.
 
-    Any other exception ends the request `failed` (in `after_tool`, the call). Methods run inside the request's task
-    and its deadlines; they may await, and must let cancellation pass. One object may serve many requests at once.
+    Raise `Denied("why")` to forbid something. Any other exception ends the request as `failed` (in `after_tool`, the
+    call). Methods run inside the request's task and its deadlines; they may await, and must let cancellation pass. One
+    object may serve many requests at once.
     """
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
-        """The user's message, before anything else. Denied: the request ends `failed`, and the message is not kept."""
+        """Return the user's message as it is to be used. Called first of all.
+
+        `Denied`: the request ends as `failed`, and the message is not kept.
+        """
         return prompt
 
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
-        """Around each call of the model: edit the request, `await ask(request)`, edit the reply. Inner ones are later.
+        """Wrap each call of the model: edit the request, `await ask(request)`, edit the reply.
 
-        What the request holds goes to the model alone; the transcript stays as it is. Denied: the request fails.
+        An interceptor that was given later is called inside of one that was given earlier. Changes of the request reach
+        only the model; the transcript stays as it is. `Denied`: the request fails.
         """
         return await ask(request)
 
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
-        """Each call in a reply whose arguments are an object, before they are validated and before people are asked.
+        """Return the arguments of a tool call. Called before they are validated and before a person approves the call.
 
-        The arguments that are returned stand in the transcript as the model's own. Denied: the call fails as
-        `denied` with that text, and the request goes on. Called for unknown tools too.
+        Called for each call in a reply whose arguments are an object, also of an unknown tool. The transcript has the
+        returned arguments as the model's own. `Denied`: the call fails as `denied` with that text, and the request
+        continues.
         """
         return arguments
 
     async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
-        """The success of a call that ran in this process, before anybody hears of it. Denied: the call fails.
+        """Return the result of a successful call that ran in this process, before it is published.
 
-        Late results come by here as well; those that others publish on the bus do not. A request with such an
-        interceptor takes no part in `cache_seconds`.
+        `Denied`: the call fails. Called for late results too, but not for results that other executors publish on the
+        bus. A request with such an interceptor does not use or fill the cache of `cache_seconds`.
         """
         return result
 
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
-        """The text of a reply without calls, before it joins the transcript. Denied: the request fails.
+        """Return the text of a reply without tool calls, before it joins the transcript. `Denied`: the request fails.
 
         A request with such an interceptor, or one with `around_model`, does not stream: its text arrives whole.
         """
@@ -64,30 +70,34 @@ class Interceptor:
 
 
 def screens_prompts(interceptors: Sequence[Interceptor]) -> bool:
-    """Whether a prompt has to be shown to anybody before it is kept."""
+    """Return whether an interceptor screens prompts, so that a prompt must not be kept before."""
     return any(type(each).on_prompt is not Interceptor.on_prompt for each in interceptors)
 
 
 def screens_results(interceptors: Sequence[Interceptor]) -> bool:
-    """Whether results have to be shown to anybody before they are told."""
+    """Return whether an interceptor screens results, so that a result must not be published before."""
     return any(type(each).after_tool is not Interceptor.after_tool for each in interceptors)
 
 
 async def screened(
     interceptors: Sequence[Interceptor], call: ToolCallRequested, result: Rendered, context: ToolContext[Any]
 ) -> Rendered:
-    """The result as all of `interceptors` leave it. Raises `Denied`, what they raise, and `ApplicationError`."""
+    """Return the result after all of `interceptors`. Raises `Denied`, anything that they raise, and `ApplicationError`.
+
+    The latter is for an interceptor that does not return a `Rendered`.
+    """
     for each in interceptors:
         given = cast("object", await each.after_tool(call, result, context))
-        if not isinstance(given, Rendered):  # it forgot its return, mostly
+        # The usual mistake is a method without a return statement.
+        if not isinstance(given, Rendered):
             name = f"{type(each).__name__}.after_tool"
-            raise ApplicationError(f"{name} gave a {type(given).__name__}; it has to return a Rendered")
+            raise ApplicationError(f"{name} returned a {type(given).__name__}; it has to return a Rendered")
         result = given
     return result
 
 
 def edits_replies(interceptors: Sequence[Interceptor]) -> bool:
-    """Whether pieces of a reply must be held back, because the reply may still change."""
+    """Return whether streaming must hold back the pieces of a reply, because an interceptor may still change it."""
     return any(
         type(each).on_answer is not Interceptor.on_answer or type(each).around_model is not Interceptor.around_model
         for each in interceptors

@@ -1,6 +1,6 @@
-"""Whether providers may speak to servers. They may, unless somebody forbids it, as the pytest plugin does for tests.
+"""The permission of providers to connect to servers. They may, unless it is forbidden, as the pytest plugin does.
 
-Imports nothing of toolbus, so that it can be forbidden before anything else is imported.
+Imports nothing of toolbus, so that connections can be forbidden before anything else is imported.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ _objection: Callable[[str, str], None] | None = None
 
 
 def check_allowed(vendor: str, url: str) -> None:
-    """Called by each adapter before it sends anything. Raises what the objection raises; by default there is none."""
+    """Raise what the objection of `forbid` raises, if there is one. Adapters call this before they send anything."""
     if _objection is not None:
         _objection(vendor, url)
 
 
 def forbid(objection: Callable[[str, str], None] | None) -> None:
-    """From now on ask `objection(vendor, url)`, in this process, before anything is sent; None takes it back.
+    """Call `objection(vendor, url)` in this process before anything is sent, from now on; None removes the objection.
 
-    It raises to forbid the request. There is one at a time. The URL is without user, password and query.
+    The objection raises an exception to forbid the request. There is one at a time. The URL is without user, password
+    and query.
     """
-    global _objection  # noqa: PLW0603 -- for the process, as sessions run in tasks of any origin
+    global _objection  # noqa: PLW0603 -- it holds for the process, as any task may run a session
     _objection = objection

@@ -1,7 +1,7 @@
-"""The seams: what toolbus asks of a model provider, a store, a tool's executor and an observer.
+"""The protocols of model providers, tool executors, stores and observers, and the data that they exchange.
 
-Contracts are documented here, those of stores in `toolbus.storage`; implementations write down only where they differ.
-This module knows messages and events, and no implementation.
+The contracts are documented here (those of stores in `toolbus.storage`); implementations document only their
+differences. This module knows messages and events, and must not know an implementation.
 """
 
 from __future__ import annotations
@@ -59,16 +59,19 @@ ToolChoice: TypeAlias = str
 
 
 ApprovalRule: TypeAlias = Callable[[Mapping[str, Any]], bool]
-"""Whether a call with these validated arguments has to be approved by a person. Must be quick and pure."""
+"""A function of a call's validated arguments that returns whether a person has to approve the call (human in the loop).
+It must be quick and pure."""
 
 Control: TypeAlias = Literal["", "complete", "give_up", "plan", "output", "read"]
-"""What a tool of the turn machine's own does: end the request, with an answer or without, keep a plan, or give the
-request's structured output. Empty for a tool that is run."""
+"""The effect of a tool that the turn machine answers itself: to end the request with an answer ("complete") or without
+one ("give_up"), to keep a plan ("plan"), to give the request's structured output ("output"), or to read the rest of a
+shortened result ("read"). Empty for a tool that is run."""
 
 
 ToolKind: TypeAlias = Literal["", "query", "action"]
-"""What a tool is for the history: a "query" reads a state that changes, so its older results are worth little; an
-"action" does something, so that it was done counts and the details less. Of any other, results stay whole."""
+"""The kind of a tool, for the history. A "query" reads a state that changes, so its older results are worth little. An
+"action" does something, so it matters that it was done, and the details matter less. Results of any other tool stay
+whole."""
 
 
 def _accept(_arguments: Mapping[str, Any]) -> None:
@@ -77,16 +80,16 @@ def _accept(_arguments: Mapping[str, Any]) -> None:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class ToolSpec:
-    """What the model and the turn machine need to know of a tool; not how it runs.
+    """The definition of a tool for the model and the turn machine. It does not say how the tool runs.
 
     `parameters` is a JSON schema of type object. `validate` raises `InvalidArguments` for arguments that break it.
-    `timeout_seconds` replaces the request's `tool_timeout_seconds`. `external` tools are answered by somebody else
-    on the bus, so no dispatcher runs them. A call of a tool with `approval` waits for a person first, always or where
-    the rule says so. Calls of `sequential` tools in one reply run one after another, in call order. `status` is the
-    sentence for people while it runs, such as "Looking {city} up". `control` tools are answered by the turn machine.
-    What is `idempotent` may run twice with the same key, as a call does that a process was killed in.
-    `kind` and `sensitive_history` say how its results may be shortened in the history that is sent, the latter that
-    they may not. `max_result_chars` replaces the request's: longer results are cut for the model.
+    `timeout_seconds` replaces the request's `tool_timeout_seconds`. Calls of `external` tools are answered by another
+    executor on the bus, so no dispatcher runs them. A call of a tool with `approval` waits for a person first: always,
+    or if the rule says so. Calls of `sequential` tools in one reply run one after another, in call order. `status` is
+    the sentence for people while a call runs, such as "Looking {city} up". `control` tools are answered by the turn
+    machine. An `idempotent` tool may run twice with the same key, as happens to a call during which a process was
+    killed. `kind` says how older results may be shortened in the history, and with `sensitive_history` they are never
+    shortened. `max_result_chars` replaces the request's: longer results are cut for the model.
     """
 
     name: str
@@ -106,7 +109,7 @@ class ToolSpec:
 
 
 class ToolSource(Protocol):
-    """Something that says which tools there are now. The mapping is a snapshot: it never changes once given."""
+    """A source of the tools that are available now. The mapping is a snapshot: it does not change later."""
 
     @property
     def specs(self) -> Mapping[str, ToolSpec]:
@@ -115,14 +118,14 @@ class ToolSource(Protocol):
 
 
 LateResults: TypeAlias = Literal["drop", "event", "next_turn"]
-"""What becomes of a result that comes after its call was settled: nothing, a `ToolCallLate`, or that and a note in
-front of the conversation's next turn."""
+"""The treatment of a result that comes after its call was settled: it is dropped, published as `ToolCallLate`, or
+published and also added as a note before the conversation's next turn."""
 
 
 class CallView(Protocol):
-    """An open call of a request, as its executor may see it. `arguments` are the request's own: copy, never change.
+    """An open call of a request, for its executor. `arguments` are the request's own: copy them, never change them.
 
-    `requested_at` is None for a call that has not been requested (yet): nobody may run it.
+    `requested_at` has no value (None) until the call has been requested, and nobody may run it before.
     """
 
     @property
@@ -132,10 +135,13 @@ class CallView(Protocol):
 
 
 class SecretHandling(Protocol):
-    """The secrets of one request, as executors handle them. Models, journals and listeners see only references."""
+    """The secrets of one request, for executors. Models, journals and listeners see only references to them."""
 
     def deliver(self, arguments: Mapping[str, Any], marks: Any) -> dict[str, Any]:
-        """Return arguments with the values of marked fields, for a handler. Raises `InvalidArguments`."""
+        """Return the arguments for a handler: with secrets instead of references in marked fields.
+
+        Raises `InvalidArguments`.
+        """
         ...
 
     def hide(self, rendered: Rendered) -> Rendered:
@@ -147,25 +153,25 @@ class SecretHandling(Protocol):
         ...
 
     def mask(self, event: Event) -> Event:
-        """Return an event without secrets, as everybody may hear it."""
+        """Return an event without secrets, which may be published."""
         ...
 
 
 @runtime_checkable
 class KnowsMarks(Protocol):
-    """A `ToolSource` that knows which fields of its tools are secret, as a `ToolRegistry` does: by tool name."""
+    """A `ToolSource` that knows the secret fields of its tools, by tool name, as a `ToolRegistry` does."""
 
     @property
     def marked(self) -> Mapping[str, Any]: ...
 
 
 class RequestView(Protocol):
-    """What a handler may see of the request that it works for. Read-only; valid while the request runs.
+    """The part of a request that its executor and its handlers may see. Read-only; valid while the request runs.
 
-    `stops` is whether the request is about to give up the calls that are open, because it is cancelled or one of them
-    failed. No handler of it may begin from then on, even if its session has not had its turn yet. `is_left` is whether
-    the request stops here so that another process continues it: then calls that are given up stay unanswered. `secrets`
-    take secrets out of results and put them into arguments. `narrate` words the status line of a call that runs.
+    `stops` says whether the request is about to give up its open calls, because it is cancelled or one of them failed.
+    No handler of it may begin from then on, even if its session task has not run yet. `is_left` says whether the
+    request stops here so that another process continues it; then calls that are given up stay unanswered. `secrets`
+    removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that runs.
     """
 
     @property
@@ -197,10 +203,11 @@ class RequestView(Protocol):
 
 
 class ToolExecutor(Protocol):
-    """Runs tool calls that are requested on the bus, here or on another machine.
+    """A runner of the tool calls that are requested on the bus, in this process or on another machine.
 
-    Contract: for each `ToolCallRequested` that it takes on, it publishes exactly one `ToolCallCompleted` or
-    `ToolCallFailed`; on a terminal event that somebody else published it stops the handler; it keeps no timers.
+    Contract: for each `ToolCallRequested` that the executor takes on, it publishes exactly one `ToolCallCompleted` or
+    `ToolCallFailed`. When a terminal event of the call comes from elsewhere, it stops the handler. It has no timers for
+    deadlines.
     """
 
     async def __aenter__(self) -> Any: ...
@@ -212,14 +219,14 @@ class ToolExecutor(Protocol):
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class ModelSettings:
-    """How to ask the model. None means: whatever the provider's default is.
+    """The settings of a model call. None stands for the provider's default.
 
-    `temperature` is 0 to 2 for most vendors; `max_output_tokens` bounds one reply; `reasoning_effort` is the
-    vendor's word ("low", "high"); `tool_choice` is "auto", "none", "required" or a tool's name; `extra_body` is
-    merged into the vendor's request as it is.
+    `temperature` is 0 to 2 for most vendors. `max_output_tokens` bounds one reply. `reasoning_effort` is the vendor's
+    word ("low", "high"). `tool_choice` is "auto", "none", "required" or a tool's name. `extra_body` is merged into the
+    vendor's request as it is.
 
     `tool_choice` holds for every round. "required" and a tool's name force a call each time, so a request with one of
-    them never ends by itself: it is stopped by `max_rounds` (or another limit), whose last answer is without tools.
+    them never ends by itself: it is stopped by `max_rounds` (or another limit), and its last answer is without tools.
     """
 
     temperature: float | None = None
@@ -234,8 +241,8 @@ class ModelSettings:
 class ModelRequest:
     """One call of the model. `messages` is a valid transcript, read-only; `tools` are in registration order.
 
-    With `tools` empty the model must answer with text. With an `output_schema`, a JSON schema of type object, a reply
-    without calls has to be JSON of that schema. Only a provider whose `native_output` says so is given one.
+    If `tools` is empty, the model must answer with text. With an `output_schema`, a JSON schema of type object, a reply
+    without calls has to be JSON of that schema. Only a provider whose `native_output` allows it is given a schema.
     """
 
     messages: Sequence[Message]
@@ -248,20 +255,21 @@ class ModelRequest:
 
 
 FinishReason: TypeAlias = Literal["", "stop", "tool_calls", "length", "content_filter", "refusal", "other"]
-"""Why a reply ended, in one form for all vendors: it was whole ("stop"), it asks for tools, it was cut off by a limit
-of tokens ("length"), by the provider ("content_filter"), or the model would not ("refusal"). Empty: the provider did
-not say. The vendor's own word is `ModelReply.vendor_finish_reason`."""
+"""The reason why a reply ended, in one form for all vendors: it is whole ("stop"), it asks for tools ("tool_calls"), it
+was cut off by a limit of tokens ("length") or by the provider ("content_filter"), or the model refused ("refusal"). It
+is empty if the provider did not say. The vendor's own word is `ModelReply.vendor_finish_reason`."""
 
 
 MAX_REPLY_CALLS = 1_000
-"""Calls in one reply, at which reading stops with `ReplyTooLarge`: each makes facts and messages, refused or not."""
+"""The most calls in one reply; after that, reading stops with `ReplyTooLarge`. Each call makes facts and messages, even
+if it is refused."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelReply:
-    """The model's whole reply. The message's ids are empty: the session mints them.
+    """The model's whole reply. The message's ids are empty: the session makes them.
 
-    With more than `MAX_REPLY_CALLS` calls it is not taken: its request fails as `reply_too_large`.
+    A reply with more than `MAX_REPLY_CALLS` calls is refused: its request fails as `reply_too_large`.
     """
 
     message: AssistantMessage
@@ -288,7 +296,7 @@ class ReasoningPiece:
 
 @dataclass(slots=True)
 class ArgumentsPiece:
-    """A piece of the argument text of the reply's call number `index`; `name` is its tool as far as known."""
+    """A piece of the argument text of the reply's call number `index`; `name` is the tool's name as far as known."""
 
     index: int
     name: str
@@ -297,13 +305,13 @@ class ArgumentsPiece:
 
 @dataclass(slots=True)
 class SignOfLife:
-    """Something has come from the server that is no piece: it works with a tool of its own, or says that it is there.
+    """A sign from the server without a piece of the reply: it uses a tool of its own, or keeps the connection alive.
 
-    It feeds the timer for streams that stand still, once a piece has begun one. Nobody hears of it.
+    It restarts the timer for stalled streams, once a piece has started that timer. It is not published.
     """
 
     text: str = ""
-    """Always empty, as every piece has a text."""
+    """Always empty; it exists because every piece has a text."""
 
 
 Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece | SignOfLife
@@ -312,58 +320,58 @@ Emit: TypeAlias = Callable[[Delta], None]
 
 @runtime_checkable
 class Provider(Protocol):
-    """A model.
+    """An adapter to a model.
 
-    `respond` calls `emit` for each piece as it arrives (synchronous, cheap when nobody listens, feeds the timer
-    for streams that stand still) and returns the whole reply; a provider that does not stream never emits.
-    Pieces of text, joined, are the reply's text. What shows that a stream is alive and is no piece is a `SignOfLife`.
-    `emit` raises `ReplyTooLarge` for a piece of a call past `MAX_REPLY_CALLS`. It keeps no state between calls and may
-    be called concurrently. It does not retry: the turn machine does. It raises a `ProviderError` for all that goes
-    wrong out there.
+    `respond` calls `emit` for each piece as it arrives, and returns the whole reply; a provider without streaming never
+    emits. `emit` is synchronous, cheap when nobody listens, and restarts the timer for stalled streams. The joined
+    pieces of text are the reply's text. A `SignOfLife` shows that a stream is alive although no piece has come. `emit`
+    raises `ReplyTooLarge` for a piece of a call past `MAX_REPLY_CALLS`. A provider keeps no state between calls and may
+    be called concurrently. It does not retry, because the turn machine does. It raises a `ProviderError` for every
+    failure of the server or the connection.
 
-    It must let cancellation pass, and soon: that is how a time-out, a cancelled request and a closing runtime reach
-    it. One that swallows cancellation, or shields itself from it, holds its request until `respond` returns.
+    A provider must let cancellation pass, and soon: a time-out, a cancelled request and a closing runtime reach it that
+    way. A provider that swallows cancellation, or shields itself from it, holds its request until `respond` returns.
     """
 
     @property
     def vendor(self) -> str:
-        """The vendor's short name, such as "openai"; it stands on events."""
+        """The vendor's short name, such as "openai"; events have it as a field."""
         ...
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        """Ask the model once."""
+        """Ask the model once, and return its whole reply. Raises `ProviderError`."""
         ...
 
 
 OutputMode: TypeAlias = Literal["auto", "native", "tool"]
-"""How a structured output is asked for: by the provider's own means ("native"), by a call of the tool `final_answer`
-("tool"), or natively where the provider can and no other tool is offered ("auto")."""
+"""The way of asking for a structured output: by the provider's own means ("native"), by a call of the tool
+`final_answer` ("tool"), or natively if the provider can and no other tool is offered ("auto")."""
 
 NativeOutput: TypeAlias = Literal["", "alone", "with_tools"]
-"""Whether a provider can hold a reply to a JSON schema: not at all, in a request without tools, or in any request."""
+"""The support of a provider for a JSON schema of the reply: none, only in requests without tools, or in any request."""
 
 
 @runtime_checkable
 class NativeOutputProvider(Provider, Protocol):
-    """A provider that may be given a `ModelRequest.output_schema`. One without `native_output` never is.
+    """A provider that may be given a `ModelRequest.output_schema`. A provider without `native_output` never is.
 
-    `respond` then sees to it that the model knows the schema and that the reply's text is JSON of it, as far as the
-    server holds the model to it: toolbus checks each answer anyway. For a server that refuses the schema, `respond`
-    raises `NativeOutputUnsupported`. For one that only says that the model's JSON was invalid, it returns what the
-    model has written.
+    `respond` then gives the schema to the model and returns JSON of that schema as the reply's text, as far as the
+    server enforces it: toolbus checks each answer anyway. If the server refuses the schema, `respond` raises
+    `NativeOutputUnsupported`. If the server only reports that the model's JSON was invalid, `respond` returns the
+    model's text.
     """
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
-        """Whether replies can be held to `schema`. Called before each request that may carry it; quick, no I/O.
+        """Return the support for `schema`. Called before each request that may have it; must be quick and without I/O.
 
-        After a `NativeOutputUnsupported` it is empty for what the server has refused: that schema, or any.
+        After a `NativeOutputUnsupported` it is empty for the schema that the server has refused, or for every schema.
         """
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What stands for a conversation's earlier turns, and what it took to make: tokens, by vendor and model."""
+    """A summary of a conversation's earlier turns, with the tokens, the vendor and the model that made it."""
 
     text: str
     usage: Usage = field(default_factory=Usage)
@@ -372,14 +380,15 @@ class Summary:
 
 
 class HistorySummarizer(Protocol):
-    """Somebody who sums up the turns of a conversation that are no longer sent, such as `toolbus.Summarizer`."""
+    """A summarizer of the turns of a conversation that are no longer sent, such as `toolbus.Summarizer`."""
 
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
-        """A summary of `messages`, whole turns, and of what was summed up before them, `earlier`, empty at first.
+        """Return a summary of `earlier`, the summary of the turns before (empty at first), and of `messages`.
 
-        Sensitive results stay, and are not told here. `provider` is the model that the request is about to ask. Called
-        before it is, in half of its time. Raises whatever it likes: then the turns are left out without a summary, once
-        there is no more room. Must let cancellation pass.
+        `messages` are whole turns, without sensitive results, which stay in the history. `provider` is the model that
+        the request is about to ask; this is called before, and may take half of the model call's time. It may raise
+        anything: then the turns are left out without a summary as soon as they do not fit any more. It must let
+        cancellation pass.
         """
         ...
 
@@ -388,6 +397,6 @@ class HistorySummarizer(Protocol):
 
 
 class Observer(Protocol):
-    """Somebody who wants to be told of every event, such as telemetry. Called inline; it must be quick."""
+    """A function that receives every event, for example for telemetry. Called inline, so it must be quick."""
 
     def __call__(self, event: Event) -> None: ...

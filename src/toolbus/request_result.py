@@ -1,6 +1,6 @@
-"""How a request ended, for the code that asked: `RequestResult`, its calls, and the errors that it can be raised as.
+"""The result of a request (one run of the agent): `RequestResult`, its calls, and the matching errors.
 
-Built from a turn's final state; knows `core` and no bus.
+Built from a turn's final state. Knows `core`, and must not know the bus.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ else:
 class CallRecord:
     """One tool call of the request. `reason` and `error` are empty for a success.
 
-    `arguments` are the parsed ones, or None where the call was refused before it could run; `exception` is what the
-    handler raised, with its traceback, where it ran in this process.
+    `arguments` are the parsed arguments, or None if the call was refused before it could run. `exception` is the
+    exception that the handler raised, with its traceback, if the handler ran in this process.
     """
 
     call_id: str
@@ -69,7 +69,7 @@ class CallRecord:
 
 @dataclass(slots=True, kw_only=True)
 class RoundRecord:
-    """One round: the call of the model, then the calls in its reply."""
+    """One round: a call of the model, then the tool calls in its reply."""
 
     round: int
     started_at: float
@@ -82,19 +82,21 @@ class RoundRecord:
 
 @dataclass(slots=True, kw_only=True)
 class RequestResult(Generic[OutputT]):
-    """How a request ended. `output` is the validated value where `output=` asked for one and the model gave it.
+    """The result of a request. `output` is the validated value if `output=` asked for one and the model gave it.
 
-    `outcome` is "completed", "stopped" (by a limit: `reason` names it with its value, as `max_rounds=10`, and `limit`
-    the field of `Limits`; or by the model itself, then `reason` is its own word and `limit` empty), "failed"
-    (`reason` is an error code, `error` the exception) or "cancelled". `text` is the answer, or the last text there
-    was. `messages` is the valid transcript: the history, and this turn behind it from `messages[history_count]` on.
-    `artifacts` are what tools have made, and the whole of each result that was cut where it was sent to the model.
-    `affected` gathers what tools reported to have changed, in call order, each once. `usage` and `cost` (by the price
-    table; 0 without one) are those of the request and its sub-requests. Times are seconds. `resumable` is whether the
-    request was left unfinished in its store, so that any process may continue it by `Runtime.resume`: also where that
-    store failed, until it says that it has nothing of the request. A result without it is final.
-    `journaled` is whether the journal has it whole, with its ending; false where there is none. Where an answer was
-    valid and is no more when it is loaded, in another process say, `output` is None, and `error` says why.
+    `outcome` is "completed", "stopped", "failed" or "cancelled". A request is "stopped" by a limit (`reason` names it
+    with its value, for example `max_rounds=10`, and `limit` is the field of `Limits`) or by the model itself (`reason`
+    is the model's text and `limit` is empty). For "failed", `reason` is an error code and `error` the exception.
+    `text` is the answer, or the last text of the model. `messages` is the valid transcript: the history, and from
+    `messages[history_count]` on this turn. `artifacts` holds what the tools have made, and the whole of each result
+    that was cut for the model. `affected` holds the names of what tools have changed, in call order, each once. `usage`
+    and `cost` (by the price table; 0 without one) include the sub-requests. Times are in seconds.
+
+    `resumable` says whether the request was left unfinished in its store, so that any process may continue it with
+    `Runtime.resume`. It is also set if the store failed, until the store reports that it has nothing of the request. A
+    result that is not resumable is final. `journaled` says whether the journal has the whole request with its ending;
+    it is false without a journal. If an answer was valid but cannot be loaded any more, for example in another process,
+    `output` is empty (None), and `error` says why.
     """
 
     outcome: RequestOutcome
@@ -121,7 +123,7 @@ class RequestResult(Generic[OutputT]):
 
     @property
     def trace(self) -> list[RoundRecord]:
-        """The rounds, with their calls. Made when first asked for."""
+        """The rounds, with their calls. The list is made at the first access."""
         if self._trace is None:
             self._trace = [_round_record(each, self._cause) for each in self._rounds]
         return self._trace
@@ -133,12 +135,12 @@ class RequestResult(Generic[OutputT]):
 
     @property
     def ok(self) -> bool:
-        """Whether the model answered of its own accord."""
+        """True if the outcome is "completed": the model gave its answer."""
         return self.outcome == "completed"
 
     @property
     def new_messages(self) -> list[Message]:
-        """What this turn added behind the history."""
+        """The messages that this turn has added to the history."""
         return self.messages[self.history_count :]
 
     def raise_for_outcome(self) -> None:
@@ -151,7 +153,7 @@ class RequestResult(Generic[OutputT]):
             raise self.error
 
     def timeline(self) -> str:
-        """What happened, for people: a line for each model call, tool call, and the ending."""
+        """Return a report for people, with a line for each model call, each tool call and the ending."""
         started = self.trace[0].started_at if self.trace else 0.0
         lines = [f"request {self.request_id}"]
         for each in self.trace:
@@ -180,7 +182,7 @@ def result_from(
     cause: Callable[[str], BaseException | None],
     error: ToolbusError | None,
 ) -> RequestResult[Any]:
-    """The result of a turn that has ended. `cause` gives the exception behind a failed call."""
+    """Return the result of a turn that has ended. `cause` returns the exception of a failed call by the call's id."""
     ending = state.ending
     assert ending is not None
     output, unloaded = _loaded(ending, state.output)
@@ -210,11 +212,12 @@ def result_from(
 
 
 def _limit(ending: RequestCompleted | RequestFailed | RequestCancelled, state: TurnState) -> str:
-    """The field of `Limits` that stopped the request; empty where none did. A model's own word is never read as one."""
+    """Return the field of `Limits` that stopped the request, or "". A model's own reason is never read as a limit."""
     if not isinstance(ending, RequestCompleted) or not ending.reason:
         return ""
     limit = ending.reason.partition("=")[0]
-    stop = state.stop or used_up(state)  # as the newest reply may have been the last in any case
+    # The newest reply may have been the last one in any case.
+    stop = state.stop or used_up(state)
     if stop is not None and ending.reason == stop.reason:
         return limit
     if state.stop is not None:
@@ -223,7 +226,7 @@ def _limit(ending: RequestCompleted | RequestFailed | RequestCancelled, state: T
 
 
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
-    """What the tool has made, and the whole of a result that was cut for the model."""
+    """Return the artifacts of a tool call, and the whole of its result if that was cut for the model."""
     content = outcome.content
     if len(content) <= MIN_CHARS or len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
         return outcome.artifacts
@@ -234,7 +237,10 @@ def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifac
 def _loaded(
     ending: RequestCompleted | RequestFailed | RequestCancelled, output: OutputType[Any] | None
 ) -> tuple[Any, ToolbusError | None]:
-    """The value, and why there is none: what was valid when it was given may be so no more, in another process say."""
+    """Return the output value, or the reason why a value that was valid cannot be loaded any more; each may be None.
+
+    That may happen in another process, for example. Without an output there is neither.
+    """
     given = ending.output if isinstance(ending, RequestCompleted) else None
     if given is None or output is None:
         return None, None
@@ -273,7 +279,7 @@ _PLAIN_ERRORS: dict[str, type[ToolbusError]] = {
 def _error(
     ending: RequestCompleted | RequestFailed | RequestCancelled, raised: ToolbusError | None
 ) -> ToolbusError | None:
-    """The exception of a failed request: the one that was raised, or one made from the ending's words."""
+    """Return the exception of a failed request: the one that was raised, or one made from the ending's texts."""
     if not isinstance(ending, RequestFailed):
         return None
     if raised is not None and raised.code == ending.reason:

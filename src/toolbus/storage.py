@@ -1,8 +1,9 @@
-"""The seam to what outlives a process: conversations, the journal of requests, and the leases on them.
+"""The protocols of storage, for all that outlives a process: conversations, the journal of requests, and their leases.
 
-Three protocols, from small to large. A `Journal` is what a session writes to. A `Store` keeps conversations, and may
-have a `JournalStore`, which keeps the facts of requests so that another process can go on with them. Contracts are
-documented here; `toolbus.testing.check_store` holds implementations to them. Knows messages and events.
+There are three protocols, from small to large. A session writes its facts to a `Journal`. A `Store` keeps
+conversations, and may have a `JournalStore`, which keeps the facts of requests so that another process can continue
+them. The contracts are documented here; `toolbus.testing.check_store` checks implementations. Knows messages and
+events, and must not know a store.
 """
 
 from __future__ import annotations
@@ -32,37 +33,37 @@ __all__ = [
 
 
 class Journal(Protocol):
-    """Where a session writes its facts before it has effects."""
+    """The journal of a session, which writes its facts there before they have effects."""
 
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> int | None:
-        """Write `facts`, of which the first has place `seq` in its request; durable when this returns.
+        """Write `facts`, the first of which has position `seq` in its request. They are durable when this returns.
 
-        Places are dense from 0. Called by one session, one append at a time, and never again after a request's ending
-        is written. Cancellation leaves either all or none of the facts written; the next append then begins with them
-        again, at the same place. Returns the bytes that the request's journal takes now, where that is counted. Raises
-        `LeaseLost` when the request is another process's by now, and `StoreError`.
+        Positions are dense, from 0. Called by one session, one append at a time, and never again after a request's
+        ending is written. Cancellation leaves either all or none of the facts written; the next append then begins with
+        them again, at the same position. Returns the bytes that the request's journal takes now, or None if they are
+        not counted. Raises `LeaseLost` if another process has taken the request over, and `StoreError`.
         """
         ...
 
 
 @runtime_checkable
 class FactReader(Protocol):
-    """A journal that can be read as well, by those who come late to a request that runs."""
+    """A journal that can be read as well, for listeners that join a running request late."""
 
     async def facts_of(self, request_id: str) -> Sequence[Event]:
-        """The request's facts that are durable, in order. Raises `StoreError`."""
+        """Return the durable facts of the request, in order. Raises `StoreError`."""
         ...
 
 
 Durability: TypeAlias = Literal["power", "process"]
-"""What a commit survives: the loss of power, or the death of the process."""
+"""The durability of a commit: it survives a loss of power, or only the death of the process."""
 
 Ending: TypeAlias = Literal["completed", "stopped", "failed", "cancelled", "abandoned"]
-"""How a request ended: its outcome, or "abandoned" for one whose ending could not be written when it ended."""
+"""The ending of a request: its outcome, or "abandoned" if its ending could not be written when it ended."""
 
 
 def ending_of(fact: Event) -> Ending | None:
-    """The ending that a request has whose last fact this is; None for one that goes on, or was abandoned."""
+    """Return the ending of a request whose last fact is `fact`; None if the request continues, or was abandoned."""
     if isinstance(fact, RequestCompleted):
         return fact.outcome
     if isinstance(fact, RequestFailed):
@@ -72,12 +73,12 @@ def ending_of(fact: Event) -> Ending | None:
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """One step of one request: facts that belong together, written all or not at all.
+    """One step of one request: facts that belong together, of which all or none are written.
 
-    `seq` is the first one's place. `epoch` is that of the lease that the writer holds. With `seq` 0 the request begins:
-    `owner` and `lease_seconds` are those of its first lease, and `agreed` is what else has to be known to go on with
-    it, as JSON values. With `ending` it ends: `turn` are the messages that it adds to its conversation, in the same
-    transaction, and the lease is given back.
+    `seq` is the position of the first fact. `epoch` is that of the lease that the writer holds. With `seq` 0 the
+    request begins: `owner` and `lease_seconds` are those of its first lease, and `agreed` is everything else that is
+    needed to continue it, as JSON values. With `ending` it ends: `turn` holds the messages that it adds to its
+    conversation, in the same transaction, and the lease is released.
     """
 
     request_id: str
@@ -94,10 +95,11 @@ class Entry:
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """What a store knows of one request, beside its facts. Times are seconds since the epoch, by the store's clock.
+    """The record that a store has of one request. Times are seconds since the epoch, by the store's clock.
 
-    `epoch` is that of the newest lease, from 1; `owner` is empty and `lease_until` 0 where nobody holds one. `ending`
-    is None while the request is unfinished. `facts` are how many there are, `size_bytes` what they take.
+    `epoch` is that of the newest lease, and counts from 1. `owner` is empty and `lease_until` 0 while nobody holds a
+    lease. `ending` stays None while the request is unfinished. `facts` is the number of its facts, `size_bytes` their
+    size.
     """
 
     request_id: str
@@ -115,7 +117,7 @@ class RequestRecord:
 
 @dataclass(slots=True, kw_only=True)
 class StoredFact:
-    """A fact at its place. `step_end` is the place of its step's last fact: a request can go on behind that."""
+    """A fact with its position. `step_end` is that of the last fact of its step; a request can continue after it."""
 
     seq: int
     step_end: int
@@ -124,9 +126,9 @@ class StoredFact:
 
 @dataclass(slots=True, kw_only=True)
 class ConversationRecord:
-    """A conversation in a list. `messages` are how many there are; `title` is the beginning of the first prompt.
+    """A conversation in a list. `messages` is the number of its messages, `title` the beginning of the first prompt.
 
-    Times are seconds since the epoch, by the store's clock, of the first and of the newest turn.
+    The times are those of the first and of the newest turn, in seconds since the epoch, by the store's clock.
     """
 
     conversation_id: str
@@ -138,7 +140,7 @@ class ConversationRecord:
 
 @dataclass(slots=True, kw_only=True)
 class Pruned:
-    """What a pruning took away. `size_bytes` are those of facts and messages, not of the file."""
+    """The numbers of pruned requests and conversations. `size_bytes` counts facts and messages, not the file."""
 
     requests: int = 0
     conversations: int = 0
@@ -147,10 +149,10 @@ class Pruned:
 
 @dataclass(slots=True, kw_only=True)
 class StoreStatistics:
-    """What a store holds, and what it has done since it was opened.
+    """The content of a store, and its work since it was opened.
 
-    `size_bytes` is what facts, large values and messages take; `appends` and `commits` are counts: many appends share
-    one commit. `queue_peak` is the most appends that have waited at once.
+    `size_bytes` is the size of facts, large values and messages. `appends` and `commits` are counts; many appends may
+    share one commit. `queue_peak` is the largest number of appends that have waited at once.
     """
 
     requests: int = 0
@@ -166,117 +168,121 @@ class StoreStatistics:
 
 @runtime_checkable
 class Store(Protocol):
-    """Conversation memory; and where what it keeps survives a restart, the journal.
+    """The memory of conversations; if it survives a restart, it has the journal of requests as well.
 
-    A conversation's history is the transcript of its ended turns, in the order in which they ended: it only grows, so
-    its beginning stays as it is.
+    A conversation's history is the transcript of its ended turns, in the order in which they ended. It only grows, so
+    its beginning does not change.
     """
 
     @property
     def journal(self) -> JournalStore | None:
-        """The journal, or None where nothing outlives the process: then sessions do not wait for it."""
+        """The journal, or None if nothing outlives the process; then sessions do not wait for one."""
         ...
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
-        """The messages of the conversation's ended turns, oldest first; empty for an unknown one."""
+        """Return the messages of the conversation's ended turns, oldest first; empty for an unknown conversation."""
         ...
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        """Add a turn's messages behind the conversation's history. All or nothing under cancellation.
+        """Append a turn's messages to the conversation's history. All or nothing under cancellation.
 
-        For turns that no journal has: the ending of one that does brings its messages along (`Entry.turn`).
+        This is for turns without a journal; with a journal, the ending brings the turn's messages (`Entry.turn`).
         """
         ...
 
     async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        """The newest conversations first, at most `limit`. With `search`, those with a message that has this text.
+        """Return conversations, the newest first, at most `limit`.
 
-        Capitals count as small letters where both are ASCII; the text is taken as it is, with no wild cards.
+        With `search`, only conversations with a message that contains this text are returned.
+        ASCII capitals match small letters. The text is taken literally, without wild cards.
         """
         ...
 
     async def forget(self, conversation_id: str) -> bool:
-        """Delete a conversation, with what the journal has of its finished requests. False where there is none.
+        """Delete a conversation and its finished requests in the journal.
 
-        Raises `StoreError` while a request of it is unfinished.
+        Returns False if there is no such conversation. Raises `StoreError` while a request of it is unfinished.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go of files, connections and threads, once what was begun is written. Idempotent.
+        """Close files, connections and threads after all writes that have begun are done. Idempotent.
 
-        What is called afterwards opens them again.
+        A later call of a method opens them again.
         """
         ...
 
 
 class JournalStore(Protocol):
-    """The journal of many requests: their facts, and who may go on with each.
+    """The journal of many requests: their facts, and the leases on them, which say which process may continue each.
 
-    A request belongs to who holds its lease. Each taking of a lease raises its `epoch` by one, and an append with an
-    older epoch, or at a place that is taken, is refused with `LeaseLost` in the same transaction: so a process that was
-    stopped for longer than its lease cannot write any more. A lease that has run out, and that nobody has taken, is
-    still good for writing and can be renewed. Appends of several sessions may be called at once, and share a
-    transaction where the database has them. A request that was forgotten may begin again. Ids are any texts: one that
-    the database cannot keep apart from others (with a NUL, or half a surrogate pair) is refused by a `ToolbusError`.
-    Every method raises `StoreError` for what goes wrong out there, within five seconds, and works again when that is
-    over.
+    A request belongs to the owner of its lease. Each time the lease is taken, its `epoch` grows by one. An append with
+    an older epoch, or at a position that is taken, is refused with `LeaseLost` in the same transaction, so a process
+    that was suspended for longer than its lease cannot write any more. A lease that has run out and that nobody has
+    taken still allows writing, and can be renewed. Several sessions may append at once, and share a transaction if the
+    database has transactions. A request that was forgotten may begin again. An id is any text; an id that the database
+    cannot distinguish from others (with a NUL, or half a surrogate pair) is refused with a `ToolbusError`. Every method
+    raises `StoreError` for a failure of the database, within five seconds, and works again after the failure is over.
     """
 
     async def append(self, entry: Entry) -> int:
-        """Write a step. Durable when this returns: the bytes that the request's journal takes now.
+        """Write a step, which is durable when this returns. Returns the bytes that the request's journal takes now.
 
-        Cancellation leaves either all or none of it written. Raises `LeaseLost`, and `StoreError` also for a request
-        that has ended, or that begins a second time.
+        Cancellation leaves either all or none of the step written. Raises `LeaseLost`, and `StoreError`, also for a
+        request that has ended, or that begins a second time.
         """
         ...
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
-        """The request's facts from place `start` on, in order; empty for an unknown one.
+        """Return the request's facts from position `start`, in order; empty for an unknown request.
 
-        Raises `StoreDamaged`, which names the first place where they are not what was written.
+        Raises `StoreDamaged`, which names the first position whose fact is not what was written.
         """
         ...
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        """What is known of a request; None for an unknown one."""
+        """Return the record of a request, or None for an unknown one."""
         ...
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        """Requests that have begun and not ended and whose lease nobody holds, or has run out: oldest first.
+        """Return the requests that have not ended and whose lease is free or has run out, oldest first.
 
-        Of one whose record is damaged there are the ids at least, so that the others can go on.
+        At most `limit`. For a request whose record is damaged, at least the ids are returned, so that the other
+        requests can be continued.
         """
         ...
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-        """Take the lease on an unfinished request, with the next epoch; the request as it is then.
+        """Take the lease on an unfinished request for `seconds`, with the next epoch. Returns the record after that.
 
-        None when somebody holds it, when the request has ended, and for an unknown one. Atomic: of two at once, one
-        gets it. Raises `StoreDamaged`, and takes nothing then.
+        Returns None if another owner holds the lease, if the request has ended, and for an unknown request. Atomic: of
+        two concurrent calls, one gets the lease. Raises `StoreDamaged`, and does not take the lease then.
         """
         ...
 
     async def renew(self, owner: str, seconds: float) -> int:
-        """Have all leases of `owner` run out `seconds` from now; how many there are. Of nobody (""), none."""
+        """Renew all leases of `owner` until `seconds` from now. Returns how many there are; 0 for the owner ""."""
         ...
 
     async def release(self, request_id: str, epoch: int) -> bool:
-        """Give a lease back, so that the request can be taken at once. False when it is another's by now."""
+        """Release a lease, so that the request can be taken at once. Returns False if another owner has it by now."""
         ...
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-        """End a request whose ending cannot be written as a fact: it is not resumed. False when it is another's."""
+        """End a request whose ending cannot be written as a fact, so that it is not resumed.
+
+        Returns False if another owner has the request.
+        """
         ...
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        """Delete the facts of requests that ended before this moment, which is not in it; of unfinished ones, none.
+        """Delete the facts of requests that ended before the time `before`, exclusively; unfinished requests stay.
 
-        With `conversations`, those as well that have not changed since, unless a request of theirs is unfinished or
-        was begun or ended later; else their messages stay.
+        With `conversations`, also delete the conversations that have not changed since then, unless one of their
+        requests is unfinished, or began or ended later. Otherwise their messages stay.
         """
         ...
 
     async def statistics(self) -> StoreStatistics:
-        """What it holds."""
+        """Return the content of the store as numbers, and its work since it was opened."""
         ...

@@ -1,9 +1,9 @@
-"""From what a handler returned to the exact text that the model reads.
+"""The rendering of results: from the value that a handler returned to the exact text that the model reads.
 
-A plain value is itself: text as it is, anything else as JSON; `None` is `{"ok": true}`. A `ToolResult` becomes
-`{"ok": true, "message": ..., "affected": <how many>, "data": ...}`. A failure is
-`{"ok": false, "reason": ..., "error": ...}`. Images and files go beside the text. In the place of a secret
-(pydantic's `SecretStr`, `SecretBytes`, `Secret`), at any depth, stands a mark; `settled` puts something else there.
+Text is sent as it is, any other plain value as JSON; `None` is `{"ok": true}`. A `ToolResult` becomes
+`{"ok": true, "message": ..., "affected": <number>, "data": ...}`. A failure is
+`{"ok": false, "reason": ..., "error": ...}`. Images and files are sent beside the text. Each secret (pydantic's
+`SecretStr`, `SecretBytes`, `Secret`), at any depth, is replaced by a mark; `settled` replaces the marks.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class ToolResult:
-    """What a handler returns when a plain value does not say enough.
+    """A result with more than a plain value, for a handler to return.
 
-    `message` is a sentence for the model, `data` any JSON value, `parts` are images and files for it; `artifacts` are
-    kept with the request and not sent to the model; `affected` names what the tool changed (paths, ids): the model gets
-    how many they are, and they are gathered on the `RequestResult`. A `SecretStr` may stand for any text in it.
+    `message` is a sentence for the model, `data` any JSON value for it, and `parts` are images and files for it.
+    `artifacts` are kept with the request and not sent to the model. `affected` names what the tool has changed (paths,
+    ids): the model gets their number, and the `RequestResult` has all names. Any text in it may be a `SecretStr`.
     """
 
     message: str | SecretStr = ""
@@ -55,10 +55,10 @@ class ToolResult:
 
 @dataclass(slots=True)
 class Rendered:
-    """A success, ready for `ToolCallCompleted`. `data` holds JSON values only.
+    """The result of a successful call, ready for `ToolCallCompleted`. `data` holds only JSON values.
 
-    `message` is that of a `ToolResult`, which is in `content` too, and None where the handler returned no such.
-    `secrets` are the values behind the marks in all of them, in clear: of a result that is told, there are none.
+    `message` is that of a `ToolResult`, and is in `content` too; it stays None if the handler returned something else.
+    `secrets` holds the values of all marks, in clear, in the order of the marks. It is empty in a published result.
     """
 
     content: str
@@ -80,9 +80,10 @@ _SECRETS = (SecretStr, SecretBytes, Secret)
 
 
 def render(value: Any) -> Rendered:
-    """Render what a handler returned. Raises `UnserialisableResult`, which names the type."""
+    """Render the value that a handler returned. Raises `UnserialisableResult`, which names the type."""
     kind = cast("type[Any]", type(value))
-    if kind is not dict:  # the usual value
+    # A dictionary is the usual value.
+    if kind is not dict:
         if isinstance(value, str):
             return _rendered(clean(value))
         if value is None:
@@ -103,9 +104,10 @@ def render(value: Any) -> Rendered:
 def _render_result(result: ToolResult) -> Rendered:
     found = _Secrets()
     message = found.text(result.message)
-    alone = isinstance(result.affected, (str, *_SECRETS))
-    names: Sequence[Any] = (result.affected,) if alone else result.affected
-    affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])  # of paths, too
+    is_single = isinstance(result.affected, (str, *_SECRETS))
+    names: Sequence[Any] = (result.affected,) if is_single else result.affected
+    # A name may also be a path.
+    affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])
     parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
     content, written, _ = _to_json(_envelope(message, affected, result.data), found)
     return Rendered(
@@ -125,14 +127,14 @@ class _Secrets(list["str | float"]):
     __slots__ = ()
 
     def mark(self, secret: Any) -> str:
-        """What stands in the place of `secret` until it is settled. An empty one hides nothing."""
+        """Add `secret`, and return its mark, which `settled` replaces later. An empty secret stays an empty text."""
         value = secret.get_secret_value()
         if isinstance(value, bytes):
             try:
                 value = value.decode()
             except UnicodeDecodeError:
                 raise UnserialisableResult(
-                    "the tool returned a SecretBytes that is no UTF-8 text; return a SecretStr of base64 text"
+                    "the tool returned a SecretBytes that is not UTF-8 text; return a SecretStr of base64 text"
                 ) from None
         if not isinstance(value, (str, int)) and not (isinstance(value, float) and math.isfinite(value)):
             value = str(value)
@@ -142,18 +144,19 @@ class _Secrets(list["str | float"]):
         return _MARK.format(len(self) - 1)
 
     def text(self, given: Any) -> str:
-        """A text, or the mark of one."""
+        """Return a text without lone surrogates, or the mark of a secret."""
         return self.mark(given) if isinstance(given, _SECRETS) else clean(given)
 
 
-_MARK = "\ue000secret {}\ue001"  # of the private use area, so that no text holds one by chance
+# Characters of the private use area do not occur in a text by chance.
+_MARK = "\ue000secret {}\ue001"
 
 
 def settled(rendered: Rendered, put: Callable[[str | float], str]) -> Rendered:
-    """The result with `put(value)` in the place of each secret's mark, and no secrets any more."""
+    """Return the result with each secret's mark replaced by `put(value)`, and with empty `secrets`."""
     if not rendered.secrets:
         return rendered
-    marks = {_MARK.format(place): put(value) for place, value in enumerate(rendered.secrets)}
+    marks = {_MARK.format(number): put(value) for number, value in enumerate(rendered.secrets)}
 
     def text(given: str) -> str:
         if "\ue000" in given:
@@ -179,7 +182,7 @@ def settled(rendered: Rendered, put: Callable[[str | float], str]) -> Rendered:
 
 
 def _envelope(message: str, affected: Sequence[str], data: Any = None) -> dict[str, Any]:
-    """What the model reads of a `ToolResult`."""
+    """Return the fields of a `ToolResult` that the model reads."""
     payload: dict[str, Any] = {"ok": True}
     if message:
         payload["message"] = message
@@ -191,7 +194,7 @@ def _envelope(message: str, affected: Sequence[str], data: Any = None) -> dict[s
 
 
 def without_data(rendered: Rendered) -> Rendered:
-    """The same result with a content that says nothing of its data. A text is no data."""
+    """Return the same result with its data left out of the content. Text does not count as data."""
     if rendered.data is None:
         return rendered
     if rendered.message is None:
@@ -201,16 +204,16 @@ def without_data(rendered: Rendered) -> Rendered:
 
 
 def with_summary(rendered: Rendered, summarize: Callable[[Any], str]) -> Rendered:
-    """The same result with a content that has a text in the place of the data, or of the whole text that it was.
+    """Return the same result with a content in which a summary replaces the data, or the whole text of a text result.
 
-    Raises what `summarize` raises, and `TypeError` where it gives no text.
+    Raises what `summarize` raises, and `TypeError` if it does not return a text.
     """
     has_data = rendered.data is not None
     if not has_data and (rendered.message is not None or rendered.content == _OK):
         return rendered
     text = cast("object", summarize(rendered.data if has_data else rendered.content))
     if not isinstance(text, str):
-        raise TypeError(f"it returned a {type(text).__name__}, and no text")
+        raise TypeError(f"it returned a {type(text).__name__}; it has to return a text")
     if rendered.message is None:
         return replace(rendered, content=clean(text))
     payload = _envelope(rendered.message, rendered.affected, clean(text))
@@ -218,14 +221,14 @@ def with_summary(rendered: Rendered, summarize: Callable[[Any], str]) -> Rendere
 
 
 def _are_parts(value: Sequence[Any]) -> bool:
-    """Whether a list is one of texts and parts, rather than of data."""
+    """Return whether a list consists of texts and at least one part, rather than of data."""
     if not value or type(value[0]) not in _BESIDE or _ANY_PART.isdisjoint(map(type, value)):
         return False
     return _BESIDE.issuperset(map(type, value))
 
 
 def _render_parts(value: Sequence[str | Part]) -> Rendered:
-    """The texts, line by line, and the images and files beside them."""
+    """Return a result with the texts, line by line, and the images and files beside them."""
     texts: list[str] = []
     parts: list[Part] = []
     for each in value:
@@ -237,7 +240,7 @@ def _render_parts(value: Sequence[str | Part]) -> Rendered:
 
 
 def _clean_part(part: Any) -> Part:
-    """A copy, which the handler has no hand on."""
+    """Return a clean copy of `part`, which the handler cannot change later."""
     if not isinstance(part, _PARTS):
         raise UnserialisableResult(
             f"the tool returned a part of type {type(part).__name__}; use ImagePart or FilePart of toolbus.messages"
@@ -245,7 +248,7 @@ def _clean_part(part: Any) -> Part:
     if not isinstance(part.url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
         raise UnserialisableResult(
             f"the URL of a part is of type {type(part.url).__name__}; "
-            "ImagePart.from_bytes and FilePart.from_bytes make one of bytes"
+            "use ImagePart.from_bytes or FilePart.from_bytes to make a part of bytes"
         )
     if isinstance(part, ImagePart):
         return ImagePart(url=clean(part.url))
@@ -271,20 +274,21 @@ def _clean_artifact(artifact: Any, found: _Secrets) -> Artifact:
 
 
 def failure_content(reason: str, error: str) -> str:
-    """The tool message of a failed call."""
+    """Return the content of the tool message for a failed call."""
     return orjson.dumps({"ok": False, "reason": reason, "error": clean(error)}).decode()
 
 
 def clean(text: str) -> str:
-    """The text as a plain `str` without lone surrogates, which no JSON can carry; each becomes a question mark."""
-    plain = str.__str__(text)  # of a subclass, such as an enum's member, its text
+    """Return a plain `str` without lone surrogates, which JSON cannot carry; each becomes a question mark."""
+    # `text` may be of a subclass of `str`, such as an enum's member.
+    plain = str.__str__(text)
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode("utf-8")
 
 
 def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple[str | float, ...]]:
-    """The JSON text, and what it says: fresh objects, which the handler has no hand on. And the secrets in it.
+    """Return the JSON text, its values as fresh objects, which the handler cannot change, and the secrets in it.
 
-    `found` are those whose marks come before.
+    `found` holds the secrets that were marked before; new ones are added to it.
     """
     secrets: tuple[str | float, ...] = ()
     try:
@@ -297,13 +301,13 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
     if '"type":"' in text and _holds_part(value, text):
         raise UnserialisableResult(
             f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "
-            "return it alone, in a list with texts, or as ToolResult(parts=[...])"
+            "return it by itself, in a list with texts, or as ToolResult(parts=[...])"
         )
     return text, orjson.loads(written), secrets
 
 
 def _holds_part(value: Any, written: str) -> bool:
-    """Whether there is a part in `value`, of which the model would read the URL, however long."""
+    """Return whether there is a part inside `value`, whose URL the model would read as text, however long it is."""
     if '"type":"image"' not in written and '"type":"file"' not in written:
         return False
     found = False
@@ -317,7 +321,8 @@ def _holds_part(value: Any, written: str) -> bool:
             return {inside.name: getattr(each, inside.name) for inside in fields(each)}
         return _default(each, _Secrets())
 
-    with contextlib.suppress(TypeError, RecursionError):  # what is found before is found
+    # A part that is found before an error still counts.
+    with contextlib.suppress(TypeError, RecursionError):
         orjson.dumps(value, default=step, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS)
     return found
 
@@ -346,7 +351,7 @@ def _write_slowly(value: Any, found: _Secrets) -> bytes:
 
 
 def _default(value: Any, found: _Secrets) -> Any:
-    """One step towards JSON for what orjson does not know."""
+    """Convert a value of a type that orjson does not know by one step towards JSON."""
     kind = type(cast("object", value))
     if isinstance(value, _SECRETS):
         return found.mark(value)
@@ -354,7 +359,8 @@ def _default(value: Any, found: _Secrets) -> Any:
         return _dumped(value, found)
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
-    if isinstance(value, tuple):  # a named one
+    # orjson refuses named tuples.
+    if isinstance(value, tuple):
         named = cast("Any", value)
         return named._asdict() if hasattr(named, "_asdict") else list(named)
     if isinstance(value, AbstractSet):
@@ -366,7 +372,7 @@ def _default(value: Any, found: _Secrets) -> Any:
 
 
 def _dumped(model: BaseModel, found: _Secrets) -> Any:
-    """A model as JSON values. Pydantic writes asterisks for secrets there, so these are taken from the model itself."""
+    """Return a model as JSON values. Pydantic writes asterisks for secrets, so marks are made from the model itself."""
     written = model.model_dump(mode="json")
     return _with_marks(written, model.model_dump(), found) if _has_asterisks(written) else written
 
@@ -380,27 +386,31 @@ def _has_asterisks(written: Any) -> bool:
 
 
 def _with_marks(written: Any, held: Any, found: _Secrets) -> Any:
-    """`written` with marks where `held`, the same in Python's own types, has secrets. Else asterisks stay."""
+    """Return `written` with marks where `held`, the same data in Python's types, has secrets.
+
+    Asterisks stay where the two cannot be matched.
+    """
     if isinstance(held, _SECRETS):
         return found.mark(held) if isinstance(written, str) else written
     if isinstance(written, dict) and isinstance(held, Mapping):
         pairs, values = cast("dict[str, Any]", written).items(), list(cast("Mapping[Any, Any]", held).values())
         if len(pairs) == len(values):
-            return {name: _with_marks(each, values[place], found) for place, (name, each) in enumerate(pairs)}
+            return {name: _with_marks(each, values[index], found) for index, (name, each) in enumerate(pairs)}
     if isinstance(written, list) and isinstance(held, (list, tuple, AbstractSet)):
         old, values = cast("list[Any]", written), list(cast("Sequence[Any]", held))
         if len(old) == len(values):
-            return [_with_marks(each, values[place], found) for place, each in enumerate(old)]
+            return [_with_marks(each, values[index], found) for index, each in enumerate(old)]
     return cast("Any", written)
 
 
 def _without_surrogates(value: Any, found: _Secrets) -> Any:
-    """The same value with every text in it cleaned. orjson asks nobody about such a text."""
+    """Return the same value with every text in it cleaned: orjson does not call `default` for texts."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, BaseModel):
         return _without_surrogates(_dumped(value, found), found)
-    if issubclass(type(value), tuple) and hasattr(value, "_asdict"):  # a named one
+    # A named tuple becomes an object with its field names.
+    if issubclass(type(value), tuple) and hasattr(value, "_asdict"):
         return _without_surrogates(value._asdict(), found)
     if is_dataclass(value) and not isinstance(value, type):
         return {
@@ -413,6 +423,7 @@ def _without_surrogates(value: Any, found: _Secrets) -> Any:
         return {_without_surrogates(key, found): _without_surrogates(each, found) for key, each in pairs}
     if isinstance(value, (list, tuple, AbstractSet)):
         return [_without_surrogates(each, found) for each in cast("Sequence[Any]", value)]
-    if isinstance(value, pathlib.PurePath):  # file names of the platform may hold surrogates
+    # The platform's file names may hold surrogates.
+    if isinstance(value, pathlib.PurePath):
         return clean(str(value))
     return value

@@ -193,7 +193,7 @@ async def test_full_of_facts_it_gives_what_is_inside_and_then_says_that_it_overf
         read: list[Event] = []
         with (
             anyio.fail_after(5),
-            pytest.raises(SubscriptionOverflow, match="2 places were full at bus position 3") as c,
+            pytest.raises(SubscriptionOverflow, match="buffer of 2 events was full at bus position 3") as c,
         ):
             async for event in subscription:
                 read.append(event)

@@ -123,8 +123,9 @@ def test_publish_in_another_thread_than_the_running_loop_is_refused_and_tells_no
 
     outcome = anyio.run(main)
     assert isinstance(outcome, BusError)
-    assert "status_changed was published in another thread than the bus's event loop; use publish_threadsafe" in str(
-        outcome
+    assert (
+        "status_changed was published in another thread than that of the bus's event loop; use publish_threadsafe"
+        in str(outcome)
     )
     assert said(heard) == []
     assert bus.publish(signal("behind it")) is True  # no loop runs any more that could miss it

@@ -526,7 +526,7 @@ async def with_context(context: ToolContext[None]) -> None:
 
 
 def test_a_result_that_depends_on_more_than_arguments_is_not_to_be_kept():
-    with pytest.raises(ConfigurationError, match="arguments alone; do without the ToolContext"):
+    with pytest.raises(ConfigurationError, match="only on their arguments; do without the ToolContext"):
         Tool(handler=with_context, cache_seconds=60)
 
 

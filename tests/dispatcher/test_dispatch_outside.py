@@ -57,7 +57,7 @@ class Queue:
         return ready
 
     def counts(self) -> tuple[int, int, int]:
-        return self.schedule.everything.used, self.schedule.queued, self.schedule.outside
+        return self.schedule.overall.used, self.schedule.queued, self.schedule.outside
 
 
 # ------------------------------------------------------------------------------------------------- the schedule

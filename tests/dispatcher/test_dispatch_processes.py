@@ -197,7 +197,7 @@ async def test_a_name_that_leads_elsewhere_is_a_failure_that_the_log_explains(ca
     async with ToolDispatcher(desk.bus, ToolRegistry([made])):
         desk.ask("it")
         assert (await told(desk)).error == GENERIC
-    assert "gone in process_tools is 3 in a process, and not the tool's handler" in caplog.text
+    assert "gone in process_tools is 3 in the tool's process, and not the tool's handler" in caplog.text
 
 
 async def test_what_a_handler_writes_and_reads_does_not_reach_the_pipes():

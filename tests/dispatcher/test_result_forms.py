@@ -286,7 +286,7 @@ async def summarize_later(_data: Any) -> str:
     [
         ({"kind": "read"}, "kind is 'read'; say 'query' or 'action'"),
         ({"kind": ["query"]}, "kind is .*; say 'query' or 'action'"),
-        ({"sensitive_history": "yes"}, "sensitive_history is no truth value"),
+        ({"sensitive_history": "yes"}, "sensitive_history is 'yes'; say True or False"),
         ({"max_result_chars": 199}, "max_result_chars is 199; give a whole number of at least 200"),
         ({"max_result_chars": 1e6}, "max_result_chars is 1000000.0"),
         ({"max_result_chars": True}, "max_result_chars is True"),
@@ -307,5 +307,5 @@ def test_options_that_make_no_sense_are_refused_when_the_tool_is_made(options: d
 
 @pytest.mark.parametrize("options", [{"include_data": False}, {"summarize": str}], ids=["data", "summary"])
 def test_who_answers_an_external_tool_says_what_the_model_reads(options: dict[str, Any]):
-    with pytest.raises(ConfigurationError, match="it is external: who answers"):
+    with pytest.raises(ConfigurationError, match="it is external, so its executor decides"):
         Tool("look", "Look.", {"type": "object"}, external=True, **options)

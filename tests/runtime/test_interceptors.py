@@ -487,7 +487,7 @@ async def test_an_interceptor_that_gives_no_result_back_fails_the_call_and_nothi
     assert [(each.reason, each.error) for each in failed.tool_calls] == [
         ("error", "The tool failed with an internal error.")
     ]
-    assert "Forgetful.after_tool gave a NoneType; it has to return a Rendered" in caplog.text
+    assert "Forgetful.after_tool returned a NoneType; it has to return a Rendered" in caplog.text
     assert (failed.text, worked.text, worked.tool_calls[0].ok) == ("It failed.", "Sunny.", True)
 
 

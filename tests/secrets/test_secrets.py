@@ -364,7 +364,7 @@ def test_each_secret_of_a_result_has_its_own_mark_also_beside_text_that_json_can
     assert told.artifacts[0].content == "<in an artifact>"
     assert json.loads(told.content)["message"] == "<in the message>"
     assert not told.secrets
-    with pytest.raises(UnserialisableResult, match="no UTF-8 text"):
+    with pytest.raises(UnserialisableResult, match="not UTF-8 text"):
         render([SecretBytes(b"\xff")])
 
 

@@ -210,9 +210,9 @@ def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     """A call that fails keeps its place among the handlers."""
     leave = Schedule.leave
 
-    def keeping(self: Schedule, job: Any, *, thread_goes_on: bool = False) -> None:
+    def keeping(self: Schedule, job: Any, *, thread_still_runs: bool = False) -> None:
         if job.attempt < 2:
-            leave(self, job, thread_goes_on=thread_goes_on)
+            leave(self, job, thread_still_runs=thread_still_runs)
 
     patch.setattr(Schedule, "leave", keeping)
 
@@ -405,7 +405,7 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
 @bug("G18")
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
-    patch.setattr(ToolDispatcher, "_go_down", lambda self: None)
+    patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
 
 
 @bug("G18")

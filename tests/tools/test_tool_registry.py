@@ -59,7 +59,7 @@ def test_removing_what_is_not_there_raises():
 
 def test_what_is_no_tool_is_refused():
     nonsense: Any = "get_weather"
-    with pytest.raises(ConfigurationError, match="'get_weather' is no tool"):
+    with pytest.raises(ConfigurationError, match="'get_weather' is not a tool"):
         ToolRegistry([nonsense])
 
 

@@ -1,8 +1,37 @@
-"""The tool dispatcher: runs requested calls and publishes how each ended.
+"""The tool dispatcher: an executor that runs the tool calls of agents in this process and publishes their results.
 
-A receiver of `ToolCallRequested`, with workers that are reused. It keeps no timers: a session whose deadline fires
-settles the call with a `ToolCallFailed`, and the dispatcher, which watches its calls on the bus, cancels the handler.
-It knows the bus and tools, and nothing of sessions or models; when a call's turn has come is `toolbus.scheduling`'s.
+It receives `ToolCallRequested` from the bus, runs the tool's handler in a reused worker task, in a thread or in a
+process, and publishes a `ToolCallCompleted` or `ToolCallFailed`. `_schedule` decides which call may run now, `_workers`
+has the tasks, `_reports` builds the events, `_cache` shares results, and `_overdue` counts handlers that do not end.
+
+Knows the bus, tools, interceptors and secrets. Must not know sessions, models, providers or stores: it sees a request
+only through its `RequestView`.
+
+Invariants:
+
+1. One executor claims each call. The dispatcher runs a call only if `EventBus.arbitration.watch` returned True, and it
+   asks while it receives the event, without an `await` in between. The bus refuses a call that another executor has
+   claimed, that is settled, or that no session has opened. Otherwise two executors could run a tool twice, or a forged
+   event could run it.
+2. Each call that the dispatcher has claimed gets exactly one terminal event. The dispatcher publishes it whatever the
+   handler raises, unless the call is settled elsewhere first, or is stopped because its request is left to another
+   process (`RequestView.is_left`), which publishes the event then. Without it, the session would wait until the
+   deadline. A result that comes after the call was settled is published as well, and the bus turns it into
+   `ToolCallLate` or drops it.
+3. The session's deadline is the only one. It is the earlier one of the call's and the request's, and the session
+   settles the call when it passes. Between a result and the deadline, the terminal event that reaches the bus first
+   wins. The dispatcher has no timer for it and only reads it, so as not to begin a wait between attempts that would
+   outlive it. With two timers, the session and the dispatcher could disagree on how a call has ended.
+4. The handler of a call that is settled elsewhere is stopped. A call in a queue is removed, an async handler is
+   cancelled, a process is killed. A thread cannot be killed: it is given up, and counts as overdue until it ends. If
+   other calls share its result, the next one of them runs. No handler begins once its call is settled or its request
+   stops (`RequestView.stops`). Otherwise a cancelled request could still have effects, and calls that nobody waits for
+   would hold up others.
+5. A call holds slots in all of its gates or in none, and gives each back once, when its handler has ended. A thread
+   that was given up keeps the slots of its thread and of its tool until it ends. A handler that waits for a child
+   request gives its slots back meanwhile. Each slot that is given back goes to the longest waiting call that fits. A
+   slot that is lost would lower `max_concurrency` for good; slots held while waiting for a child request could block
+   the child's calls for ever.
 """
 
 from __future__ import annotations

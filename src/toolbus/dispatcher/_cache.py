@@ -1,6 +1,6 @@
 """Results that serve several calls: kept for a while, and shared among equal calls that are under way.
 
-Knows calls and how they are answered. Runs nothing: it says which call has to run, and who takes over from it.
+Knows calls and how they are answered. Runs nothing: it decides which call has to run, and which one takes over from it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ResultCache"]
 
-_MOST_RESULTS = 1_000
+_MAX_RESULTS = 1_000
 
 CacheKey: TypeAlias = "tuple[weakref.ref[Tool[..., Any]], bytes]"
-"""A tool, which this does not keep alive, and a call's arguments as JSON with sorted keys."""
+"""A weak reference to a tool, and a call's arguments as JSON with sorted keys."""
 
 
 class _Kept:
-    """A whole result with its data as JSON, so that each call it serves has fresh objects."""
+    """A whole result with its data as JSON, so that each call that it serves gets fresh objects."""
 
     __slots__ = ("_data", "_rendered", "until")
 
@@ -50,13 +50,12 @@ class _Kept:
 
 
 class ResultCache:
-    """The results of one dispatcher's tools with `cache_seconds`, at most 1,000; the one unused for longest goes first.
+    """The results of one dispatcher's tools with `cache_seconds`: at most 1,000; the least recently used goes first.
 
-    Two calls are equal when their tool is the same object and their arguments are the same JSON; of a tool that takes
-    secrets, in the same conversation. A result is kept for
-    the tool's `cache_seconds` on `clock`; a failure is shared with the calls that wait for it, and not kept. `hits`
-    counts the calls that were answered with another one's result. Nothing here suspends; each step costs O(1), and
-    the end of a call O(calls that wait for it).
+    Two calls are equal when their tool is the same object and their arguments are the same JSON; for a tool that takes
+    secrets, they must also be in the same conversation. A result is kept for the tool's `cache_seconds` on `clock`. A
+    failure is shared with the calls that wait for it, and not kept. `hits` counts the calls that were answered with
+    another call's result. Nothing here suspends. Each step costs O(1), and the end of a call O(calls that wait for it).
     """
 
     __slots__ = ("_clock", "_flights", "_reports", "_results", "hits")
@@ -72,10 +71,11 @@ class ResultCache:
         return len(self._results)
 
     def enter(self, job: Job) -> bool:
-        """Whether `job` has to run. Else it was answered at once, or waits for an equal one that is under way."""
+        """Return whether `job` has to run. If not, it was answered at once, or waits for an equal call under way."""
         try:
             arguments = orjson.dumps(job.arguments, option=orjson.OPT_SORT_KEYS)
-        except TypeError:  # an integer beyond 64 bits, say: for the handler to refuse
+        except TypeError:
+            # For example, an integer is beyond 64 bits; the handler may refuse it.
             return True
         if job.tool.secrets is not None:
             arguments = secrets_of(job.view).digest(arguments)
@@ -97,7 +97,7 @@ class ResultCache:
         return False
 
     def leave(self, job: Job) -> Job | None:
-        """Somebody else settled `job`, which is in a flight. Returns the call that has to run in its place, if any."""
+        """Take `job`, which was settled elsewhere, out of its flight. Returns the call to run instead, if any."""
         flight, job.flight = job.flight, None
         assert flight is not None
         if flight.leader is not job:
@@ -110,30 +110,34 @@ class ResultCache:
         return flight.leader
 
     def completed(self, job: Job, rendered: Rendered) -> None:
-        """Answer `job`, which ran for its flight, and all that wait for it. `rendered` is whole: see `as_sent`."""
-        flight = self._land(job)
+        """Publish the result of `job`, which ran for its flight, for all calls in it. `rendered` is the whole result.
+
+        Each call gets its own form of it, by `as_sent`.
+        """
+        flight = self._end_flight(job)
         seconds = job.tool.cache_seconds
         assert seconds is not None
         kept = self._results[flight.key] = _Kept(rendered, self._clock() + seconds)
         self._results.move_to_end(flight.key)
-        if len(self._results) > _MOST_RESULTS:
+        if len(self._results) > _MAX_RESULTS:
             self._results.popitem(last=False)
         self._reports.completed(job, as_sent(job, rendered))
         for each in flight.followers:
-            if not each.settled:  # meanwhile, by whoever was told of the ones before it
+            # A listener to the events before may have settled this call.
+            if not each.settled:
                 self.hits += 1
                 self._reports.completed(each, as_sent(each, kept.result()))
 
     def failed(self, job: Job, failure: Failure, cause: BaseException | None) -> None:
-        """Tell `job`, which ran for its flight, and all that wait for it, that it failed."""
-        flight = self._land(job)
+        """Publish the failure of `job`, which ran for its flight, for all calls in it."""
+        flight = self._end_flight(job)
         self._reports.failed(job, failure, cause)
         for each in flight.followers:
             if not each.settled:
                 self._reports.failed(each, failure, cause)
 
-    def _land(self, job: Job) -> Flight:
-        """End the flight of its leader before anybody is told: who asks from then on is not in it."""
+    def _end_flight(self, job: Job) -> Flight:
+        """End a flight, whose leader is `job`, before its results are published: later calls do not join it."""
         flight = job.flight
         assert flight is not None
         del self._flights[flight.key]

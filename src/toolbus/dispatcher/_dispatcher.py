@@ -1,8 +1,8 @@
-"""The tool dispatcher: runs requested calls and publishes how each ended.
+"""`ToolDispatcher`: claims the calls that are requested on the bus, runs their handlers and publishes the results.
 
-A receiver of `ToolCallRequested`, with workers that are reused. It keeps no timers: a session whose deadline fires
-settles the call with a `ToolCallFailed`, and the dispatcher, which watches its calls on the bus, cancels the handler.
-It knows the bus and tools, and nothing of sessions or models; when a call's turn has come is `toolbus.scheduling`'s.
+The dispatcher has no timers for deadlines. When a session's deadline passes, the session settles the call with a
+`ToolCallFailed`; the dispatcher watches its calls on the bus, and cancels the handler then. `_schedule` decides which
+call may run now. The package's docstring has the invariants.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ._processes import run_in_process
 from ._reports import Reports, as_sent
 from ._retries import retry_delay
 from ._schedule import Job, Schedule
-from ._thread_run import NotBegun, ThreadRun, in_context
+from ._thread_run import HandlerNotStarted, ThreadRun, in_context
 from ._workers import Then, Worker, WorkerPool
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ _CLOSED = "The dispatcher was closed."
 
 @dataclass(slots=True, frozen=True)
 class DispatcherStatistics:
-    """Calls and workers now, and peaks since the start.
+    """The numbers of calls and workers now, and their peaks since the dispatcher was made.
 
-    `running` counts the handlers that hold a place, `retrying` those among them that wait for their next attempt, and
-    `outside` those that hold none while they wait for a child request. `processes` are those in which handlers run;
-    idle ones are kept for later calls, and not counted. `cached` is how many results are kept, `cache_hits` how many
-    calls were answered with another call's result. `overdue` names the tools of handlers that were cancelled and still
-    run, and of threads that were given up. `stranded` are the tasks in which a tool has left a cancel scope or a task
-    group open.
+    `running` counts the handlers that hold a slot, `retrying` those among them that wait for their next attempt, and
+    `outside` those that hold no slot while they wait for a child request. `processes` counts the processes in which
+    handlers run, without the idle ones, which are kept for later calls. `cached` is the number of results that are
+    kept, `cache_hits` the number of calls that were answered with another call's result. `overdue` names the tools of
+    handlers that were cancelled and still run, and of threads that were given up. `stranded` counts the tasks in which
+    a tool has left a cancel scope or a task group open.
     """
 
     running: int
@@ -80,38 +80,41 @@ class DispatcherStatistics:
 
 
 class ToolDispatcher:
-    """Runs tool calls in this process. One for each bus, usually.
+    """An executor that runs tool calls in this process. Usually there is one for each bus.
 
         async with ToolDispatcher(bus, registry):
             ...
 
-    A call is looked up in the registry of its own request first, then in `registry`; calls of tools that are in
-    neither, and of `external` ones, are left to others on the bus. `max_concurrency` bounds the handlers that run at
-    once; further calls wait in order, while their deadlines run. `max_threads` bounds the threads of sync handlers;
-    a thread cannot be killed, so one that outlives its deadline keeps its place until it ends, and when all places
-    are held like that, calls are refused. A handler that was cancelled, or a thread that was given up, and that still
-    runs `grace_seconds` later is logged at WARNING, once. Nobody waits for it, but for leaving the block: that cancels
-    what runs, and waits until each handler has ended; not for threads.
+    The tool of a call is looked up in the registry of the call's own request first, then in `registry`. Calls of
+    `external` tools, and of tools that are in neither registry, are left to other executors on the bus.
+    `max_concurrency` bounds the handlers that run at once; further calls wait in order, and their deadlines count
+    meanwhile. `max_threads` bounds the threads of sync handlers. A thread cannot be killed, so one that outlives its
+    call's deadline keeps its slot until it ends, and when all slots are held like that, calls are refused. A handler
+    that was cancelled, or a thread that was given up, is logged once at WARNING if it still runs `grace_seconds` later.
+    Nothing waits for such a handler except the end of the dispatcher's block: it cancels all handlers and waits until
+    each has ended. It does not wait for threads.
 
-    `max_processes` (as many as there are cores) bounds the processes of handlers with `isolation="process"`; these are
-    killed when their call is cancelled or its deadline passes, and a process that dies is a failure of its call. A
-    process that has ended its call is kept for later ones until the event loop ends.
+    `max_processes` (by default the number of cores) bounds the processes of handlers with `isolation="process"`. These
+    are killed when their call is cancelled or its deadline passes, and if a process dies, its call fails. A process
+    that has finished its call is kept for later calls until the event loop ends.
 
-    A tool with `retries` is tried again, after waits that double from about half a second, for as long as the next
-    wait ends before the call's deadline. While a call waits it keeps its places, so that a tool that is down is not
-    asked by ever more calls. `ToolCallRetrying` and `ToolCallStarted` tell of each attempt.
+    The handler of a tool with `retries` is tried again after waits that double from about half a second, as long as the
+    next wait ends before the call's deadline. A call keeps its slots while it waits, so that a tool that is down is not
+    asked by more and more calls. `ToolCallRetrying` and `ToolCallStarted` are published for each attempt.
 
-    The results of tools with `cache_seconds` are kept, at most 1,000, and shared: a call whose tool and arguments are
-    those of a kept result is answered at once, and one that equals a call under way waits for that one, takes no place,
-    and has its result or its failure. When that one is cancelled or times out, the next in line runs instead.
+    The results of tools with `cache_seconds` are kept, at most 1,000 of them, and shared. A call with the tool and the
+    arguments of a kept result is answered at once. A call that equals one under way takes no slot: it waits for that
+    one, and gets its result or its failure. If the one that runs is cancelled or times out, the next one in the queue
+    runs instead.
 
-    Calls that run when the host cancels the dispatcher end as `cancelled`. `on_cancelled` is called before the first of
-    them is answered, inline; those of requests that are left by then (`RequestSession.leave`) are not answered, since
-    how they end is told where the request goes on.
+    Calls that run when the host cancels the dispatcher end as `cancelled`. `on_cancelled` is called inline before the
+    first of them is answered. Calls of requests that are left by then (`RequestSession.leave`) are not answered,
+    because the process in which the request continues publishes how they end.
 
-    A handler runs in the context (`contextvars`) of the session that asked. Whatever it raises, `SystemExit` included,
-    becomes `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass. One that leaves a cancel scope
-    or a task group open is named in the log, and its task takes no other call: see `toolbus.left_open`.
+    A handler runs in the context (`contextvars`) of the session that requested the call. Whatever the handler raises,
+    including `SystemExit`, becomes a `ToolCallFailed`; only `KeyboardInterrupt` and the host's cancellation pass
+    through. If a handler leaves a cancel scope or a task group open, that is logged with the tool's name, and the task
+    takes no other call.
     """
 
     def __init__(
@@ -167,7 +170,8 @@ class ToolDispatcher:
         self._disconnect()
         self._reports.is_closing = True
         for job in self._schedule.waiting():
-            if job.worker is None:  # else its handler waits to come in, and is cancelled with the others
+            # A call with a worker waits to take its slots again; its handler is cancelled below, with the others.
+            if job.worker is None:
                 self._schedule.unqueue(job)
                 self._fail(job, Failure("cancelled", _CLOSED))
         self._overdue.close(self._workers.running())
@@ -189,10 +193,12 @@ class ToolDispatcher:
             return
         call = None if view is None else view.calls.get(request.call_id)
         if call is not None and call.requested_at is None:
-            return  # Its request has not requested it: it waits for a person, or for its turn.
+            # The session has not requested this call: it waits for an approval, or for its turn.
+            return
         job = Job(request, tool, self._schedule.gates_of(tool), view, None if call is None else call.arguments)
         if not self._bus.arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
-            return  # somebody else runs it, or has answered already
+            # Another executor runs this call, or it is settled already.
+            return
         if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
             return
         if (
@@ -206,7 +212,7 @@ class ToolDispatcher:
             self._schedule.admit(job)
 
     def _find(self, request: ToolCallRequested, view: RequestView | None) -> tuple[Tool[..., Any] | None, bool]:
-        """The tool to run, if it is ours to run; and whether it is ours to say that there is none."""
+        """Return the tool to run, if this dispatcher has to run it, and whether it has to refuse an unknown tool."""
         source = None if view is None else view.tools
         tool: Tool[..., Any] | None = None
         if isinstance(source, ToolRegistry):
@@ -218,54 +224,66 @@ class ToolDispatcher:
         return (None, False) if tool.spec.external else (tool, True)
 
     def _on_settled(self, job: Job) -> None:
-        """Somebody else settled a call of ours: a session's deadline, a cancel, another answer. Stop the handler."""
+        """Stop the handler of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
         job.settled = True
-        heir = None if job.flight is None else self._cache.leave(job)
+        successor = None if job.flight is None else self._cache.leave(job)
         if job.worker is None:
             self._schedule.unqueue(job)
         else:
             self._overdue.add(job)
             job.worker.scope.cancel()
-        if heir is not None:
-            self._schedule.admit(heir)
+        if successor is not None:
+            self._schedule.admit(successor)
 
     def _now(self) -> float:
-        return self._bus.clock()  # another one when the bus has moved to another loop
+        # The bus has another clock after it has moved to another event loop.
+        return self._bus.clock()
 
     # --------------------------------------------------------------------------------------------------- running
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
-        """Start a task of the dispatcher's own."""
+        """Start a task in the dispatcher's task group."""
         assert self._group is not None
-        # In the dispatcher's own context, so that a worker does not keep alive what its first caller's held.
+        # The dispatcher's own context is used, so that a worker does not keep its first caller's context alive.
         self._context.copy().run(self._group.start_soon, function, *args)
 
     def _give_up(self, job: Job) -> None:
-        """End a call that has its places, but will not begin: it is settled or will be, or this is cancelled."""
+        """End a call that has its slots but will not begin, as it is settled, about to be settled, or cancelled here.
+
+        A call that nobody else settles is cancelled because the host has cancelled the dispatcher.
+        """
         self._overdue.discard(job)
         if not (job.settled or job.stops):
-            self._go_down()
+            self._begin_closing()
             self._fail(job, Failure("cancelled", _CLOSED))
         self._schedule.leave(job)
 
-    def _go_down(self) -> None:
-        """The host has cancelled this, or a handler the host: what fails from now on may have failed for that."""
+    def _begin_closing(self) -> None:
+        """Note that the host was cancelled, or interrupted by a handler: later failures may be a consequence of that.
+
+        The first time, this calls `on_cancelled`.
+        """
         if not self._reports.is_closing:
             self._reports.is_closing = True
             if self._on_cancelled is not None:
                 self._on_cancelled()
 
     async def _perform(self, job: Job, worker: Worker) -> Then:
-        """Run one call and publish its end. Returns what the worker does then; raises what is the host's to handle."""
+        """Run one call and publish its terminal event. Returns what the worker does next; raises what the host handles.
+
+        That is a `KeyboardInterrupt` or the host's cancellation.
+        """
         view = job.view
-        if job.settled or (view is not None and view.stops):  # between its admission and now
+        # The call may have been settled after it was admitted.
+        if job.settled or (view is not None and view.stops):
             self._give_up(job)
             return "next"
         job.worker = worker
         worker.scope = scope = anyio.CancelScope()
         job.started_at = self._bus.clock()
         self._reports.started(job)
-        scope.__enter__()  # by hand, as it is not left where trio's task groups are open
+        # A `with` block would leave the scope even while trio's task groups are open in it.
+        scope.__enter__()
         screens, rendered, failed = False, None, None
         try:
             value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
@@ -273,13 +291,15 @@ class ToolDispatcher:
             screens = view is not None and bool(view.interceptors) and self._screens(job)
             if screens and not job.settled:
                 rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
-        except BaseException as exc:  # a handler may raise anything; what has to pass is raised again
+        except BaseException as exc:
+            # A handler may raise anything; what has to pass is raised again below.
             failed = exc
         left_open = worker.trio_task is not None and bool(worker.trio_task.child_nurseries)
         if not left_open:
             try:
                 scope.__exit__(None, None, None)
-            except RuntimeError:  # another scope is open inside of it
+            except RuntimeError:
+                # Another scope is open inside this one.
                 left_open = True
         try:
             if left_open:
@@ -289,7 +309,7 @@ class ToolDispatcher:
         finally:
             if job.run is None and self._overdue.jobs:
                 self._overdue.discard(job)
-            self._schedule.leave(job, thread_goes_on=job.run is not None)
+            self._schedule.leave(job, thread_still_runs=job.run is not None)
         assert rendered is not None
         if screens and job.settled:
             self._start(self._complete_late, job, rendered)
@@ -298,12 +318,15 @@ class ToolDispatcher:
         return "stay" if left_open else "end" if scope.cancel_called else "next"
 
     def _rendered(self, job: Job, value: Any) -> Rendered:
-        """What a handler gave, as it is to be sent; whole for the cache, since each request may want its own part."""
+        """Return a handler's value as it is to be sent; for the cache, the whole of it.
+
+        Each request that is served from the cache may ask for a different part of the result.
+        """
         rendered = render(value) if job.tool.isolation == "thread" else value
         return rendered if job.flight is not None else as_sent(job, rendered)
 
     def _screens(self, job: Job) -> bool:
-        """Whether an interceptor of the call's request wants to see results."""
+        """Return whether an interceptor of the call's request screens results."""
         view = job.view
         return view is not None and bool(view.interceptors) and screens_results(view.interceptors)
 
@@ -311,20 +334,21 @@ class ToolDispatcher:
         return await screened(job.view.interceptors if job.view else (), job.request, rendered, self._tool_context(job))
 
     async def _complete_late(self, job: Job, rendered: Rendered) -> None:
-        """Tell a result that came too late, as the request's interceptors leave it. In a task of its own."""
-        told = functools.partial(self._reports.left_open, job)
-        await self._stranded.contain(told, self._screen_late, job, rendered)
+        """Publish a result that came too late, after the request's interceptors. Runs in a task of its own."""
+        on_left_open = functools.partial(self._reports.left_open, job)
+        await self._stranded.contain(on_left_open, self._screen_late, job, rendered)
 
     async def _screen_late(self, job: Job, rendered: Rendered) -> None:
         try:
             self._complete(job, await in_context(job.context, self._screened(job, rendered), _nothing))
-        except BaseException as exc:  # the application's code; the task is the dispatcher's
+        except BaseException as exc:
+            # The application's code raised, in a task of the dispatcher.
             if is_being_cancelled() or keyboard_interrupt_of(exc):
                 raise
             self._fail(job, classify(exc), exc)
 
     async def _attempt(self, job: Job) -> Any:
-        """Run the handler once, with arguments of its own, and return its value; from a process what it rendered."""
+        """Run the handler once, with its own copy of the arguments. Returns its value; from a process, a `Rendered`."""
         tool, arguments = job.tool, job.arguments
         if tool.secrets is not None:
             arguments = secrets_of(job.view).deliver(arguments, tool.secrets)
@@ -336,7 +360,7 @@ class ToolDispatcher:
         return await in_context(job.context, running, self._workers.on_wait)
 
     async def _attempts(self, job: Job) -> Any:
-        """Run the handler until it succeeds or may not be tried again. Between attempts the call keeps its places."""
+        """Run the handler until it succeeds or may not be tried again. Between attempts the call keeps its slots."""
         while True:
             try:
                 return await self._attempt(job)
@@ -352,16 +376,17 @@ class ToolDispatcher:
             finally:
                 self._retrying -= 1
             if job.stops:
-                raise NotBegun
+                raise HandlerNotStarted
             job.attempt += 1
             self._reports.started(job)
 
     async def _in_thread(self, job: Job, call: Callable[[], Any]) -> Any:
-        def on_late(value: Any, error: BaseException | None) -> None:
-            with contextlib.suppress(anyio.RunFinishedError):  # the loop is gone: nobody is left to tell
+        def on_late_end(value: Any, error: BaseException | None) -> None:
+            # If the event loop has ended, nobody is left to receive the result.
+            with contextlib.suppress(anyio.RunFinishedError):
                 anyio.from_thread.run_sync(self._on_late_thread, job, value, error, token=self._token)
 
-        run = ThreadRun(call, lambda: not job.stops, on_late)
+        run = ThreadRun(call, lambda: not job.stops, on_late_end)
         try:
             value = await run.wait()
         except anyio.get_cancelled_exc_class():
@@ -369,63 +394,71 @@ class ToolDispatcher:
                 job.run = run
                 self._overdue.add(job)
             raise
-        while inspect.isawaitable(value):  # a sync function that returned a coroutine
+        # A sync function may return a coroutine.
+        while inspect.isawaitable(value):
             value = await value
         return value
 
     def _on_late_thread(self, job: Job, value: Any, error: BaseException | None) -> None:
-        """A thread that was given up has ended. On the loop."""
+        """Publish the outcome of a thread that was given up and has ended now. Called on the event loop's thread."""
         job.run = None
         self._overdue.discard(job)
         self._schedule.leave(job)
         if inspect.iscoroutine(value):
-            value.close()  # nobody awaits it any more
+            # Nobody awaits this coroutine any more.
+            value.close()
         if error is None:
             try:
                 rendered = self._rendered(job, value)
                 if not self._screens(job):
                     self._complete(job, rendered)
-                elif self._group is not None:  # else nobody is left to show it to, and so nobody may be told
+                elif self._group is not None:
+                    # A closed dispatcher cannot screen a result, so it may not publish it.
                     self._start(self._complete_late, job, rendered)
-            except Exception as exc:  # this runs for the thread, so nobody else would tell
+            except Exception as exc:
+                # The thread called this, so nobody else would report the error.
                 error = exc
         if error is not None:
             self._fail(job, classify(error), error)
 
     def _on_exception(self, job: Job, scope: anyio.CancelScope, exc: BaseException, *, left_open: bool) -> Then:
-        """Publish how a handler failed. Returns what the worker does then; raises what is the host's to handle."""
+        """Publish how a handler failed. Returns what the worker does next; raises what the host handles."""
         then: Then = "stay" if left_open else "end" if scope.cancel_called else "next"
-        if type(exc) is NotBegun:
+        if type(exc) is HandlerNotStarted:
             job.worker = None
             return then
         cancelled, interrupt = is_cancellation(exc), keyboard_interrupt_of(exc)
         if cancelled and scope.cancel_called and job.settled:
-            return then  # as asked
-        # In a scope that was left open, a cancellation of that scope cannot be told from the host's.
+            # The handler ended because it was cancelled here.
+            return then
+        # In a scope that was left open, the cancellation of that scope cannot be distinguished from the host's.
         by_host = not left_open and is_being_cancelled()
         if not job.settled and (by_host or interrupt is not None):
-            self._go_down()
+            self._begin_closing()
         if cancelled and by_host:
             self._fail(job, Failure("cancelled", _CLOSED, unknown=True), exc)
             raise next(leaves_of(exc))
         if cancelled:
-            # A stray one cannot be told from that of a loop which shuts down: either way this task ends. Such a loop
-            # cancels all tasks before any of them runs, so the task behind this one comes after its request's.
-            self._start(self._end_astray, job, exc)
+            # A stray cancellation cannot be distinguished from that of an event loop which shuts down; this task ends
+            # in either case. Such a loop cancels all tasks before any of them runs, so the task that is started here
+            # runs after the request's task.
+            self._start(self._end_after_stray_cancellation, job, exc)
             return "stay" if left_open else "end"
         self._fail(job, classify(exc), exc)
         if interrupt is None:
             return then
-        if left_open:  # nothing that this task raises would arrive
+        # While a scope is left open, an exception that this task raises would not reach the task group.
+        if left_open:
             self._start(raise_elsewhere, interrupt)
             return then
         raise interrupt
 
-    async def _end_astray(self, job: Job, exc: BaseException) -> None:
-        self._overdue.discard(job)  # it may have been settled since its handler ended
+    async def _end_after_stray_cancellation(self, job: Job, exc: BaseException) -> None:
+        # The call may have been settled after its handler ended.
+        self._overdue.discard(job)
         if not job.settled:
             if by_host := is_being_cancelled():
-                self._go_down()
+                self._begin_closing()
             self._fail(job, Failure("cancelled", _CLOSED, unknown=True) if by_host else classify(exc), exc)
 
     def _tool_context(self, job: Job) -> ToolContext[Any]:
@@ -433,7 +466,7 @@ class ToolDispatcher:
 
         async def ask(prompt: Any, **options: Any) -> Any:
             if view is None:
-                raise NotRunning("the request that called does not run in this process")
+                raise NotRunning("the calling request does not run in this process, so it cannot have a child request")
             child = view.child(request.call_id, prompt, **options)
             async with self._schedule.stepped_out(job):
                 try:
@@ -460,7 +493,7 @@ class ToolDispatcher:
         )
 
     def _complete(self, job: Job, rendered: Rendered) -> None:
-        """Answer a call; and those that wait for its result."""
+        """Publish the result of a call, and of those that wait for it."""
         if job.flight is None:
             self._reports.completed(job, rendered)
         else:
@@ -473,10 +506,10 @@ class ToolDispatcher:
             self._cache.failed(job, failure, cause)
 
     def statistics(self) -> DispatcherStatistics:
-        """Calls, workers, threads and processes, now. Costs O(overdue calls)."""
+        """Return the present numbers of calls, workers, threads and processes. Costs O(overdue calls)."""
         return DispatcherStatistics(
-            running=self._schedule.everything.used,
-            running_peak=self._schedule.everything.peak,
+            running=self._schedule.overall.used,
+            running_peak=self._schedule.overall.peak,
             queued=self._schedule.queued,
             queued_peak=self._schedule.queued_peak,
             idle_workers=len(self._workers.idle),
@@ -494,4 +527,4 @@ class ToolDispatcher:
 
 
 def _nothing() -> None:
-    """Before there is anything to disconnect."""
+    """Do nothing: a placeholder while there is nothing to disconnect."""

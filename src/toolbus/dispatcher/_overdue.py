@@ -1,6 +1,6 @@
-"""Calls whose handlers were cancelled and still run: counted, and named in the log when they outlive their grace.
+"""Calls whose handlers were cancelled and still run: counted, and logged when they outlive their grace period.
 
-Knows a call and the event loop's clock. Cancels nothing and waits for nobody: the dispatcher has cancelled already.
+Knows a call and the event loop's clock. Cancels nothing and waits for no handler: the dispatcher has cancelled them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["Overdue"]
 class Overdue:
     """The overdue calls of one dispatcher, in the order in which they became so.
 
-    One that still runs `grace_seconds` later is logged once, at WARNING. For that there is one task, started by
-    `start(function, scope)` when the first call becomes overdue and ended when no call is left to be logged: most
-    handlers end at once when they are cancelled.
+    A call that still runs `grace_seconds` later is logged once, at WARNING. One task does this: it is started by
+    `start(function, scope)` when the first call becomes overdue, and ended when no call is left to be logged, since
+    most handlers end at once when they are cancelled.
 
-    Leaving the dispatcher's block waits for handlers, so they are named while it does. It does not wait for threads,
-    so these are named at once then: nobody could do it later.
+    The end of the dispatcher's block waits for handlers, so these are logged while it waits. It does not wait for
+    threads, so these are logged at once then: nothing could log them later.
     """
 
-    __slots__ = ("_grace_seconds", "_is_closing", "_start", "_unnamed", "_watch", "jobs")
+    __slots__ = ("_grace_seconds", "_is_closing", "_start", "_unlogged", "_watch", "jobs")
 
     def __init__(self, grace_seconds: float, start: Callable[..., Any]) -> None:
         self._grace_seconds = grace_seconds
         self._start = start
         self.jobs: dict[Key, Job] = {}
-        self._unnamed: dict[Key, float] = {}  # those that are not logged yet, each with the loop's time of its grace
+        self._unlogged: dict[Key, float] = {}  # the loop's time at which each call is to be logged
         self._watch: anyio.CancelScope | None = None
         self._is_closing = False
 
@@ -43,61 +43,63 @@ class Overdue:
         return iter(self.jobs.values())
 
     def add(self, job: Job) -> None:
-        """Count a call from now on, as one whose `job.run` is a thread that was given up, or as a handler."""
+        """Count a call from now on: as a thread if `job.run` is a thread that was given up, otherwise as a handler."""
         if job.key not in self.jobs:
             self.jobs[job.key] = job
-            self._unnamed[job.key] = anyio.current_time() + self._grace_seconds
+            self._unlogged[job.key] = anyio.current_time() + self._grace_seconds
             if self._watch is None and not (self._is_closing and job.run is not None):
                 self._watch = anyio.CancelScope(shield=True)
-                self._start(self._name_in_time, self._watch)
+                self._start(self._log_in_time, self._watch)
         if self._is_closing:
-            self._name_threads()
+            self._log_threads()
 
     def discard(self, job: Job) -> None:
         """Forget a call that has ended, if it is counted."""
         if self.jobs.pop(job.key, None) is not None:
-            self._unnamed.pop(job.key, None)
+            self._unlogged.pop(job.key, None)
             self._end_watch()
 
     def threads(self) -> int:
-        """How many of them are threads that were given up. Costs O(overdue calls)."""
+        """Return the number of overdue calls that are threads which were given up. Costs O(overdue calls)."""
         return sum(job.run is not None for job in self.jobs.values())
 
     def open(self) -> None:
-        """The dispatcher begins."""
+        """Note that the dispatcher has been entered."""
         self._is_closing = False
 
     def close(self, running: Iterable[Job]) -> None:
-        """The dispatcher cancels what is `running`, and leaves its threads."""
+        """Note that the dispatcher closes: it cancels the calls in `running`, and does not wait for threads."""
         self._is_closing = True
         for job in running:
             self.add(job)
-        self._name_threads()
+        self._log_threads()
 
-    def _name_threads(self) -> None:
-        for key in tuple(self._unnamed):
+    def _log_threads(self) -> None:
+        for key in tuple(self._unlogged):
             if self.jobs[key].run is not None:
-                self._name(key)
+                self._log(key)
         self._end_watch()
 
     def _end_watch(self) -> None:
-        """When nothing is left to be named."""
-        if self._watch is not None and not self._unnamed:
+        """End the watching task if no call is left to be logged."""
+        if self._watch is not None and not self._unlogged:
             self._watch.cancel()
-            self._watch = None  # it is on its way out, so the next call gets another one
+            # This task is about to end, so the next overdue call starts another one.
+            self._watch = None
 
-    async def _name_in_time(self, scope: anyio.CancelScope) -> None:
+    async def _log_in_time(self, scope: anyio.CancelScope) -> None:
         with scope:
-            while self._unnamed:  # in the order of their moments, since all have the same grace
-                key, moment = next(iter(self._unnamed.items()))
+            # The calls are in the order of their times, since the grace period is the same.
+            while self._unlogged:
+                key, moment = next(iter(self._unlogged.items()))
                 await anyio.sleep_until(moment)
-                if self._unnamed.get(key) == moment:
-                    self._name(key)
+                if self._unlogged.get(key) == moment:
+                    self._log(key)
         if self._watch is scope:
             self._watch = None
 
-    def _name(self, key: Key) -> None:
-        del self._unnamed[key]
+    def _log(self, key: Key) -> None:
+        del self._unlogged[key]
         job = self.jobs[key]
         what = "handler" if job.run is None else "thread"
         logger.warning("the %s of tool %s outlives its call", what, job.tool.name, extra=ids_of(job.request))

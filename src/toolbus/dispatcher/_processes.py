@@ -1,8 +1,8 @@
-"""Handlers in processes of their own, which are killed when their call is cancelled, and what both sides say.
+"""Handlers in processes of their own, which are killed when their call is cancelled, and the protocol between the two.
 
-Knows tools and anyio's worker processes. What travels is plain data: the handler goes by its name, the arguments as
-JSON, a result already rendered, and a failure in words. Both sides are here: `run_in_process` in this process, and
-`run_handler` in the other one.
+Knows tools and anyio's worker processes. Only plain data is sent: the name of the handler, the arguments as JSON, and
+back the rendered result, or a failure with its texts. Both sides are in this module: `run_in_process` runs in this
+process, and `run_handler` in the worker process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..tools import Tool
 __all__ = ["Kinds", "ProcessFailure", "kinds_of", "run_handler", "run_in_process"]
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
-"""What an exception of another process is: module and qualified name of its class and of all above it."""
+"""The type of an exception in another process: module and qualified name of its class and of all base classes."""
 
 
 class ProcessFailure(ReportedFailure):
-    """A handler failed in its process, or the process did. The text is the traceback's, as it was there.
+    """The failure of a handler in its process, or of the process. The text is the traceback from that process.
 
-    `kinds` has an entry for each exception: one, but for a handler that raised a group.
+    `kinds` has an entry for each exception: more than one only if the handler raised a group.
     """
 
     def __init__(self, failure: Failure, text: str, kinds: tuple[Kinds, ...]) -> None:
@@ -47,14 +47,15 @@ class ProcessFailure(ReportedFailure):
 async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> Rendered:
     """Run the handler of `tool` in one of anyio's worker processes, which are kept until the event loop ends.
 
-    Returns what it returned, rendered. When cancelled, kills the process and waits until it is gone. Raises
-    `InvalidArguments`, before a process is asked, and `ProcessFailure`. How many run at once is the caller's to bound.
+    Returns the handler's value, rendered. When cancelled, it kills the process and waits until the process is gone.
+    Raises `InvalidArguments`, before a process is used, and `ProcessFailure`. The caller bounds how many run at once.
     """
-    tool.prepare(arguments, None)  # cheaper here than there
-    from anyio import to_process  # noqa: PLC0415 -- a twentieth of toolbus's import, for those who need it
+    # Invalid arguments are refused here, which is cheaper than in the process.
+    tool.prepare(arguments, None)
+    from anyio import to_process  # noqa: PLC0415 -- a twentieth of toolbus's import time, for those who need it
 
     handler: Any = tool.handler
-    await _have_one()
+    await _ensure_idle_process()
     try:
         reply = await to_process.run_sync(
             run_handler,
@@ -78,25 +79,26 @@ async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> 
 
 
 _PARTS: dict[str, Callable[..., Part]] = {"image": ImagePart, "file": FilePart}
-_NO_LIMITER = cast("anyio.CapacityLimiter", contextlib.nullcontext())  # one would wait: see `_have_one`
-_MOST_START_SECONDS = 30.0  # anyio waits 20 s for the interpreter; the rest is for importing the main script
-_MOST_STARTS = 3  # an idle process may have died unnoticed; then the next one is asked
+# A real limiter could wait, which must not happen between `_ensure_idle_process` and the call.
+_NO_LIMITER = cast("anyio.CapacityLimiter", contextlib.nullcontext())
+_MAX_START_SECONDS = 30.0  # anyio waits 20 s for the interpreter; the rest is for importing the main script
+_MAX_STARTS = 3  # an idle process may have died unnoticed, and then the next one is tried
 
 
-async def _have_one() -> None:
-    """See to it that there is an idle process, alive: the next call takes it, if it comes without waiting for anything.
+async def _ensure_idle_process() -> None:
+    """Make sure that there is a living idle process; a caller that does not wait in between gets it for its next call.
 
-    So a process that died while it was idle fails nobody's call, and none is lost: anyio forgets a process whose start
-    is cancelled, and it would stay for as long as this one. Hence a cancellation waits for the start to end. Costs one
-    exchange with the process, of some 0.1 ms, and its start when there is none, of some 300 ms.
+    So a process that died while it was idle fails no call, and no process is lost: anyio forgets a process whose start
+    is cancelled, and that process would live as long as this one. Therefore a cancellation waits until the start has
+    ended. Costs one exchange with the process (about 0.1 ms), and the start of one if necessary (about 300 ms).
     """
     from anyio import to_process  # noqa: PLC0415 -- as above
 
     failure = Failure("error", "The tool's process could not be started.", shown=False)
-    for again in reversed(range(_MOST_STARTS)):
-        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _MOST_START_SECONDS):
+    for again in reversed(range(_MAX_STARTS)):
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _MAX_START_SECONDS):
             try:
-                await to_process.run_sync(_greet, cancellable=True, limiter=_NO_LIMITER)
+                await to_process.run_sync(_do_nothing, cancellable=True, limiter=_NO_LIMITER)
             except anyio.BrokenWorkerProcess as exc:
                 if again:
                     continue
@@ -107,27 +109,31 @@ async def _have_one() -> None:
 
 
 def kinds_of(exc: BaseException) -> Kinds:
-    """The names of the class of `exc` and of all above it. The main script is `__main__` on both sides."""
+    """Return the names of the class of `exc` and of its base classes. The main script is `__main__` on both sides."""
     return frozenset(
         ("__main__" if each.__module__ == "__mp_main__" else each.__module__, each.__qualname__)
         for each in type(exc).__mro__
     )
 
 
-# ------------------------------------------------------------------------------------------------- over there
+# ----------------------------------------------------------------------------------------- in the worker process
 
 
-def _greet() -> None:
-    """Nothing: the process has started."""
+def _do_nothing() -> None:
+    """Do nothing: that this can be called shows that the process has started."""
 
 
 def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> dict[str, Any]:  # noqa: FBT001 -- sent
-    """Run the handler in this process. Returns the fields of a `Rendered`, or those of a `Failure` and more."""
+    """Run the handler in this process. Returns the fields of a `Rendered`, or those of a `Failure` and more.
+
+    With a failure come the names of its classes (`kinds`) and its traceback.
+    """
     try:
-        with _streams_apart():
+        with _standard_streams_replaced():
             call = _prepared(module, name, json.loads(arguments), has_schema=has_schema)
             rendered = render(call())
-    except BaseException as exc:  # a handler may raise anything, and this process is nobody's but its own
+    except BaseException as exc:
+        # A handler may raise anything, and nothing else runs in this process.
         failure = classify(exc)
         return {
             "reason": failure.reason,
@@ -144,7 +150,7 @@ def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> dic
         "affected": rendered.affected,
         "parts": [asdict(each) for each in rendered.parts],
         "message": rendered.message,
-        "secrets": rendered.secrets,  # in clear, like the arguments, and for this process's parent alone
+        "secrets": rendered.secrets,  # in clear, like the arguments, and only for this process's parent
     }
 
 
@@ -159,16 +165,18 @@ def _prepared(module: str, name: str, arguments: dict[str, Any], *, has_schema: 
 
 @functools.cache
 def _find(module: str, name: str) -> Any:
-    """What stands at a handler's name: the handler, or the tool that the decorator has put there."""
+    """Return what is defined under a handler's name: the handler, or the tool that the decorator made of it."""
     found: Any = importlib.import_module(module)
     try:
         for part in name.split("."):
             found = getattr(found, part)
     except AttributeError as exc:
-        raise ConfigurationError(f"a process has no {name} in {module}: is it defined when that is imported?") from exc
+        raise ConfigurationError(
+            f"the tool's process found no {name} in {module}; define it where an import of the module reaches it"
+        ) from exc
     handler: Any = cast("Tool[..., Any]", found).handler if isinstance(found, Tool) else found
     if getattr(handler, "__qualname__", None) != name:
-        raise ConfigurationError(f"{name} in {module} is {found!r} in a process, and not the tool's handler")
+        raise ConfigurationError(f"{name} in {module} is {found!r} in the tool's process, and not the tool's handler")
     return cast("Any", found)
 
 
@@ -178,12 +186,12 @@ def _as_tool(handler: Callable[..., Any]) -> Tool[..., Any]:
 
 
 @contextlib.contextmanager
-def _streams_apart() -> Generator[None]:
-    """Keep the handler, and programs that it starts, from reading and writing the pipes to the other process.
+def _standard_streams_replaced() -> Generator[None]:
+    """Keep the handler, and programs that it starts, from reading and writing the pipes to the parent process.
 
-    These are this process's standard streams. Meanwhile there is nothing to be read, and what is written is dropped. So
-    it stays with stderr, which is a pipe too: nobody reads it, and a full one would hold every writer for ever. A fork
-    of the process that comes back from the handler ends here, or it would answer calls as well.
+    The pipes are this process's standard streams. Meanwhile there is nothing to read, and output is dropped. Stderr,
+    which is a pipe too, stays replaced afterwards: nobody reads it, and a full pipe would block every writer for ever.
+    A fork of this process that returns from the handler ends here; otherwise it would answer calls as well.
     """
     process = os.getpid()
     kept = os.dup(0), os.dup(1)
@@ -202,6 +210,6 @@ def _streams_apart() -> Generator[None]:
 
 
 def _exit_status(exc: BaseException | None) -> int:
-    """That of a program which ends with `exc`."""
+    """Return the exit status of a program that ends with `exc`."""
     code = exc.code if isinstance(exc, SystemExit) else None if exc is None else 1
     return code & 0xFF if isinstance(code, int) else int(code is not None)

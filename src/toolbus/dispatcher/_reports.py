@@ -1,6 +1,6 @@
-"""What is told of a tool call while it runs and when it ends: events on the bus, and the log's line behind a failure.
+"""The events that are published for a tool call while it runs and when it ends, and the log line of a failure.
 
-Knows the bus and a call, and nothing of who runs it or when.
+Knows the bus and a call. Must not know when the call runs, or in which task.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ logger = logging.getLogger("toolbus.dispatcher")
 
 
 class Reports:
-    """Tells of the calls of one dispatcher on its bus. Nothing here suspends; signals are built if anybody listens.
+    """The publisher of the calls of one dispatcher. Nothing here suspends; signals are built only if anybody listens.
 
-    Of a call whose request is left, no cancellation is told, nor while it `is_closing` any failure: that may be why.
+    For a call whose request is left to another process, a cancellation is not published. While `is_closing`, no other
+    failure of such a call is published either, because the closing may have caused it.
     """
 
     __slots__ = ("_bus", "is_closing")
@@ -46,13 +47,13 @@ class Reports:
         self.is_closing = False
 
     def started(self, job: Job) -> None:
-        """The handler begins, or begins again."""
+        """Publish that the handler begins, or begins another attempt."""
         request = job.request
         if self._bus.arbitration.wants(ToolCallStarted, request.request_id):
             self._bus.publish(ToolCallStarted(**_envelope(request, self._bus.clock()), attempt=job.attempt))
 
     def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
-        """An attempt failed, and another one follows after the wait. The cause goes to the log."""
+        """Publish that an attempt failed, and that another one follows after `delay_seconds`. The cause is logged."""
         message = "tool %s failed in attempt %d and is tried again in %.2f s"
         words = job.tool.name, job.attempt, delay_seconds
         log_exception(logger, logging.WARNING, message, *words, cause=cause, ids=ids_of(job.request))
@@ -68,7 +69,7 @@ class Reports:
             )
 
     def progress(self, job: Job, message: str, done: float | None, total: float | None) -> None:
-        """The handler says how far it is. Not told once the call is settled."""
+        """Publish how far the handler is. Nothing is published once the call is settled."""
         request = job.request
         if not job.settled and self._bus.arbitration.wants(ToolCallProgress, request.request_id):
             self._bus.publish(
@@ -81,12 +82,13 @@ class Reports:
             )
 
     def completed(self, job: Job, rendered: Rendered) -> None:
-        """Answer the call with a result."""
+        """Publish the result of the call."""
         late, now = job.settled, self._leave(job)
         if rendered.secrets:
             rendered = secrets_of(job.view).hide(rendered)
         request = job.request
-        event = _completed(  # written out, as `_envelope` in a dictionary costs as much as the event: each call has one
+        # The fields are written out, since `_envelope` costs as much as the event itself, and each call has one.
+        event = _completed(
             request_id=request.request_id,
             conversation_id=request.conversation_id,
             parent_id=request.parent_id,
@@ -102,10 +104,10 @@ class Reports:
             duration_seconds=now - job.started_at if job.started_at else 0.0,
             spent=job.spent,
         )
-        self._bus.publish(_told_late(job, event) if late else event)
+        self._bus.publish(_masked(job, event) if late else event)
 
     def failed(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
-        """Answer the call with a failure. A `cause` whose words are not for the model goes to the log."""
+        """Publish the failure of the call. A `cause` whose text is not shown to the model is logged."""
         if cause is not None and not failure.shown:
             name, ids = job.tool.name, ids_of(job.request)
             log_exception(logger, logging.ERROR, "tool %s failed", name, cause=cause, ids=ids)
@@ -122,10 +124,10 @@ class Reports:
             duration_seconds=now - job.started_at if job.started_at else 0.0,
             spent=job.spent,
         )
-        self._bus.publish(_told_late(job, event) if late else event, cause=cause)
+        self._bus.publish(_masked(job, event) if late else event, cause=cause)
 
     def left_open(self, job: Job) -> None:
-        """The handler, or an interceptor of its result, has left a cancel scope or a task group open."""
+        """Log that the handler, or an interceptor of its result, has left a cancel scope or a task group open."""
         logger.error(
             "tool %s has left a cancel scope or a task group open in the task that ran it, so that task takes no other "
             "call; open a client in the application's lifespan, or with `async with` inside the handler",
@@ -134,7 +136,7 @@ class Reports:
         )
 
     def refused(self, request: ToolCallRequested, failure: Failure) -> None:
-        """Answer a call that nobody here has taken on."""
+        """Publish the failure of a call that the dispatcher has not claimed."""
         self._bus.publish(
             ToolCallFailed(
                 **_envelope(request, self._bus.clock()),
@@ -145,23 +147,22 @@ class Reports:
         )
 
     def _leave(self, job: Job) -> float:
-        """Forget a call that is about to be answered; give the present moment."""
+        """Stop watching a call whose terminal event is about to be published. Returns the present time."""
         job.settled = True
         self._bus.arbitration.unwatch(*job.key)
         return self._bus.clock()
 
 
-def _told_late(job: Job, event: Event) -> Event:
-    """What comes after its request, whose mailbox would have seen to secrets, may be gone."""
+def _masked(job: Job, event: Event) -> Event:
+    """Return a late event without secrets: its request may have ended, whose mailbox would have masked them."""
     return secrets_of(job.view).mask(event)
 
 
 def as_sent(job: Job, rendered: Rendered) -> Rendered:
-    """The result with the content that the tool or the request asks for, where that is not the whole.
+    """Return the result with the content that the tool or the request asks for, which may be less than the whole.
 
-    Secrets in it are references from here on.
-
-    A `summarize` that fails is logged and leaves the whole: the tool has done its work, and a failure would deny it.
+    Secrets in it are replaced by references. If `summarize` raises, that is logged and the whole content is sent: the
+    tool has done its work, and a failure would deny it.
     """
     tool, view = job.tool, job.view
     if rendered.secrets:
@@ -169,7 +170,8 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
     if tool.summarize is not None:
         try:
             return with_summary(rendered, tool.summarize)
-        except BaseException as exc:  # the application's code
+        except BaseException as exc:
+            # This is the application's code.
             if keyboard_interrupt_of(exc):
                 raise
             ids = ids_of(job.request)
@@ -182,7 +184,7 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
 
 
 def _envelope(request: ToolCallRequested, at: float) -> dict[str, Any]:
-    """What all events of a call have in common."""
+    """Return the fields that all events of a call have in common."""
     return {
         "request_id": request.request_id,
         "conversation_id": request.conversation_id,
@@ -195,5 +197,5 @@ def _envelope(request: ToolCallRequested, at: float) -> dict[str, Any]:
 
 
 def ids_of(request: ToolCallRequested) -> dict[str, Any]:
-    """The extra fields of a log record about a call."""
+    """Return the extra fields of a log record about a call."""
     return {"request_id": request.request_id, "call_id": request.call_id, "metadata": request.metadata}

@@ -1,4 +1,7 @@
-"""Whether a handler that failed is tried again, and after how long. Knows tools and exceptions; waits for nothing."""
+"""The decision whether a handler that failed is tried again, and after how many seconds.
+
+Knows tools and exceptions. Waits for nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["is_retried", "retry_delay"]
 
 _logger = logging.getLogger("toolbus.dispatcher")
-_FINAL = (ToolRetry, InvalidArguments, UnserialisableResult)  # the same call would only fail in the same way
+_FINAL = (ToolRetry, InvalidArguments, UnserialisableResult)  # errors that the same call would only repeat
 
 
 def retry_delay(job: Job, exc: Exception, now: float) -> float | None:
-    """Seconds to wait before the call's next attempt; None when there is none to be.
+    """Return the seconds to wait before the call's next attempt, or None if there must not be another one.
 
-    `now` is on the bus's clock. None when the tool's retries are used up, when its `retry_on` does not match `exc`, and
-    when the wait would reach the call's deadline. Equal places in equal requests wait equally long.
+    That is so when the tool's retries are used up, when its `retry_on` does not match `exc`, and when the wait would
+    reach the call's deadline. `now` is on the bus's clock. The same attempt of the same call always waits equally long.
     """
     if job.attempt > job.tool.retries:
         return None
@@ -36,9 +39,9 @@ def retry_delay(job: Job, exc: Exception, now: float) -> float | None:
 
 
 def is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
-    """Whether `tool` allows another attempt after `exc`. Of a group (a handler's task group), after each one in it.
+    """Return whether `tool` allows another attempt after `exc`. For an exception group, each exception must allow it.
 
-    A `retry_on` function that raises counts as False, and is logged.
+    A group comes from a handler's task group. A `retry_on` function that raises counts as False, and is logged.
     """
     if is_a(exc, ProcessFailure):
         return all(_is_retried(tool, each) for each in cast("ProcessFailure", exc).kinds)
@@ -54,14 +57,16 @@ def _is_retried(tool: Tool[..., Any], exc: BaseException | Kinds) -> bool:
     if not callable(retry_on):
         return _is_a(exc, retry_on)
     try:
-        return bool(retry_on(cast("Exception", exc)))  # tools refuse a function together with processes
-    except Exception as failed:  # a fault in the rule must not hide the tool's own failure
+        # `exc` is an exception: tools in processes have no function.
+        return bool(retry_on(cast("Exception", exc)))
+    except Exception as failed:
+        # A fault in the rule must not hide the tool's own failure.
         log_exception(_logger, logging.ERROR, "retry_on of tool %s failed", tool.name, cause=failed, ids={})
         return False
 
 
 def _is_a(exc: BaseException | Kinds, kinds: tuple[type[BaseException], ...]) -> bool:
-    """`is_a`; of an exception in another process by its classes' names."""
+    """Return whether `exc` is one of `kinds`; for an exception in another process, by the names of its classes."""
     if issubclass(type(exc), BaseException):
         return is_a(cast("BaseException", exc), kinds)
     return any((each.__module__, each.__qualname__) in cast("Kinds", exc) for each in kinds)

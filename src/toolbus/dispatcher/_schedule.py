@@ -1,6 +1,6 @@
-"""Which call may run now: gates that bound how many do something at once, and the calls that wait for them in order.
+"""The decision on which call may run now: gates that bound how many run at once, each with a queue of waiting calls.
 
-Knows a call, its tool and its gates. Starts no task, publishes nothing and keeps no timers: the dispatcher does.
+Knows a call, its tool and its gates. Starts no task, publishes nothing and has no timers; the dispatcher runs the call.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Flight", "Gate", "Job", "Key", "Schedule"]
 
 Key: TypeAlias = tuple[str, str]
-"""A call among all of the bus: its request's id and its own."""
+"""The key of a call on the bus: the request's id and the call's id."""
 
 
 class Gate:
-    """A bound on how many calls do something at once, and those that wait for it, in order."""
+    """A bound on how many calls run at once, with the calls that wait for a slot, in order."""
 
     __slots__ = ("capacity", "peak", "used", "waiting")
 
@@ -36,24 +36,26 @@ class Gate:
         self.capacity = capacity
         self.used = 0
         self.peak = 0
-        self.waiting: OrderedDict[Job, None] = OrderedDict()  # leaving from the middle costs no search
+        # A call can leave the middle of an ordered dictionary without a search.
+        self.waiting: OrderedDict[Job, None] = OrderedDict()
 
 
 class Job:
-    """One call on its way through the dispatcher. Made in the stack of the session that asks.
+    """One call in the dispatcher, from its request to its terminal event. Made in the stack of the session that asks.
 
-    `arguments` are the request's own where it runs in this process: anybody may change those of the event.
-    What most calls never have is the class's until it is set: that costs nothing to make.
+    `arguments` are the request's own copy where the request runs in this process, because any listener may change
+    those of the event. Attributes that most calls never need are class attributes until they are set, so that making a
+    job stays cheap.
     """
 
     attempt = 1
-    back: anyio.Event | None = None  # set when it has its places again
+    may_continue: anyio.Event | None = None  # set when the task that waits in `step_in` may continue
     flight: Flight | None = None  # the equal calls that share one run
-    held: tuple[Gate, ...] = ()  # where it has its places: in all of its gates, or in none
-    outside = 0  # how many of its handler's tasks have stepped out
+    held: tuple[Gate, ...] = ()  # the gates in which the call has slots: all of its gates, or none
+    outside = 0  # the number of the handler's tasks that have stepped out
     run: ThreadRun | None = None  # a thread that was given up and still runs
-    settled = False  # it has its terminal event, ours or somebody else's
-    spent: Spent | None = None  # by the requests that its handler has made
+    settled = False  # whether the call has its terminal event, from this dispatcher or from elsewhere
+    spent: Spent | None = None  # what the child requests of the handler have spent
     started_at = 0.0
     waits_at: Gate | None = None
     worker: Worker | None = None
@@ -68,20 +70,23 @@ class Job:
     ) -> None:
         self.request = request
         self.arguments: Mapping[str, Any] = request.arguments if arguments is None else arguments
-        self.view = view  # of the request that called, where it runs in this process
+        self.view = view  # of the call's request, if that runs in this process
         self.tool = tool
         self.gates = gates
-        self.context = contextvars.copy_context()  # the caller's: this runs in the session's stack
+        self.context = contextvars.copy_context()  # the session's context, since the session makes the job
         self.key: Key = (request.request_id, request.call_id)
 
     @property
     def stops(self) -> bool:
-        """Whether no handler of its request may begin any more: the session is about to settle the call."""
+        """Return whether no handler of the request may begin any more: the session is about to settle its calls."""
         return self.view is not None and self.view.stops
 
 
 class Flight:
-    """Equal calls: one that runs, and those that wait for its result, in order. Each job knows the flight it is in."""
+    """A group of equal calls: one that runs, and those that wait for its result, in order.
+
+    Each job has a reference to its flight.
+    """
 
     __slots__ = ("followers", "key", "leader")
 
@@ -92,19 +97,19 @@ class Flight:
 
 
 class Schedule:
-    """The gates of one dispatcher. A call takes a place in each of its gates, or waits at the first full one.
+    """The gates of one dispatcher. A call takes a slot in each of its gates, or waits at the first gate that is full.
 
-    `ready` are the calls that have their places, in order; `on_ready(1)` is called for each that joins them. `queued`
-    counts those that wait. A call whose handler waits for other calls steps out meanwhile, so that they can have its
-    places; `outside` counts those. Nothing here suspends or raises, but for `step_in`, and each step costs O(gates of a
-    call), of which there are three at most.
+    `ready` holds the calls that have their slots, in order; `on_ready(1)` is called for each call that joins them.
+    `queued` counts the calls that wait. A call whose handler waits for other calls steps out meanwhile, so that those
+    can use its slots; `outside` counts such calls. Only `step_in` suspends or raises. Each step costs O(gates of a
+    call), and a call has at most three.
     """
 
     __slots__ = (
         "_on_ready",
         "_per_tool",
-        "everything",
         "outside",
+        "overall",
         "processes",
         "queued",
         "queued_peak",
@@ -120,10 +125,11 @@ class Schedule:
         ready: deque[Job],
         on_ready: Callable[[int], object],
     ) -> None:
-        self.everything = Gate(max_concurrency)
+        self.overall = Gate(max_concurrency)
         self.threads = Gate(max_threads)
         self.processes = Gate(max_processes)
-        self._per_tool: WeakKeyDictionary[Tool[..., Any], Gate] = WeakKeyDictionary()  # a request may bring its own
+        # The references are weak, because a request may bring tools of its own.
+        self._per_tool: WeakKeyDictionary[Tool[..., Any], Gate] = WeakKeyDictionary()
         self.ready = ready
         self.queued = 0
         self.queued_peak = 0
@@ -131,8 +137,8 @@ class Schedule:
         self._on_ready = on_ready
 
     def gates_of(self, tool: Tool[..., Any]) -> tuple[Gate, ...]:
-        """The gates that a call of `tool` has to pass. The first one is everybody's."""
-        gates: tuple[Gate, ...] = (self.everything,)
+        """Return the gates that a call of `tool` has to pass. The first one is shared by all calls."""
+        gates: tuple[Gate, ...] = (self.overall,)
         if tool.max_concurrency is not None:
             gate = self._per_tool.get(tool)
             if gate is None:
@@ -143,7 +149,7 @@ class Schedule:
         return (*gates, self.processes if tool.isolation == "process" else self.threads)
 
     def admit(self, job: Job) -> None:
-        """Give `job` its places, or a place in the queue of the first gate that is full."""
+        """Give `job` its slots, or queue it at the first gate that is full."""
         for gate in job.gates:
             if gate.used >= gate.capacity:
                 gate.waiting[job] = None
@@ -158,73 +164,78 @@ class Schedule:
             gate.used += 1
             gate.peak = max(gate.peak, gate.used)
         job.held = job.gates
-        if job.back is None:
+        if job.may_continue is None:
             self.ready.append(job)
             self._on_ready(1)
         else:
-            self._come_back(job)
+            self._let_continue(job)
 
-    def _come_back(self, job: Job) -> None:
-        assert job.back is not None
-        job.back.set()
-        job.back = None
+    def _let_continue(self, job: Job) -> None:
+        """Wake the task that waits in `step_in`, whose call does not count as outside any more."""
+        assert job.may_continue is not None
+        job.may_continue.set()
+        job.may_continue = None
         self.outside -= 1
 
-    def leave(self, job: Job, *, thread_goes_on: bool = False) -> None:
-        """The call has ended: give its places back, and admit who waited for them.
+    def leave(self, job: Job, *, thread_still_runs: bool = False) -> None:
+        """Give back the slots of a call that has ended, and admit the calls that waited for them.
 
-        One whose thread goes on keeps those of the thread and of its tool; it leaves again when that has ended.
+        With `thread_still_runs` the call keeps the slots of its thread and of its tool. It leaves again when the thread
+        has ended.
         """
-        kept = job.gates[1:] if thread_goes_on else ()
+        kept = job.gates[1:] if thread_still_runs else ()
         freed, job.held = job.held, job.held and kept
         job.gates = kept
         self._release(freed[:1] if kept else freed)
-        if job.back is not None:  # a task that its handler has left behind waits to come in
+        # A task that outlives the handler may wait in `step_in`; it waits only for the gates that are left.
+        if job.may_continue is not None:
             self.unqueue(job)
             self.admit(job)
 
     def step_out(self, job: Job) -> None:
-        """Give the places of a call back while its handler waits, and admit who waited for them.
+        """Give back the slots of a call while its handler waits, and admit the calls that waited for them.
 
-        Several tasks of a handler may step out: the call is in again when the last one has come back.
+        Several tasks of a handler may step out. The call takes its slots again after the last of them has called
+        `step_in`.
         """
         job.outside += 1
         if job.outside > 1:
             return
-        if job.back is not None:  # another task waits to come in, and need not any more
+        # Another task of the handler may wait for the slots, which it does not need any more.
+        if job.may_continue is not None:
             self.unqueue(job)
-            self._come_back(job)
+            self._let_continue(job)
         self.outside += 1
         held, job.held = job.held, ()
         self._release(held)
 
     async def step_in(self, job: Job) -> None:
-        """Take the places of a call again that has stepped out, behind those who wait for them already.
+        """Take the slots of a call that has stepped out again, after the calls that wait for them already.
 
-        When this is cancelled, a call that is settled stays out: its handler is to end. One that is not settled goes
-        on with a time-out of its handler's own: it has its places then, though others may have them as well.
+        When this is cancelled, a settled call stays out, because its handler has to end. A call that is not settled
+        was cancelled by its handler's own time-out and continues: it takes its slots even if the gates are full.
         """
         job.outside -= 1
         if job.outside:
             return
-        job.back = back = anyio.Event()
+        job.may_continue = may_continue = anyio.Event()
         self.admit(job)
         try:
-            await back.wait()
+            await may_continue.wait()
         finally:
-            if job.back is back:
+            if job.may_continue is may_continue:
                 self.unqueue(job)
                 if job.settled:
-                    self._come_back(job)
+                    self._let_continue(job)
                 else:
                     self._enter(job)
 
     @contextlib.asynccontextmanager
     async def stepped_out(self, job: Job) -> AsyncGenerator[None]:
-        """Let a handler wait in this block for calls that may need its places, as those of a child request.
+        """Let a handler wait in this block for calls that may need its slots, such as those of a child request.
 
-        Otherwise as many handlers as there are places could wait for ever for what has no place to run. The handler
-        continues after those who wait for a place already. Cancelled as the handler is; see `step_in`.
+        Otherwise, when handlers that wait hold all slots, the calls that they wait for could never run. The handler
+        continues after the calls that wait for a slot already. Cancellation passes through; see `step_in`.
         """
         self.step_out(job)
         try:
@@ -244,13 +255,13 @@ class Schedule:
                 self.admit(job)
 
     def unqueue(self, job: Job) -> None:
-        """Take `job` out of the queue that it waits in, if it does."""
+        """Take `job` out of its queue, if it is in one."""
         if job.waits_at is not None:
             del job.waits_at.waiting[job]
             job.waits_at = None
             self.queued -= 1
 
     def waiting(self) -> Iterator[Job]:
-        """All calls that wait, gate by gate. They may leave meanwhile."""
-        for gate in (self.everything, self.threads, self.processes, *self._per_tool.values()):
+        """Iterate over all calls that wait, gate by gate. Calls may leave their queues meanwhile."""
+        for gate in (self.overall, self.threads, self.processes, *self._per_tool.values()):
             yield from list(gate.waiting)

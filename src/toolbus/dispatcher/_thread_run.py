@@ -1,6 +1,6 @@
-"""How one handler is run: in its caller's context, or in a thread that may be given up.
+"""The means to run one handler: in its caller's context, or in a thread that may be given up.
 
-Knows anyio and no bus; `toolbus.dispatcher` decides when and reports.
+Knows anyio. Must not know the bus: the dispatcher decides when a handler runs, and publishes the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-__all__ = ["NotBegun", "ThreadRun", "in_context"]
+__all__ = ["HandlerNotStarted", "ThreadRun", "in_context"]
 
 _NO_LIMIT = math.inf
 
@@ -25,10 +25,11 @@ _NO_LIMIT = math.inf
 def in_context(
     context: contextvars.Context, coroutine: Coroutine[Any, Any, Any], on_wait: Callable[[], None]
 ) -> Generator[Any, Any, Any]:
-    """Await `coroutine` in this task with every step of it inside `context`.
+    """Await `coroutine` in this task, and run every step of it inside `context`.
 
-    So context variables, such as a trace's current span, reach a handler that runs in a reused task. Works on both
-    backends: the task stays the same, only the variables differ. `on_wait` is called before it waits the first time.
+    So context variables, such as a trace's current span, reach a handler that runs in a reused task. This works on
+    both backends: the task stays the same, only the variables differ. `on_wait` is called before the coroutine waits
+    for the first time.
     """
     try:
         yielded = context.run(coroutine.send, None)
@@ -36,7 +37,8 @@ def in_context(
         while True:
             try:
                 sent = yield yielded
-            except BaseException as exc:  # thrown in by the loop, cancellation included: the coroutine's
+            except BaseException as exc:
+                # The event loop throws this, for example a cancellation, at the coroutine.
                 yielded = context.run(coroutine.throw, exc)
             else:
                 yielded = context.run(coroutine.send, sent)
@@ -44,14 +46,15 @@ def in_context(
         return stop.value
 
 
-class NotBegun(BaseException):
-    """A handler may not begin any more, and has not. It is no failure: whoever said so answers the call."""
+class HandlerNotStarted(BaseException):
+    """A signal that a handler may not begin any more, and has not begun. The session answers the call."""
 
 
 class ThreadRun:
-    """One sync handler in a thread. The waiter may give it up; the thread tells `on_late` when it ends after that.
+    """One sync handler in a thread, which its waiter may give up.
 
-    `may_begin()` is called in the thread, right before the handler is, and `on_late(value, error)` is called there too.
+    `may_begin()` is called in the thread, right before the handler. `on_late_end(value, error)` is called in the thread
+    when the handler ends after it was given up.
     """
 
     __slots__ = ("_abandoned", "_began", "_call", "_ended", "_lock", "_may_begin", "_on_late")
@@ -60,45 +63,54 @@ class ThreadRun:
         self,
         call: Callable[[], Any],
         may_begin: Callable[[], bool],
-        on_late: Callable[[Any, BaseException | None], None],
+        on_late_end: Callable[[Any, BaseException | None], None],
     ) -> None:
         self._call = call
         self._may_begin = may_begin
-        self._on_late = on_late
+        self._on_late = on_late_end
         self._lock = threading.Lock()
         self._began = False
         self._ended = False
         self._abandoned = False
 
     async def wait(self) -> Any:
-        """The handler's value. When cancelled, gives the thread up at once. Raises `NotBegun` if it may not begin."""
-        # anyio's own limiter counts waiters and would free a place too early, so it gets one without a bound.
+        """Return the handler's value. A cancellation does not wait for the thread.
+
+        Raises what the handler raises, and `HandlerNotStarted` if the handler may not begin.
+        """
+        # anyio's own limiter counts waiters and would free a slot too early, so it gets a limiter without a bound.
         limiter = anyio.CapacityLimiter(_NO_LIMIT)
-        await anyio.lowlevel.checkpoint_if_cancelled()  # trio begins a thread all the same
+        # Without it, trio begins a thread even in a cancelled scope.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         value, error = await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
         if error is not None:
             raise error
         return value
 
     def abandon(self) -> bool:
-        """Give the thread up. False when `on_late` will not be called: it has ended, or it will never begin."""
+        """Give the thread up. Returns whether `on_late_end` will be called.
+
+        It will not if the handler has ended, or will never begin.
+        """
         with self._lock:
             self._abandoned = not self._ended
             return self._abandoned and self._began
 
     def _run(self) -> tuple[Any, BaseException | None]:
-        """The outcome as data: trio refuses a thread's bare coroutine, and asyncio is torn by some exceptions."""
+        """Return the outcome as data: trio refuses a thread that returns a coroutine, and some errors break asyncio."""
         with self._lock:
-            if self._abandoned:  # while it waited for a thread
+            # The run may have been given up while it waited for a thread.
+            if self._abandoned:
                 return None, None
             if not self._may_begin():
-                return None, NotBegun()
+                return None, HandlerNotStarted()
             self._began = True
         value: Any = None
         error: BaseException | None = None
         try:
             value = self._call()
-        except BaseException as exc:  # carried over to the loop's side and raised there, whatever it is
+        except BaseException as exc:
+            # Whatever it is, it is raised again on the event loop's thread.
             error = exc
         with self._lock:
             self._ended = True

@@ -1,6 +1,6 @@
 """The tasks that run calls: reused, since a new task costs more than most handlers, and ended when they are too many.
 
-Knows anyio. What a worker takes and how it is run is the owner's; see `toolbus.dispatcher`.
+Knows anyio. Must not know calls: the dispatcher defines what a worker takes and how that is run.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ __all__ = ["Then", "Worker", "WorkerPool"]
 
 T = TypeVar("T")
 
-_MAX_IDLE = 256  # workers kept for reuse; a burst's surplus ends. A parked worker holds about 4 KiB.
+# So many idle workers are kept for reuse, and the surplus of a burst ends. An idle worker takes about 4 KiB.
+_MAX_IDLE = 256
 
 
 Then: TypeAlias = Literal["next", "end", "stay"]
-"""What a worker does after a call: take the next one, end, or stay without taking any (`toolbus.left_open`)."""
+"""The next step of a worker after a call: take the next call, end, or stay without taking any (`toolbus._stranded`)."""
 
 
 class Worker:
-    """A task that runs one call after the other. `scope` is that of its newest call, which is cancelled by it."""
+    """A task that runs one call after the other. `scope` is the cancel scope of its newest call."""
 
     __slots__ = ("asyncio_task", "coming", "job", "scope", "trio_task", "wake")
 
     def __init__(self) -> None:
-        self.job: Any = None  # what it runs now
+        self.job: Any = None  # the call that it runs now
         self.scope = anyio.CancelScope()
         self.asyncio_task: Any = None
         self.trio_task: Any = None
         self.wake = anyio.Event()
-        self.coming = False  # it was called, and has not begun to take calls yet
+        self.coming = False  # whether it was called and has not begun to take calls yet
 
 
 class WorkerPool(Generic[T]):
-    """The workers of one dispatcher. They take what is in `ready`, in order.
+    """The workers of one dispatcher. They take the jobs in `ready`, in order.
 
-    `perform(job, worker)` runs one, and returns what its worker does then; `give_up(job)` ends one that is ready when
-    the host is cancelled; `start(function, worker)` starts a task; `stay()` keeps the task of a worker that has to
-    stay. `idle` are those that wait to be called.
+    `perform(job, worker)` runs a job, and returns what its worker does next. `give_up(job)` ends a job that is ready
+    when the host is cancelled. `start(function, worker)` starts a task. `stay()` keeps the task of a worker that has to
+    stay. `idle` holds the workers that wait to be called.
     """
 
     __slots__ = ("_coming", "_give_up", "_perform", "_ready", "_start", "_stay", "_workers", "idle", "is_open")
@@ -70,10 +71,10 @@ class WorkerPool(Generic[T]):
         self.is_open = False
 
     def call(self, wanted: int) -> None:
-        """See to it that at least `wanted` workers are coming.
+        """Make sure that at least `wanted` workers are about to take jobs.
 
-        One takes call after call for as long as handlers end without waiting; before the first one waits, it calls as
-        many others as there are calls left. So handlers that need no waiting cost no task switch each.
+        A worker takes call after call as long as handlers end without waiting. Before the first handler that waits,
+        the worker calls as many others as there are calls left. So handlers that do not wait cost no task switch each.
         """
         while self._coming < wanted and self.is_open:
             self._coming += 1
@@ -87,16 +88,16 @@ class WorkerPool(Generic[T]):
                 self._start(self._work, worker)
 
     def on_wait(self) -> None:
-        """A handler is about to wait: the calls behind it need workers of their own."""
+        """Call workers for the other calls that are ready: a handler is about to wait."""
         if self._ready:
             self.call(len(self._ready))
 
     def running(self) -> list[T]:
-        """What is being performed now. Costs O(workers)."""
+        """Return the jobs that run now. Costs O(workers)."""
         return [worker.job for worker in self._workers if worker.job is not None]
 
     def close(self) -> None:
-        """End what is ready and was never begun; the workers themselves end with their task group."""
+        """End the jobs that are ready and have not begun; the workers themselves end with their task group."""
         self.is_open = False
         self._give_up_ready()
         self.idle.clear()
@@ -118,14 +119,15 @@ class WorkerPool(Generic[T]):
         while not is_being_cancelled():
             self._arrive(worker)
             while self._ready:
-                worker.job = self._ready.popleft()  # in no variable, which would keep the last one alive
+                # A local variable would keep the last job alive.
+                worker.job = self._ready.popleft()
                 then = await self._perform(worker.job, worker)
                 worker.job = None
                 if then != "next":
                     return then == "stay"
                 if worker.asyncio_task is not None and worker.asyncio_task.cancelling():
-                    # The handler has cancelled its task by hand. That comes at the next wait, and a task that ends
-                    # before it would cancel its group.
+                    # The handler has cancelled its task by hand. The cancellation arrives at the next wait, and a task
+                    # that ends before would cancel its task group.
                     with contextlib.suppress(anyio.get_cancelled_exc_class()):
                         await anyio.lowlevel.checkpoint()
                     return False
@@ -142,7 +144,7 @@ class WorkerPool(Generic[T]):
             self._coming -= 1
 
     def _retire(self, worker: Worker, *, is_host_cancelled: bool) -> None:
-        """A worker takes no more calls; what is ready goes to another one, or ends with the host."""
+        """Note that a worker takes no more jobs; those that are ready go to another worker, or end with the host."""
         self._arrive(worker)
         with contextlib.suppress(ValueError):
             self.idle.remove(worker)

@@ -86,7 +86,7 @@ __all__ = [
     "virtual_backends",
 ]
 
-_HOMES = {
+_MODULES = {
     ".census": ("assert_idle",),
     ".contracts.executor": ("check_executor", "executor_checks"),
     ".fixtures": ("Clock", "HarnessFactory"),
@@ -122,6 +122,6 @@ _HOMES = {
     "..providers.expectations": ("asked",),
     "..providers.scripted": ("ScriptedProvider", "calls", "error", "hang", "text"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _MODULES.items() for name in names}
 
 __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, __all__)

@@ -1,6 +1,6 @@
-"""The options of a tool, and what is checked of them and of its handler when it is made.
+"""The options of a tool, and the checks of its options and its handler when the tool is made.
 
-Knows Python's functions, and no tool. Raises `ConfigurationError`, with what to do.
+Knows Python's functions. Must not know `Tool`. Raises `ConfigurationError`, whose text says what to do.
 """
 
 from __future__ import annotations
@@ -24,56 +24,67 @@ Summarize: TypeAlias = Callable[[Any], str]
 
 
 class ToolOptions(TypedDict, total=False):
-    """How a tool is run, beside what it is: see `Tool`."""
+    """The options that say how a tool is run and how its results are sent; `Tool` documents the others."""
 
     timeout_seconds: float | None
-    """The deadline of one call, in the place of the request's `tool_timeout_seconds`; retries included."""
+    """The deadline of one call, retries included, instead of the request's `tool_timeout_seconds`."""
     max_concurrency: int | None
-    """How many calls of this tool run at once in one dispatcher, over all requests."""
+    """The number of calls of this tool that run at once in one dispatcher, over all requests."""
     external: bool
-    """There is no handler here: somebody else on the bus answers."""
+    """True if the tool has no handler here, because another executor on the bus answers its calls."""
     destructive: bool
-    """It destroys or sends what cannot be taken back: a person has to approve each call, unless `approval` is given."""
+    """True if a call destroys or sends something and cannot be undone. A person has to approve each call then, unless
+    `approval` is given."""
     approval: bool | ApprovalRule | None
-    """Whether a person has to approve each call: always, never, or where a function of the arguments says so."""
+    """The human in the loop: a person has to approve every call (True), no call (False), or each call for which this
+    function of the arguments returns True. By default, `destructive` decides."""
     sequential: bool
     """Calls of sequential tools in one reply run one after another, in call order; all others run in parallel."""
     status: str
     """The sentence for people while a call runs: a template over its arguments, such as "Looking {city} up"."""
     idempotent: bool
-    """Running it twice with the same arguments and the same `ToolContext.idempotency_key` does no more than running it
-    once. Only such a call is run again after the process was killed in it; any other ends as `interrupted`."""
+    """True if running the tool twice with the same arguments and the same `ToolContext.idempotency_key` does no more
+    than running it once. Only such a call is run again after the process was killed during the call; any other call
+    ends as `interrupted`."""
     retries: int
-    """How often a call that failed is tried again, with growing waits, within its deadline. 0 to 10."""
+    """The number of times that a failed call is tried again, with growing waits, within its deadline. 0 to 10."""
     retry_on: RetryOn
-    """Which exceptions are tried again: types, or a function. Without it, all but `ToolError`. `ToolRetry` never is."""
+    """The exceptions after which a call is tried again: types, or a function. By default all but `ToolError`. A
+    `ToolRetry` is never tried again."""
     cache_seconds: float | None
-    """For a pure tool: how long a result serves calls with the same arguments, of all requests. Calls under way are
-    shared as well. Not for handlers that take a `ToolContext`."""
+    """For a pure tool: the seconds for which a result serves calls with the same arguments, from all requests. Equal
+    calls under way share one run as well. Not for handlers that take a `ToolContext`."""
     isolation: Isolation
-    """Where a sync handler runs: in a "thread", which cannot be killed, or in a "process", which is killed at the
-    call's deadline and when it is cancelled. A process takes a function that can be imported, and no context."""
+    """The isolation of a sync handler: it runs in a "thread", which cannot be killed, or in a "process", which is
+    killed at the call's deadline and when the call is cancelled. In a process, the handler must be a function that can
+    be imported, and gets no context."""
     kind: ToolKind
-    """What the history keeps of older results. A "query" reads what changes: they become a line, also when the same is
-    asked again. An "action" does something: they are cut short. Of any other tool they stay whole."""
+    """The rule for older results in the history. Those of a "query", which reads something that changes, are replaced
+    by a line, also when the same query is made again. Those of an "action", which does something, are cut short. Those
+    of any other tool stay whole."""
     sensitive_history: bool
-    """Older results are never shortened, as of a login whose token is needed later."""
+    """True if older results are never shortened, for example those of a login whose token is needed later."""
     max_result_chars: int | None
-    """How many characters of a result are sent to the model, in the place of the request's; at least 200."""
+    """The number of characters of a result that are sent to the model, instead of the request's; at least 200."""
     include_data: bool | None
-    """Whether the model gets the data of results, in the place of the request's; without, their message alone. Text is
-    no data. Listeners always get all of it."""
+    """True if the model gets the data of results, and False if it gets only their message, instead of the request's
+    option. Text does not count as data. Listeners always get all of it."""
     summarize: Summarize | None
-    """A function of the data, as JSON has it (of a text result, the text), that gives the text for the model in its
-    place. Quick, on the event loop. Where it raises, the model gets the data, and the log a warning."""
+    """A function that takes the data as JSON values (for a text result, the text) and returns the text that the model
+    gets instead. It runs on the event loop, so it must be quick. If it raises, the model gets the data, and a warning
+    is logged."""
 
 
 _OPTIONS = tuple(ToolOptions.__annotations__)
-_MOST_RETRIES = 10  # with waits that double, the tenth is minutes past any deadline that makes sense
+# The waits double, so the tenth retry would come minutes after any sensible deadline.
+_MAX_RETRIES = 10
 
 
 def check_options(name: str, options: ToolOptions) -> None:
-    """Refuse what is no option (`TypeError`), and options that make no sense, alone or together."""
+    """Refuse unknown options with `TypeError`, and values that are wrong by themselves or together.
+
+    Raises `ConfigurationError` for the latter.
+    """
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(f"tool {name!r}: {no_option(unknown, _OPTIONS)}")
     for option in ("timeout_seconds", "cache_seconds"):
@@ -84,8 +95,8 @@ def check_options(name: str, options: ToolOptions) -> None:
     if most is not None and not (is_number(most) and most >= 1):
         raise ConfigurationError(f"tool {name!r}: max_concurrency is {most!r}; it must be at least 1")
     retries: Any = options.get("retries", 0)
-    if not (isinstance(retries, int) and 0 <= retries <= _MOST_RETRIES):
-        raise ConfigurationError(f"tool {name!r}: retries is {retries!r}; it must be 0 to {_MOST_RETRIES}")
+    if not (isinstance(retries, int) and 0 <= retries <= _MAX_RETRIES):
+        raise ConfigurationError(f"tool {name!r}: retries is {retries!r}; it must be 0 to {_MAX_RETRIES}")
     _check_retry_on(name, options.get("retry_on"))
     if options.get("isolation", "thread") not in ("thread", "process"):
         raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
@@ -93,7 +104,7 @@ def check_options(name: str, options: ToolOptions) -> None:
 
 
 def no_option(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """What to say of options that there are not: which there are, and which of them look alike."""
+    """Return the error text for options that do not exist: it names the known options and similar ones."""
     wrong, names = sorted(unknown), list(known)
     alike = [near for each in wrong for near in difflib.get_close_matches(each, names, 1)]
     meant = f"; did you mean {', '.join(alike)}?" if alike else ""
@@ -101,17 +112,17 @@ def no_option(unknown: Iterable[str], known: Iterable[str]) -> str:
 
 
 def is_number(given: object) -> bool:
-    """Whether `given` is one: callers without a type checker give anything."""
+    """Return whether `given` is a number and not a bool. Callers without a type checker may pass anything."""
     return isinstance(given, (int, float)) and not isinstance(given, bool)
 
 
 def _check_form(name: str, options: ToolOptions) -> None:
-    """Refuse options that say nothing about what is sent of results."""
+    """Refuse wrong values of the options for the results that are sent, and of `idempotent`."""
     if options.get("kind", "") not in get_args(ToolKind):
         raise ConfigurationError(f"tool {name!r}: kind is {options.get('kind')!r}; say 'query' or 'action', or nothing")
     for option in ("sensitive_history", "idempotent"):
         if not isinstance(options.get(option, False), bool):
-            raise ConfigurationError(f"tool {name!r}: {option} is no truth value; say True or False")
+            raise ConfigurationError(f"tool {name!r}: {option} is {options.get(option)!r}; say True or False")
     most: Any = options.get("max_result_chars")
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < MIN_CHARS):
         raise ConfigurationError(
@@ -122,18 +133,18 @@ def _check_form(name: str, options: ToolOptions) -> None:
         raise ConfigurationError(f"tool {name!r}: include_data is {include!r}; say True or False")
     summarize = options.get("summarize")
     if summarize is not None and (not takes(summarize, 1) or is_async(summarize)):
-        told = "give a function, not async, that takes the data and returns a text"
-        raise ConfigurationError(f"tool {name!r}: summarize is {summarize!r}; {told}")
+        advice = "give a function, not async, that takes the data and returns a text"
+        raise ConfigurationError(f"tool {name!r}: summarize is {summarize!r}; {advice}")
     if summarize is not None and include is not None:
-        told = "summarize replaces the data, and include_data says whether it is sent; give one of them"
-        raise ConfigurationError(f"tool {name!r}: {told}")
+        problem = "summarize replaces the data, and include_data says whether it is sent; give one of them"
+        raise ConfigurationError(f"tool {name!r}: {problem}")
     if options.get("external") and not (summarize is None and include is None):
-        told = "it is external: who answers its calls writes what the model reads; leave summarize and include_data out"
-        raise ConfigurationError(f"tool {name!r}: {told}")
+        problem = "it is external, so its executor decides what the model reads; leave summarize and include_data out"
+        raise ConfigurationError(f"tool {name!r}: {problem}")
 
 
 def _check_retry_on(name: str, retry_on: Any) -> None:
-    """Refuse what is no rule. A class alone is none: called as a function it makes an exception, which is true."""
+    """Refuse a `retry_on` that is not a rule, such as a single class: called as a function, it returns a true value."""
     if isinstance(retry_on, tuple):
         kinds = cast("tuple[object, ...]", retry_on)
         if all(isinstance(each, type) and issubclass(each, Exception) for each in kinds):
@@ -147,11 +158,11 @@ def _check_retry_on(name: str, retry_on: Any) -> None:
 
 
 def check_running(name: str, handler: Any, options: Mapping[str, Any], *, takes_context: bool) -> None:
-    """Refuse `options` (those of a tool) in which this handler cannot be run."""
+    """Refuse `options` of a tool with which this handler cannot be run."""
     in_process = options.get("isolation") == "process"
     if options.get("cache_seconds") is not None and (handler is None or takes_context):
         raise ConfigurationError(
-            f"tool {name!r}: cache_seconds is for handlers whose result depends on their arguments alone; "
+            f"tool {name!r}: cache_seconds is for handlers whose result depends only on their arguments; "
             + ("this one is external: cache where it runs" if handler is None else "do without the ToolContext")
         )
     if not in_process:
@@ -162,7 +173,7 @@ def check_running(name: str, handler: Any, options: Mapping[str, Any], *, takes_
         problem = "its handler is async; make it a plain function, which may block there"
     elif takes_context:
         problem = "its handler takes a ToolContext, which stays here; do without, or leave isolation out"
-    elif not _has_a_name(handler):
+    elif not _is_importable(handler):
         problem = "its handler cannot be imported there; define it as a function of a module, by def"
     elif callable(options.get("retry_on")):
         problem = "its retry_on is a function, and exceptions stay there; give exception types"
@@ -171,28 +182,35 @@ def check_running(name: str, handler: Any, options: Mapping[str, Any], *, takes_
     raise ConfigurationError(f"tool {name!r} cannot run in a process: {problem}")
 
 
-def _has_a_name(handler: Any) -> bool:
-    """Whether a handler can be found by its module and name: no closure, lambda, partial, object or bound method."""
+def _is_importable(handler: Any) -> bool:
+    """Return whether a handler can be imported by module and name: no closure, lambda, partial, object, bound method.
+
+    Bound class methods can be.
+    """
     is_plain = inspect.isfunction(handler) or inspect.isclass(handler)
     is_class_method = inspect.ismethod(handler) and inspect.isclass(handler.__self__)
     return (is_plain or is_class_method) and "<" not in handler.__qualname__
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
-    """Whether calling `handler` gives a coroutine: an async function, a partial of one, or an object that has one."""
+    """Return whether calling `handler` gives a coroutine.
+
+    It does for an async function, a partial of one, and an object whose `__call__` is one.
+    """
     while isinstance(handler, functools.partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def takes(given: Any, count: int) -> bool:
-    """Whether `given` can be called with so many arguments; of what cannot be looked into, that it can be called."""
+    """Return whether `given` can be called with `count` arguments; without a signature, whether it can be called."""
     if not callable(given):
         return False
     try:
         inspect.signature(given).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # some built-in functions have no signature
+    except ValueError:
+        # Some built-in functions have no signature.
         return True
     return True

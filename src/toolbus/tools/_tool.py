@@ -1,6 +1,6 @@
-"""Tools: a function with a name, a description and a JSON schema, and the registry that holds them.
+"""`Tool`, the `@tool` decorator, the `ToolContext` of a handler, and `ToolRegistry`.
 
-Knows schemas and results; does not know the bus or who runs a handler. See `toolbus.dispatcher` for that.
+Knows schemas and results. Must not know the bus, or what runs a handler; see `toolbus.dispatcher`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 DepsT = TypeVar("DepsT")
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what OpenAI and Anthropic both take as a function name
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that both OpenAI and Anthropic accept
 
 
 class ToolContext(Generic[DepsT]):
-    """What a handler may know of its call. Ask for it with a parameter annotated `ToolContext[MyDeps]`.
+    """The call that a handler works for. A handler gets it as the parameter that is annotated `ToolContext[MyDeps]`.
 
-    `deps` is what the application gave to the runtime or the request. `messages` is the transcript as of this round,
-    read-only. `attempt` counts from 1. `idempotency_key` is the same for every run of this call, restarts included.
+    `deps` is the object that the application gave to the runtime or the request. `messages` is the transcript as of
+    this round, read-only. `attempt` counts from 1. `idempotency_key` is the same for every run of this call, also after
+    a restart.
     """
 
     __slots__ = (
@@ -81,55 +82,57 @@ class ToolContext(Generic[DepsT]):
 
     @property
     def last_user_message(self) -> str:
-        """The text of the newest user message; empty where there is none."""
+        """The text of the newest user message; empty if there is no such message."""
         for message in reversed(self.messages):
             if isinstance(message, UserMessage):
                 return user_text(message)
         return ""
 
     async def progress(self, message: str = "", *, done: float | None = None, total: float | None = None) -> None:
-        """Tell listeners how far the call is (`ToolCallProgress`). A checkpoint; does nothing outside a runtime.
+        """Publish the progress of the call (`ToolCallProgress`). A checkpoint; does nothing outside a runtime.
 
-        From a sync handler: `anyio.from_thread.run(context.progress, "half way")`.
+        `done` and `total` are in any unit. In a sync handler: `anyio.from_thread.run(context.progress, "half way")`.
         """
         if self._progress is not None:
             await self._progress(message, done, total)
 
     async def ask(self, prompt: PromptLike, **options: Any) -> Any:
-        """Make a request of its own for this call, and wait for its `RequestResult`; `prompt` is as for `Runtime.run`.
+        """Run a child request (a sub-agent) for this call and return its `RequestResult`; `prompt` as in `Runtime.run`.
 
-        `options` are `provider` (without it, the one that called), `tools` (without them, none), `output`, and those of
-        `SessionOptions`. The sub-request runs in this task and is cancelled with it; its limits are what is left of the
-        calling request's, its deadline is this call's, and what it spends counts there. While it runs, the call holds
-        no place of the dispatcher. Raises `LimitReached` where nothing is left, and `NotRunning` outside a dispatcher.
+        `options` are `provider` (by default the one of the calling request), `tools` (by default none), `output`, and
+        those of `SessionOptions`. The child runs in this task and is cancelled with it. Its limits are what the calling
+        request has left, its deadline is this call's, and what it spends counts for the calling request. While it runs,
+        the call holds no slot of the dispatcher. Raises `LimitReached` if nothing is left, and `NotRunning` outside a
+        dispatcher.
         """
         if self._ask is None:
-            raise NotRunning("a sub-request is made in a call that a dispatcher runs; this context has none")
+            raise NotRunning("a sub-request needs a call that a dispatcher runs; this context has no dispatcher")
         return await self._ask(prompt, **options)
 
 
 def _is_context(annotation: Any) -> bool:
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):  # `ToolContext[Deps] | None`
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):  # for example, `ToolContext[Deps] | None`
         return any(_is_context(each) for each in typing.get_args(annotation))
     return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
 
 
 class Tool(Generic[P, R]):
-    """A tool: what the model sees of it, and the handler that runs it.
+    """A tool: the definition that the model sees, and the handler that runs its calls.
 
-    Made by `@tool`, or directly from a bound method or for a schema that you already have:
+    Make one with `@tool`, or directly from a bound method or for a schema that you already have:
 
         Tool(handler=database.lookup)
         Tool("lookup", "Look a word up.", {"type": "object", "properties": {...}}, handler)
 
     `name` is 1 to 64 letters, digits, underscores and dashes. Without `schema`, name, description and schema come
-    from the handler's signature and docstring. With one, arguments are validated by the jsonschema-rs library (extra
-    `schema`), in bounded time, or by `validate`, whose exceptions are told to the model, and passed by name. An async
-    handler runs on the loop, any other one in a thread. The other options are those of `ToolOptions`.
+    from the handler's signature and docstring. With `schema`, the arguments are passed by name, and validated by the
+    jsonschema-rs library (extra `schema`) in bounded time, or by `validate`, whose exceptions' texts are sent to the
+    model. An async handler runs on the event loop, any other handler in a thread. The other options are those of
+    `ToolOptions`.
 
-    Calling a `Tool` calls its handler. Raises `ConfigurationError` for what a model could not call.
+    Calling a `Tool` calls its handler. Raises `ConfigurationError` for a tool that a model could not call.
     """
 
     __slots__ = (
@@ -174,7 +177,7 @@ class Tool(Generic[P, R]):
             description = describe(handler)[0] if handler is not None else ""
         self.handler = handler
         self.__wrapped__ = handler
-        self.has_schema = schema is not None  # which was given: arguments are passed as they came
+        self.has_schema = schema is not None  # whether a schema was given; arguments are passed as they came then
         self.is_async = handler is not None and is_async(handler)
         self.max_concurrency = options.get("max_concurrency")
         self.retries = options.get("retries", 0)
@@ -185,7 +188,7 @@ class Tool(Generic[P, R]):
         self.summarize = options.get("summarize")
         self._bind = binder.bind
         self._context = binder.context
-        self.secrets = find_marks(binder.parameters)  # which of its fields are, if any
+        self.secrets = find_marks(binder.parameters)  # the marks of the fields that are secret, if any
         self.spec = _spec_of(name, description, binder, options)
 
     @property
@@ -195,7 +198,7 @@ class Tool(Generic[P, R]):
 
     @property
     def description(self) -> str:
-        """What the model is told that the tool does."""
+        """The description of the tool that the model reads."""
         return self.spec.description
 
     @property
@@ -205,13 +208,13 @@ class Tool(Generic[P, R]):
 
     @property
     def wants_context(self) -> bool:
-        """Whether the handler has a parameter of type `ToolContext`."""
+        """True if the handler has a parameter of type `ToolContext`."""
         return self._context is not None
 
     def prepare(self, arguments: Mapping[str, Any], context: ToolContext[Any] | None) -> Callable[[], Any]:
-        """The handler with its own validated copy of the arguments, ready to be called, in a thread or here.
+        """Return the handler bound to its own validated copy of the arguments, to be called in any thread.
 
-        Raises `InvalidArguments`.
+        Raises `InvalidArguments`, and `ConfigurationError` for an external tool.
         """
         if self.handler is None:
             raise ConfigurationError(f"tool {self.name!r} is external: it has no handler here")
@@ -221,7 +224,7 @@ class Tool(Generic[P, R]):
         return functools.partial(self.handler, **keywords)  # type: ignore[call-arg]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler as the function that it is."""
+        """Call the handler like the plain function."""
         if self.handler is None:
             raise ConfigurationError(f"tool {self.name!r} is external: it has no handler here")
         return self.handler(*args, **kwargs)
@@ -243,7 +246,7 @@ def _checked_name(name: str) -> str:
 
 
 def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolOptions) -> ToolSpec:
-    """What sessions and models are told of a tool."""
+    """Return the definition of a tool that sessions and models use."""
     bind, approval = binder.bind, options.get("approval")
 
     def check(arguments: Mapping[str, Any]) -> None:
@@ -271,12 +274,12 @@ def _check_handler(handler: Any) -> None:
         raise ConfigurationError(f"{handler!r} is a tool already; register it as it is")
     if not callable(handler):
         raise ConfigurationError(
-            f"{handler!r} cannot be called; of a method, make a tool of the bound one: Tool(handler=thing.method)"
+            f"{handler!r} cannot be called; to make a tool of a method, give the bound one: Tool(handler=thing.method)"
         )
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise ConfigurationError(
             f"tool {getattr(handler, '__qualname__', handler)}: a handler returns one value and does not yield; "
-            "return a list, and tell how far it is with ToolContext.progress"
+            "return a list, and report progress with ToolContext.progress"
         )
 
 
@@ -297,7 +300,7 @@ def _binder(
     if parameters["type"] != "object":
         raise ConfigurationError(
             f"tool {name!r}: its schema is of type {parameters['type']!r}; "
-            "arguments are an object, so give the schema of that object alone"
+            "arguments are an object, so give the schema of that object"
         )
     check = _translated(validate) if validate is not None else json_schema_validator(parameters)
 
@@ -310,7 +313,7 @@ def _binder(
 
 
 def _translated(validate: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
-    """Somebody's validator, whose own errors are for the model as well: most libraries raise one of their own."""
+    """Return the validator with its exceptions as `InvalidArguments`: most libraries raise exceptions of their own."""
 
     def check(arguments: Mapping[str, Any]) -> None:
         try:
@@ -332,11 +335,13 @@ def tool(
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(timeout_seconds=5)`.
 
-    The docstring is the description (Google, NumPy or Sphinx sections describe the parameters), the type annotations
-    are the schema; `Annotated[int, Field(gt=0, description="...")]` says more. See `ToolOptions` for the others.
+    The docstring is the description; its Google, NumPy or Sphinx sections describe the parameters. The type annotations
+    are the schema, which `Annotated[int, Field(gt=0, description="...")]` can refine. See `ToolOptions` for the other
+    options.
     """
     if function is not None:
-        return Tool(handler=function, **options)  # Type checkers refuse options here; none may be lost all the same.
+        # Type checkers refuse options together with a function, but at run time they must not be lost.
+        return Tool(handler=function, **options)
 
     def decorate(decorated: Callable[..., Any]) -> Tool[..., Any]:
         return Tool(handler=decorated, **options)
@@ -345,10 +350,10 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 class ToolRegistry:
-    """The tools there are, by name, in the order of registration. May change while requests run.
+    """A set of tools by name, in the order of registration. It may change while requests run.
 
-    A request sees the tools that there are when its round starts; a call of a tool that was removed since fails as
-    `unknown_tool`. Not thread-safe: change it on the loop's thread.
+    A request sees the tools that are registered when its round starts. A call of a tool that was removed after that
+    fails as `unknown_tool`. Not thread-safe: change the registry only on the event loop's thread.
     """
 
     __slots__ = ("_marked", "_specs", "_tools")
@@ -361,7 +366,7 @@ class ToolRegistry:
             self.add(each)
 
     def add(self, tool: Toolish) -> Tool[..., Any]:
-        """Add a tool, or a plain function as one. Raises `ConfigurationError` when the name is taken."""
+        """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
             raise ConfigurationError(f"there is a tool {made.name!r} already; use replace(), or give another name=")
@@ -369,23 +374,23 @@ class ToolRegistry:
         return made
 
     def replace(self, tool: Toolish) -> Tool[..., Any]:
-        """Add a tool, in the place of one of the same name if there is one."""
+        """Add a tool, and replace the tool of the same name if there is one."""
         made = _as_tool(tool)
         self._set(made)
         return made
 
     def remove(self, name: str) -> None:
-        """Remove a tool; calls that run go on. Raises `KeyError` when there is none."""
+        """Remove a tool; its calls that run continue. Raises `KeyError` if there is no such tool."""
         del self._tools[name]
         self._specs = None
 
     def get(self, name: str) -> Tool[..., Any] | None:
-        """The tool of that name, or None."""
+        """Return the tool of that name, or None."""
         return self._tools.get(name)
 
     @property
     def specs(self) -> Mapping[str, ToolSpec]:
-        """What models see, by name: a snapshot, made anew after a change."""
+        """The definitions that models see, by tool name: a snapshot, which is made again after a change."""
         if self._specs is None:
             self._specs = types.MappingProxyType({name: each.spec for name, each in self._tools.items()})
             self._marked = {name: marks for name, each in self._tools.items() if (marks := each.secrets) is not None}
@@ -393,7 +398,7 @@ class ToolRegistry:
 
     @property
     def marked(self) -> Mapping[str, Marks]:
-        """Where the arguments of the tools are secret, of those where any is: of the newest snapshot."""
+        """The marks of secret arguments in the newest snapshot, by tool name, without tools that have none."""
         return self._marked if self.specs else {}
 
     def _set(self, tool: Tool[..., Any]) -> None:
@@ -415,4 +420,4 @@ def _as_tool(tool: Toolish) -> Tool[..., Any]:
         return cast("Tool[..., Any]", tool)
     if callable(tool):
         return Tool(handler=tool)
-    raise ConfigurationError(f"{tool!r} is no tool: give a function, a @tool or a Tool")
+    raise ConfigurationError(f"{tool!r} is not a tool; give a function, a @tool or a Tool")
