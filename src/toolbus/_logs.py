@@ -1,16 +1,15 @@
-"""The log lines of a request's facts, and the filter that keeps secrets out of the log.
+"""The log lines of a request's facts, and the loggers of toolbus.
 
 Loggers are children of `toolbus`. Requested and completed calls are logged at INFO, failures and time-outs at WARNING.
 The ids and the application's metadata are extra fields of the record. Arguments and results are not logged. Once a
-request has secrets, a filter on these loggers removes them from messages and from tracebacks, which become text.
+request has secrets, a filter on these loggers removes them: see `secrets._log_filter`.
 """
 
 from __future__ import annotations
 
 import logging
-import traceback
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from .events import (
     Event,
@@ -22,7 +21,7 @@ from .events import (
     ToolCallRequested,
 )
 
-__all__ = ["LEVELS", "LOGGED", "LOGGERS", "WARNINGS", "ShownInLog", "hide_in_logs", "log_fact", "logger"]
+__all__ = ["LEVELS", "LOGGED", "LOGGERS", "WARNINGS", "log_fact", "logger"]
 
 logger = logging.getLogger("toolbus.session")
 
@@ -36,10 +35,6 @@ LOGGERS = (
     "toolbus.store",
 )
 """The loggers that toolbus writes to. A filter works only for the logger that it is on, and not for its children."""
-
-ShownInLog: TypeAlias = Callable[[str, str], str | None]
-"""A function of a request's id, which may be empty, and a text. Returns the text without secrets, or None if there is
-nothing to hide."""
 
 
 def log_fact(fact: Event, envelope: Mapping[str, Any]) -> None:
@@ -81,37 +76,3 @@ def _write(fact: Event, envelope: Mapping[str, Any], text: str, *values: object)
         "event_id": fact.event_id,
     }
     logger.log(LEVELS[type(fact)], text, *values, extra=extra)
-
-
-def hide_in_logs(shown: ShownInLog) -> None:
-    """Remove secrets from every log record of toolbus from now on. Idempotent."""
-    for name in LOGGERS:
-        there = logging.getLogger(name)
-        if not any(isinstance(each, _SecretFilter) for each in there.filters):
-            there.addFilter(_SecretFilter(shown))
-
-
-class _SecretFilter(logging.Filter):
-    """A filter that lets every record pass, without secrets. An exception is replaced by its traceback as text.
-
-    The exception itself would still contain the secrets.
-    """
-
-    def __init__(self, shown: ShownInLog) -> None:
-        super().__init__()
-        self._shown = shown
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        request_id: str = getattr(record, "request_id", "")
-        before = record.getMessage()
-        after = self._shown(request_id, before)
-        if after is None:
-            return True
-        if after != before:
-            record.msg, record.args = after, ()
-        if record.exc_info and record.exc_info[1] is not None:
-            text = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
-            record.exc_text, record.exc_info = self._shown(request_id, text), None
-        if record.stack_info:
-            record.stack_info = self._shown(request_id, record.stack_info)
-        return True

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
-from ._records import maker
+from ._fast_dataclasses import maker
 from .core.output import OutputType
 from .core.result_size import most_chars
 from .core.shorten import MIN_CHARS

@@ -20,7 +20,7 @@ from typing import Any, cast
 import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from ._records import maker
+from ._fast_dataclasses import maker
 from .errors import UnserialisableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolbus._records import maker
+from toolbus._fast_dataclasses import maker
 from toolbus.core.turn import CallState, RoundState, TurnState
 from toolbus.events import EVENT_TYPES
 from toolbus.messages import AssistantMessage, ToolCall, ToolMessage, Usage

@@ -17,8 +17,8 @@ from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
 from support.watchdog import cpu_seconds
 from toolbus.errors import InvalidArguments
 from toolbus.secrets import MASK, TextMask, Vault, find_marks, replaced
+from toolbus.secrets._event_masking import hidden_arguments
 from toolbus.secrets._marks import PieceMask, forms_of, masked_content, masked_json, revealed
-from toolbus.secrets._masking import hidden_arguments
 
 MARKED = {"type": "string", "writeOnly": True}
 PLAIN = {"type": "string"}

@@ -38,7 +38,7 @@ from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.protocols import ToolSpec
 from toolbus.secrets import MASK
 from toolbus.status import display_name
-from toolbus.status._stages import Status, StatusFold, call_sentence, sentence
+from toolbus.status._sentences import Status, StatusFold, call_sentence, sentence
 
 STARTED = RequestStarted(deadline=120.0)
 TEXT = TextDelta(message_id="m", text="a")

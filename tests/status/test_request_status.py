@@ -11,7 +11,7 @@ from toolbus.events import StatusChanged, TextDelta
 from toolbus.messages import UserMessage, user_text
 from toolbus.protocols import ModelRequest
 from toolbus.status import Narrator
-from toolbus.status._stages import Status
+from toolbus.status._sentences import Status
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()

@@ -21,7 +21,7 @@ from toolbus.clock import SessionClock
 from toolbus.core.approval import needs_approval
 from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
-from toolbus.core.turn import _calls as judging
+from toolbus.core.turn import _call_verdicts as judging
 from toolbus.core.turn import _decide as turn
 from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher

@@ -22,7 +22,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from .._stranded import StrandedTasks, raise_elsewhere
+from .._open_scopes import StrandedTasks, raise_elsewhere
 from ..errors import ConfigurationError, NotRunning
 from ..events import ToolCallRequested
 from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of

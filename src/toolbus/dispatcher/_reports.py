@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .._records import maker
+from .._fast_dataclasses import maker
 from ..events import (
     Event,
     ToolCallCompleted,

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 import anyio
 import anyio.lowlevel
 
-from .._stranded import asyncio_task, trio_task
+from .._open_scopes import asyncio_task, trio_task
 from ..failures import is_being_cancelled
 
 __all__ = ["Then", "Worker", "WorkerPool"]
@@ -25,7 +25,7 @@ _MAX_IDLE = 256
 
 
 Then: TypeAlias = Literal["next", "end", "stay"]
-"""The next step of a worker after a call: take the next call, end, or stay without taking any (`toolbus._stranded`)."""
+"""The next step of a worker after a call: take the next call, end, or stay without one (`toolbus._open_scopes`)."""
 
 
 class Worker:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from .._records import maker
+from .._fast_dataclasses import maker
 from ..errors import ConfigurationError
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import anyio
 
-from .._stranded import StrandedTasks
+from .._open_scopes import StrandedTasks
 from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair

@@ -24,8 +24,8 @@ Invariants:
 
 from __future__ import annotations
 
+from ._event_masking import ReplyMask
 from ._marks import REFERENCE, SHORTEST, Marks, TextMask, find_marks, replaced
-from ._masking import ReplyMask
 from ._redaction import MASK, is_secret_name, masked, redacted
 from ._request_secrets import NO_SECRETS, RequestSecrets, marked_in, secrets_of
 from ._vault import NamedSecret, Vault

@@ -6,17 +6,16 @@ Knows a turn's state, and no session. Executors reach a request's secrets throug
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._logs import hide_in_logs
 from ..errors import ToolbusError
 from ..events import ApprovalDecided, Event
 from ..protocols import Emit, KnowsMarks, RequestView, SecretHandling, ToolSource, ToolSpec
 from ..tool_results import Rendered, settled
+from ._event_masking import ReplyMask, hidden, hidden_arguments
+from ._log_filter import hide_in_log
 from ._marks import Marks, find_marks, revealed
-from ._masking import ReplyMask, hidden, hidden_arguments
 from ._redaction import MASK
 from ._vault import Vault
 
@@ -61,8 +60,7 @@ class RequestSecrets:
             self.vault = Vault() if self._above is None else self._above.keep()
             if self.mailbox is not None:
                 self.mailbox.masked = self.mask
-            _by_request[self._state.request_id] = self
-            hide_in_logs(_shown_in_log)
+            hide_in_log(self._state.request_id, self)
         return self.vault
 
     def share(self, vault: Vault | None) -> None:
@@ -214,25 +212,3 @@ def marked_in(tools: ToolSource) -> Mapping[str, Marks]:
 
 def _nothing(_reference: str) -> None:
     """Return None for every reference: no secret is known."""
-
-
-# ------------------------------------------------------------------------------------------------- the log
-
-# Logging is process-wide, so the filter finds the secrets of a line by the request id that the line has.
-_by_request: weakref.WeakValueDictionary[str, RequestSecrets] = weakref.WeakValueDictionary()
-
-
-def _shown_in_log(request_id: str, text: str) -> str | None:
-    """Return a log line without the secrets of its request, or of all requests if it names no request.
-
-    Returns None if there is nothing to hide; otherwise the text, changed or not.
-    """
-    if request_id:
-        mine = _by_request.get(request_id)
-        keepers = [] if mine is None else [mine]
-    else:
-        keepers = list(_by_request.values())
-    vaults = {id(vault): vault for each in keepers if (vault := each.vault)}
-    for vault in vaults.values():
-        text = vault.shown(text)
-    return text if vaults else None

@@ -36,12 +36,12 @@ from ..messages import AssistantMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
 from ..storage import Journal
-from ._asker import Asker, check_together
 from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
 from ._handle import SessionHandle
 from ._inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
 from ._model_call import ModelCall
+from ._model_request import Asker, check_together
 from ._options import SessionOptions, check_options
 from ._snapshot import SessionSnapshot
 from ._start import NO_START, RequestBeginning, Resumed, SessionStart, identified, new_state

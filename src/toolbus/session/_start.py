@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from .._records import maker
+from .._fast_dataclasses import maker
 from ..bus import Mailbox
 from ..clock import SessionClock
 from ..core.history import Memo
@@ -37,8 +37,8 @@ from ..interceptors import Interceptor, screens_prompts
 from ..messages import Message, SystemMessage, UserMessage
 from ..protocols import ToolSource
 from ..secrets import RequestSecrets, Vault
-from ._asker import Asker
 from ._context_window import ContextWindow
+from ._model_request import Asker
 from ._options import SessionOptions
 
 __all__ = [

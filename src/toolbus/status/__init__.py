@@ -20,8 +20,8 @@ Invariants:
 
 from __future__ import annotations
 
-from ._narrator import Narrator
+from ._model_sentences import Narrator
 from ._publisher import StatusPublisher
-from ._stages import ANALYZING, ASKING_AGAIN, Status, display_name, round_status
+from ._sentences import ANALYZING, ASKING_AGAIN, Status, display_name, round_status
 
 __all__ = ["ANALYZING", "ASKING_AGAIN", "Narrator", "Status", "StatusPublisher", "display_name", "round_status"]

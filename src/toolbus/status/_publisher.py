@@ -20,7 +20,7 @@ from ..events import (
     ToolCallRetrying,
 )
 from ..protocols import ToolSpec
-from ._stages import Status, StatusFold, events_so_far
+from ._sentences import Status, StatusFold, events_so_far
 
 __all__ = ["StatusPublisher"]
 

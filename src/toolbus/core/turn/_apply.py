@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..._records import maker
+from ..._fast_dataclasses import maker
 from ...errors import ContextOverflow, NativeOutputUnsupported, ProtocolViolation
 from ...events import (
     ApprovalDecided,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from ..._records import maker
+from ..._fast_dataclasses import maker
 from ...errors import InvalidArguments, ProtocolViolation
 from ...events import (
     ApprovalDecided,
@@ -33,7 +33,7 @@ from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, U
 from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import apply, apply_all, repair_id, used_up
-from ._calls import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
+from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from ._facts import Facts, complete, facts_of, result_message
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._records import maker
+from ..._fast_dataclasses import maker
 from ...events import (
     Event,
     HistoryCompressed,

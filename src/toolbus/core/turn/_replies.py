@@ -5,7 +5,7 @@ This is a part of the turn machine's `decide`; `_decide` has what follows from t
 
 from __future__ import annotations
 
-from ..._records import maker
+from ..._fast_dataclasses import maker
 from ...errors import ContentFiltered, ContextOverflow, NativeOutputUnsupported
 from ...events import HistoryCompressed, ModelResponded, ModelRetrying, RequestFailed, ToolCallFailed
 from ...messages import AssistantMessage, ToolCall, Usage

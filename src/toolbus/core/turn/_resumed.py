@@ -12,7 +12,7 @@ from ...protocols import ToolSpec
 from ..approval import definition_of
 from ..arguments import own_arguments
 from ._apply import ends_at_once
-from ._calls import is_time_over, request_call
+from ._call_verdicts import is_time_over, request_call
 from ._facts import Facts
 from ._state import INTERRUPTED, NEW, CallState, TurnState
 from ._steps import Resume

@@ -1,7 +1,7 @@
 """The masking of secrets in a recording: they are found by names and by looks, and replaced alike everywhere.
 
 A masked recording still replays, because a text is replaced equally wherever it occurs: as the model's arguments, as
-the call's, in the transcript. `core.redaction` decides which texts look like secrets; unlike its `redacted`, this
+the call's, in the transcript. `toolbus.secrets` decides which texts look like secrets; unlike its `redacted`, this
 module cuts and leaves out nothing.
 """
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ..._records import maker
+from ..._fast_dataclasses import maker
 from ...errors import InvalidArguments
 from ...events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCallRequested, ToolCallResumed
 from ...messages import ToolCall

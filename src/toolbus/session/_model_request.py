@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
+from .._fast_dataclasses import maker
 from .._logs import logger
-from .._records import maker
 from ..core.arguments import parse_arguments
 from ..core.guidance import guidance_text
 from ..core.message_list import Messages

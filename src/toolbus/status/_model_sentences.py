@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .._stranded import StrandedTasks
+from .._open_scopes import StrandedTasks
 from ..bus import EventBus
 from ..core.plain_text import clip, one_line
 from ..errors import ConfigurationError
@@ -23,7 +23,7 @@ from ..failures import is_being_cancelled
 from ..messages import UserMessage
 from ..protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provider
 from ..secrets import redacted
-from ._stages import display_name, sentence
+from ._sentences import display_name, sentence
 
 if TYPE_CHECKING:
     import anyio.abc
