@@ -15,6 +15,7 @@ import scenes
 from desk import Command, Terminal
 
 from toolbus.cli import _approval, main
+from toolbus.cli._pending_approvals import PendingApprovals
 from toolbus.cli._terminal import prompt as _prompt
 from toolbus.cli._terminal.screen import Screen
 from toolbus.events import ApprovalDecided, ApprovalRequested, decode
@@ -454,3 +455,22 @@ class TestControlTools:
         steps = [{"text": "Read the file", "status": "done"}, {"text": "Write it", "status": "active"}]
         scenes.play(calls(("update_plan", {"steps": steps})), text("Done."))
         assert toolbus(*ASK).err == "Plan: [x] Read the file  [>] Write it\n"
+
+
+@pytest.mark.timeout(10)
+def test_a_signal_that_another_thread_gets_is_handled_while_the_main_thread_waits():
+    waiting = PendingApprovals()
+
+    def close(_number: int, _frame: object) -> None:
+        waiting.close()
+
+    before = signal.signal(signal.SIGUSR1, close)
+    other = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
+    start = threading.Timer(0.05, other.start)  # when the main thread waits already
+    try:
+        start.start()
+        assert waiting.next() is None
+    finally:
+        start.join()
+        other.join()
+        signal.signal(signal.SIGUSR1, before)

@@ -158,7 +158,7 @@ def test_the_live_line_moves_and_ctrl_c_cancels(desk: Path):
     with on_terminal(desk, "ask", "q", *played("waiting")) as terminal:
         terminal.read_until("\x1b[1mWait\x1b[0m  ")
         terminal.type("\x03")
-        assert terminal.wait() == 130
+        assert terminal.wait() == 130, terminal.shown
     last = terminal.shown.rpartition("\x1b[2K")[2].replace("\r\n", "\n")
     assert "cancelled: The request was cancelled." in last
     assert last.endswith("toolbus: cancelled\n")
@@ -169,7 +169,7 @@ def test_a_thread_that_hangs_does_not_delay_the_end(desk: Path):
     with on_terminal(desk, "ask", "q", *played("hanging")) as terminal:
         terminal.read_until("\x1b[1mHang\x1b[0m  ")
         terminal.type("\x03")
-        assert terminal.wait() == 130
+        assert terminal.wait() == 130, terminal.shown
 
 
 def test_a_second_ctrl_c_kills_even_while_a_tool_holds_the_loop(desk: Path):
@@ -291,7 +291,7 @@ def test_ctrl_c_at_a_question_cancels(desk: Path):
     with on_terminal(desk, "ask", "q", *played("deleting"), columns=80) as terminal:
         terminal.read_until(ASKED)
         terminal.type("\x03")
-        assert terminal.wait() == 130
+        assert terminal.wait() == 130, terminal.shown
     assert "Traceback" not in terminal.shown
     assert terminal.shown.endswith("toolbus: cancelled\r\n")
 

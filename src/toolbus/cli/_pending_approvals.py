@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from ..events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 
 __all__ = ["PendingApprovals"]
+
+# The kernel may give a signal to another thread, which does not wake the one that waits here; and Python runs the
+# handlers of signals only in the main thread. So the wait is cut into pieces, after each of which handlers run.
+_LOOK_SECONDS = 0.1
 
 
 class PendingApprovals:
@@ -44,7 +48,10 @@ class PendingApprovals:
 
     def next(self) -> ApprovalRequested | None:
         """Wait for the next question that is still open. Return None at the end of the request."""
-        while (question := self._queue.get()) is not None:
-            if self.is_open(question):
+        while True:
+            try:
+                question = self._queue.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                continue
+            if question is None or self.is_open(question):
                 return question
-        return None
