@@ -154,7 +154,7 @@ async def test_a_reading_that_is_cancelled_waits_for_nothing() -> None:
 @pytest.mark.guarantee("G21")
 async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_one_is_done() -> None:
     gate = Gate()
-    async with running(seconds=0.05) as thread, anyio.create_task_group() as tasks:
+    async with running(seconds=0.5) as thread, anyio.create_task_group() as tasks:
         tasks.start_soon(thread.run, gate)
         await gate.reached()
 
@@ -165,7 +165,7 @@ async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_on
                 await thread.append(1)
 
         tasks.start_soon(late)
-        await anyio.sleep(0.06)
+        await anyio.sleep(0.6)
         gate.opens.set()
     async with running() as thread:
         assert await thread.append(2) == 20
