@@ -248,7 +248,7 @@ async def test_what_was_agreed_is_taken_from_the_journal_and_the_rest_is_given_a
         (asked, *_) = provider.requests
     assert (given[0].request_id, given[0].conversation_id) == (request_id, "c")
     assert result.outcome == "completed"
-    assert session.snapshot().state.limits == Limits(max_rounds=2, timeout_seconds=77)
+    assert session.snapshot().view.state.limits == Limits(max_rounds=2, timeout_seconds=77)
     assert isinstance(asked.messages[0], SystemMessage)
     assert asked.messages[0].text == "As agreed."
     assert (asked.settings.temperature, asked.settings.max_output_tokens) == (0.25, 99)

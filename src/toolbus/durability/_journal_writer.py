@@ -157,7 +157,7 @@ class JournalWriter:
 
     def _agreed(self, request: _JournaledRequest) -> dict[str, Any]:
         found = request.session.snapshot()
-        state, memo = found.state, found.view.window.memo
+        state, memo = found.view.state, found.view.window.memo
         more = {
             "providers": [provider_name(each) for each in found.view.providers],
             "history_stored": found.stored,
@@ -201,7 +201,7 @@ class JournalWriter:
             _logger.warning("%s (%s)", text, exc, extra={"request_id": request.session.request_id})
 
     def _watch_size(self, request: _JournaledRequest, size_bytes: int) -> None:
-        limits, written = request.session.snapshot().state.limits, request.written
+        limits, written = request.session.snapshot().view.state.limits, request.written
         if not request.has_warned_of_size and (
             written > _WARN_AT * limits.max_facts or size_bytes > _WARN_AT * limits.max_journal_bytes
         ):
@@ -237,7 +237,7 @@ class JournalWriter:
                 await self._settle_later(request)
         finally:
             self._leaving.discard(session.request_id)
-        return bool(session.snapshot().left) or not request.is_abandoned
+        return bool(session.snapshot().view.left) or not request.is_abandoned
 
     async def _settle(self, request: _JournaledRequest) -> None:
         """Write how a request was left or ended; if that fails, it is retried later."""
@@ -277,13 +277,17 @@ class JournalWriter:
         if request.unwritten is not None and was_accepted:
             await self._write_missing(request, request.unwritten)
         if not request.has_ended:
-            await (self._release_lease(request) if session.snapshot().left and was_accepted else self._abandon(request))
+            await (
+                self._release_lease(request)
+                if session.snapshot().view.left and was_accepted
+                else self._abandon(request)
+            )
         self._note_end(request)
 
     def _note_end(self, request: _JournaledRequest) -> None:
         """Note in the request's result that the store has the end of the request, if it is the end reported here."""
         found = request.session.snapshot()
-        if found.result is not None and (request.is_abandoned or (request.has_ended and not found.left)):
+        if found.result is not None and (request.is_abandoned or (request.has_ended and not found.view.left)):
             found.result.journaled, found.result.resumable = request.has_ended, False
 
     async def _write_missing(self, request: _JournaledRequest, entry: Entry) -> None:

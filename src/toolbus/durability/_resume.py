@@ -133,7 +133,7 @@ class UnfinishedRequests:
         record = await call_store_in_time(self._journal.request(request_id))
         if record is None or record.ending is None:
             return None
-        state = (await self._session(record)).snapshot().state
+        state = (await self._session(record)).snapshot().view.state
         return None if state.ending is None else replace(result_from(state, lambda _: None, None), journaled=True)
 
     async def _session(self, record: RequestRecord) -> RequestSession:
@@ -209,7 +209,7 @@ def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
     """Compare the providers with those in the journal: other models are logged, a missing one is `ResumeMismatch`."""
     before: list[str] = record.agreed.get("providers") or []
     found = session.snapshot()
-    now, position = [provider_name(each) for each in found.view.providers], found.state.provider
+    now, position = [provider_name(each) for each in found.view.providers], found.view.state.provider
     if position >= len(now):
         raise ResumeMismatch(
             f"request {record.request_id} had turned to {before[-1] if before else 'another provider'}, which is "

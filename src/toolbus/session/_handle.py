@@ -12,7 +12,6 @@ from typing import Any, cast
 import anyio
 
 from ..bus import EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
-from ..core.message_list import Messages
 from ..core.turn import TurnState, ends_at_once
 from ..errors import ConfigurationError, StoreError, ToolbusError
 from ..events import (
@@ -122,7 +121,7 @@ class SessionHandle:
     @property
     def messages(self) -> Sequence[Message]:
         """The transcript so far: a read-only view that does not grow."""
-        return Messages(self._state.messages)
+        return self._view.messages
 
     @property
     def spent(self) -> Spent:

@@ -74,10 +74,8 @@ class RequestSession(SessionHandle):
         "_begun",
         "_clock",
         "_error",
-        "_leaves",
         "_logs",
         "_scope",
-        "_start",
         "_when_cancelled",
     )
 
@@ -125,8 +123,6 @@ class RequestSession(SessionHandle):
         self._beginning = RequestBeginning(prompt, start)
         self._error: ToolbusError | None = None  # the error that broke the session, other than one of the model
         self._begun = False
-        # The reason why the request is left for another process to continue it; "" for one that is not left.
-        self._leaves = ""
         # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
         self._when_cancelled = ""
         # The scope around the whole work of a request that may be left.
@@ -147,11 +143,9 @@ class RequestSession(SessionHandle):
         """Return the session's inner state as of now, for the code that continues, stores or records its request."""
         beginning = self._beginning
         return SessionSnapshot(
-            state=self._state,
             view=self._view,
             earlier=beginning.earlier,
             stored=beginning.stored,
-            left=self._leaves,
             result=self._result,
         )
 
@@ -179,7 +173,7 @@ class RequestSession(SessionHandle):
                 await self._live(mailbox)
             else:
                 with anyio.CancelScope() as self._scope:
-                    if not self._leaves:
+                    if not self._view.left:
                         await self._live(mailbox)
             by_host = False
         except Exception as exc:  # A bug in toolbus, or a journal that fails, ends the request.
@@ -204,8 +198,7 @@ class RequestSession(SessionHandle):
                 await self._carry_on(mailbox, scope)
             if scope.cancelled_caught:
                 await self._on_fired(mailbox)
-        if self._leaves:
-            self._set_left("")
+        self._view.left = ""
 
     async def _begin(self, mailbox: Mailbox) -> None:
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
@@ -410,7 +403,7 @@ class RequestSession(SessionHandle):
             return self.cancel(reason)
         if self._state.ending is not None:
             return False
-        self._set_left(reason)
+        self._view.left = reason
         if self._scope is not None:
             self._scope.cancel()
         return True
@@ -421,18 +414,18 @@ class RequestSession(SessionHandle):
         # `_when_cancelled`, it is the runtime that goes down, and the request is left.
         if by_host:
             why = "" if self._state.phase is NEW else self._when_cancelled
-            self._set_left(why and (self._leaves or why))
-        if self._leaves:
+            self._view.left = why and (self._view.left or why)
+        if self._view.left:
             try:
                 # The write takes time, in which more inputs may come.
                 while inputs := self._drain(SteeringAdded):
                     await self._last_step(inputs)
             except Exception as exc:  # A journal that has refused a write is not used again.
                 log_failure(exc, self.request_id)
-                self._set_left(str(exc))
+                self._view.left = str(exc)
             finally:  # asyncio may cancel the task once more.
                 self._settle_broken()
-                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._leaves)
+                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._view.left)
             return
         inputs = self._drain()
         if self._state.phase is NEW:
@@ -454,14 +447,14 @@ class RequestSession(SessionHandle):
 
     async def _last_step(self, inputs: Sequence[Input]) -> None:
         """Write and publish the facts that follow from the last inputs. Raises what the journal raises."""
-        facts, own = self._advance(inputs, self._clock(), follows=not self._leaves) if inputs else ([], [])
+        facts, own = self._advance(inputs, self._clock(), follows=not self._view.left) if inputs else ([], [])
         if self._journal is None:
             self._publish(facts, own)
             return
         try:
             await self._record(self._journal, facts, starts_calls=False)
         except BaseException as exc:
-            if not (self._leaves or isinstance(exc, Exception)):
+            if not (self._view.left or isinstance(exc, Exception)):
                 # asyncio cancels the task once more, and nothing else would publish that the request has ended.
                 self._end_unwritten()
             raise
@@ -473,11 +466,6 @@ class RequestSession(SessionHandle):
         if ending is not None and self._mailbox is not None:
             self._view.status.publish(ending)
             self._bus.arbitration.announce(ending)
-
-    def _set_left(self, reason: str) -> None:
-        """Set the reason why the request is left for another process; "" means that it is not left."""
-        self._leaves = reason
-        self._view.is_left = bool(reason)
 
     def _settle_broken(self) -> None:
         """Settle the open calls, without events that would differ from the journal, if there is one."""
@@ -492,7 +480,7 @@ class RequestSession(SessionHandle):
         log_failure(exc, self.request_id)
         state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
         # Any process may continue a request from the facts that its journal has.
-        self._set_left(str(exc) if fails and state.facts else "")
+        self._view.left = str(exc) if fails and state.facts else ""
         self._clock = self._bus.clock  # The session may have broken before it was set.
         self._settle_broken()
         self._error = self._masked_error(exc)
@@ -513,8 +501,8 @@ class RequestSession(SessionHandle):
         error = self._error or self._beginning.error or self._asker.error
         self._result = result_from(self._state, mailbox.cause, error)
         # An ending whose write was cut short is in the journal, or is yet to be written there.
-        self._result.resumable = bool(self._leaves or (self._unpublished and self._error is None))
-        if self._leaves:
+        self._result.resumable = bool(self._view.left or (self._unpublished and self._error is None))
+        if self._view.left:
             # No ending is published that would close them.
             self._bus.arbitration.close_subscriptions(self.request_id)
             if self._view.status_line is not None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.turn import TurnState
 from ..messages import Message
 
 if TYPE_CHECKING:
@@ -20,20 +19,18 @@ __all__ = ["SessionSnapshot"]
 class SessionSnapshot:
     """The state of a session, for the runtime, its journal, sub-requests and recordings. Applications need none of it.
 
-    `state` is the turn's state, which the session still changes; others only read it. `earlier` is the number of its
-    messages that came from `prepare`, and `stored` the number that the store had before they were repaired. `left` is
-    the reason why the request is left for another process; "" for a request that is not left. `result` is set at
-    the end.
+    `view` has the turn's state, and the reason why the request is left, if it is. `earlier` is the number of messages
+    of its transcript that came from `prepare`, and `stored` the number that the store had before they were repaired.
+    `result` is None until the end.
     """
 
-    state: TurnState
     view: SessionView
     earlier: int
     stored: int
-    left: str
     result: RequestResult[Any] | None
 
     @property
     def turn(self) -> Sequence[Message]:
         """The messages that the request adds to its conversation, without the earlier ones; empty before it begins."""
-        return self.state.messages[self.earlier :] if self.state.facts else []
+        state = self.view.state
+        return state.messages[self.earlier :] if state.facts else []

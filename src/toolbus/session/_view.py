@@ -31,8 +31,9 @@ __all__ = ["SessionView"]
 class SessionView:
     """The `RequestView` of a session. It holds no session, so that keeping the view does not keep the session alive.
 
-    `state` is the turn's state, which the session still changes; others only read it. `waits` says whether the request
-    waits for a person, as last reported to the request above.
+    `state` is the turn's state, which the session still changes; others only read it. `left` is the reason why the
+    request is left for another process, and "" for a request that is not left. `waits` says whether the request waits
+    for a person, as last reported to the request above.
     """
 
     __slots__ = (
@@ -47,7 +48,7 @@ class SessionView:
         "conversation_id",
         "deps",
         "interceptors",
-        "is_left",
+        "left",
         "metadata",
         "model_call",
         "options",
@@ -85,7 +86,7 @@ class SessionView:
         self.interceptors = interceptors
         self.window = window
         self.stops = False
-        self.is_left = False
+        self.left = ""
         self.waits = False
         self.model_call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self.secrets = RequestSecrets(state)
@@ -102,6 +103,11 @@ class SessionView:
             self.secrets.share(Vault(named, self.conversation_id))
         if start.secrets_above is not None:
             self.secrets.join(start.secrets_above)
+
+    @property
+    def is_left(self) -> bool:
+        """True if the request stops here so that another process continues it."""
+        return bool(self.left)
 
     @property
     def messages(self) -> Sequence[Message]:

@@ -1,7 +1,7 @@
 """The decisions of the turn machine: the facts that inputs mean, the facts that follow, and the next command. Pure.
 
-The package's docstring has the invariants. `_calls`, `_replies` and `_resumed` have the parts of `decide` for tool
-calls, for the model and for requests that another process has begun.
+The package's docstring has the invariants. `_call_verdicts`, `_replies` and `_resumed` have the parts of `decide` for
+tool calls, for the model and for requests that another process has begun.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ...events import (
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
 from ..arguments import encodable
 from ..output import repair_prompt
-from ._apply import apply, apply_all, repair_id, used_up
+from ._apply import apply_all, repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
 from ._facts import Facts, complete, facts_of, result_message
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
@@ -53,26 +53,7 @@ from ._steps import (
     reply_id,
 )
 
-__all__ = [
-    "AwaitCalls",
-    "CallModel",
-    "Command",
-    "Elapsed",
-    "Finish",
-    "HistoryShaped",
-    "Input",
-    "ModelFailed",
-    "ModelReplied",
-    "Resume",
-    "Start",
-    "advance",
-    "apply",
-    "apply_all",
-    "decide",
-    "pending",
-    "reply_id",
-    "result_message",
-]
+__all__ = ["advance", "decide", "pending"]
 
 FactFilter: TypeAlias = Callable[[Sequence[Event], Input | None], Sequence[Event]]
 """A function from the facts that an input means (None: that follow) to as many facts to write and publish instead."""
