@@ -31,6 +31,7 @@ from toolbus.messages import AssistantMessage, ToolCall, Usage
 from toolbus.testing import virtual_backends
 from toolbus.testing.simulation._end import _check_result
 from toolbus.testing.simulation._findings import Broken
+from toolbus.testing.simulation._process import Process
 from toolbus.testing.simulation._watch import Watch
 
 anyio_backend = virtual_backends()
@@ -224,3 +225,28 @@ async def test_a_result_is_held_to_what_its_process_had_heard_when_it_was_given(
         _check_result(process, left, before)
         with pytest.raises(Broken, match="G09: the result of c is not in the transcript of r"):
             _check_result(process, left, home.watch.requests["r"])
+
+
+async def test_a_result_is_not_compared_with_the_events_of_a_later_life_in_the_same_process() -> None:
+    """The host of a request stopped waiting for it, and the request was resumed before the result was looked at."""
+
+    class Session:
+        def __init__(self, outcome: str) -> None:
+            self.request_id, self.outcome = "r", outcome
+
+        async def result(self) -> Any:
+            return self.outcome
+
+    left, resumed = Session("failed"), Session("completed")
+    taken: list[Any] = []
+    process: Any = SimpleNamespace(_started=[], _newest={}, results=[], is_dead=False)
+
+    def take(result: Any, **_: Any) -> None:
+        taken.append(result)
+
+    process._take = take
+    for session in (left, resumed):
+        Process._note_session(process, session)  # type: ignore[arg-type]
+    for session in (resumed, left):
+        await Process._wait_for(process, session)  # type: ignore[arg-type]
+    assert (taken, process.results, process._started) == (["completed"], [("failed", None)], [])

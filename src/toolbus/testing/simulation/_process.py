@@ -61,6 +61,7 @@ class Process:
         self.next_may_begin = anyio.Event()
         self.results: list[tuple[RequestResult[Any], Request | None]] = []  # with the request's events until then
         self._started: list[RequestSession] = []  # sessions without a caller that waits for the result
+        self._newest: dict[str, RequestSession] = {}  # by request: the session of its newest life here
         self.refused = 0
         self.order: list[Event] = []
         self.is_dead = False
@@ -150,7 +151,7 @@ class Process:
                 options = world.options(name)
                 if chance.says(0.3):
                     session = runtime.start(f"q{number}", conversation_id=conversation, **options)
-                    self._started.append(session)
+                    self._note_session(session)
                     await self._wait_for(session)
                 else:
                     self._take(await runtime.run(f"q{number}", conversation_id=conversation, **options))
@@ -164,7 +165,7 @@ class Process:
             try:
                 for session in await runtime.resume(options=self._options):
                     self.world.faults["resumed"] += 1
-                    self._started.append(session)
+                    self._note_session(session)
                     asking.start_soon(self._wait_for, session)
             except NotRunning:
                 return
@@ -175,10 +176,18 @@ class Process:
     def _options(self, _record: RequestRecord) -> dict[str, Any]:
         return {"compression": self.world.compression}
 
+    def _note_session(self, session: RequestSession) -> None:
+        self._started.append(session)
+        self._newest[session.request_id] = session
+
     async def _wait_for(self, session: RequestSession) -> None:
         result = await session.result()
         self._started.remove(session)
-        self._take(result, is_carried=True)
+        if self._newest[session.request_id] is session:
+            self._take(result, is_carried=True)
+        elif not self.is_dead:
+            # Its host has not waited for it, and it was resumed here meanwhile: the events are those of the later life.
+            self.results.append((result, None))
 
     def _take(self, result: RequestResult[Any], *, is_carried: bool = False) -> None:
         """Keep a result; if the request was left, check that its facts are durable and that it can be resumed."""
