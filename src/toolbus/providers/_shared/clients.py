@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from anyio.lowlevel import RunVar
 
 __all__ = ["Clients"]
 
-ClientT = TypeVar("ClientT")
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=_Closable)
 
 
 class Clients(Generic[ClientT]):
@@ -18,18 +23,11 @@ class Clients(Generic[ClientT]):
     The first client is built at once, so that wrong options are noticed early, unless a client is given.
     """
 
-    __slots__ = ("_build", "_close", "_given", "_here", "_spare")
+    __slots__ = ("_build", "_given", "_here", "_spare")
 
-    def __init__(
-        self,
-        build: Callable[[], ClientT],
-        close: Callable[[ClientT], Awaitable[object]],
-        *,
-        given: ClientT | None = None,
-    ) -> None:
+    def __init__(self, build: Callable[[], ClientT], *, given: ClientT | None = None) -> None:
         """Use `given`, in every loop and without ever closing it, or the clients of `build`. Raises what it raises."""
         self._build = build
-        self._close = close
         self._given = given
         self._here: RunVar[ClientT | None] = RunVar("toolbus_provider_client")
         self._spare = build() if given is None else None
@@ -51,4 +49,4 @@ class Clients(Generic[ClientT]):
         self._spare = None
         for client in clients:
             if client is not None:
-                await self._close(client)
+                await client.close()

@@ -50,11 +50,13 @@ class ErrorBody:
 class ErrorTranslator:
     """A maker of the errors of one provider. `where` is the provider's base URL for people, without credentials.
 
-    A vendor's subclass overrides `translate`, for the exceptions of its SDK, and the class variables.
+    A vendor's subclass overrides the class variables, and `translate` for an SDK unlike those of OpenAI and Anthropic.
     """
 
     __slots__ = ("_secrets", "hint", "vendor", "where")
 
+    sdk_error: ClassVar[str] = ""
+    """The name of the class from which all exceptions of the SDK are derived."""
     hints: ClassVar[Mapping[int, str]] = {}
     """Advice for the user, by status."""
     permanent_codes: ClassVar[frozenset[str]] = frozenset()
@@ -93,7 +95,13 @@ class ErrorTranslator:
 
     def translate(self, exc: Exception) -> ProviderError | None:
         """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
-        return self.connection(exc)
+        kinds = {base.__name__ for base in type(exc).__mro__}
+        if "APIStatusError" in kinds:
+            refusal: Any = exc
+            return self.status(refusal.status_code, refusal.response.headers, refusal.body)
+        if found := self.connection(exc):
+            return found
+        return self.rejected(exc) if self.sdk_error in kinds else None
 
     def connection(self, exc: Exception) -> ProviderError | None:
         """Return the error for an exception of the HTTP library, or of the SDK for it; None for any other exception.

@@ -1,22 +1,26 @@
-"""The checks of options that all adapters share: names, limits, keys, URLs. No message ever quotes a key."""
+"""The options that the adapters share: names, limits, keys, URLs, clients. No message ever quotes a key."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from ...errors import ApplicationError, ConfigurationError
+from ...errors import ApplicationError, ConfigurationError, MissingExtra
 
 __all__ = [
     "MAX_REPLY_BYTES",
     "ApiKey",
+    "Service",
     "ask_for_key",
     "check_limits",
-    "checked_url",
     "clean_key",
+    "make_client",
     "secrets_in",
     "shown_url",
 ]
@@ -27,6 +31,8 @@ ApiKey: TypeAlias = str | Callable[[], Awaitable[str]]
 MAX_REPLY_BYTES = 8 * 2**20
 """The size at which reading a reply stops: far beyond any real reply, and small enough for the memory."""
 
+_NO_KEY = "none"  # the SDKs require a key, and servers without keys ignore it
+_CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie")
 
 
@@ -60,19 +66,6 @@ async def ask_for_key(key: ApiKey) -> str:
     return clean_key(found)
 
 
-def checked_url(url: str) -> str:
-    """Return the URL if it can be that of a server. Raises `ConfigurationError` otherwise."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        shown = re.sub(r"//[^/]*@", "//***@", url)
-        raise ConfigurationError(f"base_url {shown!r} is not a server's URL: it must look like http://host:port/v1")
-    return url
-
-
 def shown_url(url: str) -> str:
     """Return the URL in a form for people: without user and password, query and fragment."""
     parts = urlsplit(url)
@@ -87,3 +80,63 @@ def secrets_in(url: str, headers: Mapping[str, str] | None) -> Iterator[str]:
             yield value
     if password := urlsplit(url).password:
         yield password
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The service of a vendor: its name, its URL, and the environment variables for a key and for another URL."""
+
+    name: str
+    url: str
+    key_variable: str
+    url_variable: str
+
+    def client_options(self, client: Any, **given: Any) -> dict[str, Any]:
+        """Return the options `given` for an SDK's client, with `api_key` and `base_url` completed from the environment.
+
+        With a ready `client`, no option may be given, and `base_url` is the client's. Raises `ConfigurationError` for
+        this, for a missing or malformed key, and for a `base_url` that cannot be that of a server.
+        """
+        if client is not None:
+            if any(value is not None for value in given.values()):
+                *names, last = (f"{name}=" for name in given)
+                raise ConfigurationError(
+                    f"client= has its own key, URL and headers: leave {', '.join(names)} and {last} out"
+                )
+            return {**given, "base_url": _checked_url(str(client.base_url))}
+        url = given["base_url"] or os.environ.get(self.url_variable)
+        key = given["api_key"] or os.environ.get(self.key_variable) or ""
+        if not callable(key) and not (key := key.strip()) and not url:
+            raise ConfigurationError(
+                f"there is no key for {self.name}: set {self.key_variable}, give api_key=, or name another server with "
+                f"base_url= or {self.url_variable}"
+            )
+        key = key if callable(key) else clean_key(key or _NO_KEY)
+        return {**given, "api_key": key, "base_url": _checked_url(url or self.url)}
+
+
+def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float, **options: Any) -> Any:
+    """Make a client of a kind that an SDK has. Raises `MissingExtra` without the SDK.
+
+    Importing an SDK takes a second or two the first time.
+    """
+    try:
+        timeout = import_module("httpx2").Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
+        client = getattr(import_module(sdk), kind)
+    except ImportError as exc:
+        raise MissingExtra(sdk, sdk) from exc
+    key = _NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
+    return client(api_key=key, timeout=timeout, max_retries=0, **options)
+
+
+def _checked_url(url: str) -> str:
+    """Return the URL if it can be that of a server. Raises `ConfigurationError` otherwise."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        shown = re.sub(r"//[^/]*@", "//***@", url)
+        raise ConfigurationError(f"base_url {shown!r} is not a server's URL: it must look like http://host:port/v1")
+    return url

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 
 from ...protocols import Emit, SignOfLife
-from ...schemas import MAX_VALUES
 from .errors import ErrorTranslator
-from .wire_text import TooManyValues, excerpt, loads
+from .reply_parts import ReplyParts, read_object
+from .stream_events import Lines
 
-__all__ = ["MAX_REPLY_PARTS", "Builder", "Lines", "Response", "close_response", "read_object", "read_reply"]
-
-MAX_REPLY_PARTS = 10_000
-"""The maximum number of blocks or items in one reply, of all kinds: each takes a kilobyte of memory, however short."""
+__all__ = ["Response", "close_response", "read_reply"]
 
 # The end of the body normally comes together with the end of the reply. Without it, the connection cannot be reused.
 _DRAIN_SECONDS = 0.5
@@ -38,24 +35,8 @@ class Response(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Lines(Protocol):
-    """A splitter of a body into events: `EventLines` or `JsonLines`."""
-
-    def feed(self, piece: bytes) -> list[tuple[str, bytes]]: ...
-    def finish(self) -> list[tuple[str, bytes]]: ...
-
-
-class Builder(Protocol):
-    """A builder of a reply from events. `done` is true once the server has sent the end of the reply."""
-
-    @property
-    def done(self) -> bool: ...
-    def feed(self, event: str, data: bytes) -> None: ...
-    def whole(self, completion: Mapping[str, Any]) -> None: ...
-
-
 async def read_reply(
-    response: Response, reply: Builder, lines: Lines, *, emit: Emit, limit_bytes: int, errors: ErrorTranslator
+    response: Response, reply: ReplyParts, lines: Lines, *, emit: Emit, limit_bytes: int, errors: ErrorTranslator
 ) -> None:
     """Feed the body's events to `reply`, or the whole body if the server did not stream; then close `response`.
 
@@ -125,7 +106,7 @@ async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
     return b""
 
 
-async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: Builder, lines: Lines) -> None:
+async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: ReplyParts, lines: Lines) -> None:
     for event, data in lines.feed(begun):
         reply.feed(event, data)
     if not reply.done:
@@ -156,20 +137,3 @@ async def _whole_body(
     if len(body) > limit_bytes:
         raise errors.too_large(limit_bytes)
     return read_object(bytes(body), errors, "a body")
-
-
-def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str, Any]:
-    """Return the JSON object in the data of an event; `what` names the data in errors, such as "a chunk".
-
-    Raises `ProviderUnavailable` for anything but an object, and `ReplyTooLarge` for an object with more than
-    `MAX_VALUES` values.
-    """
-    try:
-        found: Any = loads(data)
-    except TooManyValues:
-        raise errors.too_many(MAX_VALUES, f"values in {what}") from None
-    except ValueError:
-        found = None
-    if not isinstance(found, Mapping):
-        raise errors.unavailable(f"sent {what} that is not a JSON object: {excerpt(data)}")
-    return cast("Mapping[str, Any]", found)

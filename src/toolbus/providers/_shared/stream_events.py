@@ -6,10 +6,10 @@ import codecs
 
 from .errors import ErrorTranslator
 
-__all__ = ["EventLines", "JsonLines"]
+__all__ = ["EventLines", "JsonLines", "Lines"]
 
 
-class _Lines:
+class Lines:
     """A splitter of bytes, which come in pieces of any size, into lines."""
 
     __slots__ = ("_begun", "_buffer", "_errors", "_limit_bytes")
@@ -55,7 +55,7 @@ class _Lines:
         raise NotImplementedError
 
 
-class EventLines(_Lines):
+class EventLines(Lines):
     """A splitter into server-sent events, without events of empty data, which proxies send as signs of life.
 
     A field `error` is an event of that name: llama.cpp sent its errors so until late in 2025. A line that is a JSON
@@ -91,7 +91,7 @@ class EventLines(_Lines):
             self._event = value.strip()
 
 
-class JsonLines(_Lines):
+class JsonLines(Lines):
     """A splitter into lines of one JSON value each (NDJSON). Events have no name, and empty lines are skipped."""
 
     __slots__ = ()

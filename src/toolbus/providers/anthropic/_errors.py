@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ...errors import ProviderError
 from .._shared.errors import ErrorTranslator
 
 __all__ = ["AnthropicErrors"]
@@ -16,6 +15,7 @@ class AnthropicErrors(ErrorTranslator):
 
     __slots__ = ()
 
+    sdk_error: ClassVar[str] = "AnthropicError"
     hints: ClassVar[Mapping[int, str]] = {
         401: "check the key (api_key=, or ANTHROPIC_API_KEY)",
         403: "check what the key may be used for",
@@ -39,13 +39,3 @@ class AnthropicErrors(ErrorTranslator):
     }
     request_id_header: ClassVar[str] = "request-id"
     other_service: ClassVar[str] = "which is not a message; check base_url=, which ends before /v1"
-
-    def translate(self, exc: Exception) -> ProviderError | None:
-        """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
-        import anthropic  # noqa: PLC0415 -- part of the extra
-
-        if isinstance(exc, anthropic.APIStatusError):
-            return self.status(exc.status_code, exc.response.headers, exc.body)
-        if found := self.connection(exc):
-            return found
-        return self.rejected(exc) if isinstance(exc, anthropic.AnthropicError) else None

@@ -13,14 +13,14 @@ would invent arguments that the model did not write.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from ...core.arguments import parse_arguments
 from ...errors import InvalidArguments
 from ...messages import AssistantMessage, ToolCall, Usage
-from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
-from .._shared.errors import ErrorTranslator
-from .._shared.reply_reader import MAX_REPLY_PARTS, read_object
+from ...messages.wire import MALFORMED
+from ...protocols import FinishReason, ModelReply
+from .._shared.reply_parts import MAX_REPLY_PARTS, SEPARATOR, BuilderOptions, ReplyParts, read_object
 from .._shared.wire_text import (
     Characters,
     as_object,
@@ -29,7 +29,6 @@ from .._shared.wire_text import (
     dumped,
     excerpt,
     object_in,
-    size_bytes,
     storable,
 )
 
@@ -63,7 +62,6 @@ _COUNTS = frozenset(
         "output_tokens_details",
     }
 )
-_MALFORMED = "_malformed_arguments"  # the key under which `toolbus.messages` quotes malformed argument text
 
 
 class _Block:
@@ -125,7 +123,7 @@ class _Block:
             found[self.kind] = text
         elif text.strip():
             read = _runnable(text) if self.kind == "tool_use" else object_in(text)
-            found["input"] = {_MALFORMED: text} if read is None else read
+            found["input"] = {MALFORMED: text} if read is None else read
         elif self.kind == "tool_use":
             found["input"] = found.get("input") or {}
         return found
@@ -145,11 +143,10 @@ class _Block:
         return set(self.fields) <= {"type", "text", "id", "name", "input"} and self.kind in {"text", "tool_use"}
 
 
-class MessageBuilder:
+class MessageBuilder(ReplyParts):
     """A builder of one reply from events.
 
-    `feed` every event, then `finish`. If the reply is `paused`, `begin_continuation` before the events of the next
-    answer.
+    If the reply is `paused`, `begin_continuation` before the events of the next answer.
     """
 
     __slots__ = (
@@ -157,40 +154,25 @@ class MessageBuilder:
         "_before",
         "_blocks",
         "_by_index",
-        "_calls",
-        "_emit",
-        "_errors",
         "_initial",
-        "_limit_bytes",
         "_message_id",
-        "_model",
-        "_size_bytes",
         "_spent",
         "_stop_reason",
-        "_thinking",
         "_usage",
         "container",
-        "done",
     )
 
-    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
-        self.done = False
-        """True once the server has sent `message_stop`."""
+    def __init__(self, **given: Unpack[BuilderOptions]) -> None:
+        super().__init__(**given)
+        self._asked = self._model
         self.container = ""
         """The id of the server's container, if its tools used one."""
-        self._asked = self._model = model
-        self._emit = emit
-        self._limit_bytes = limit_bytes
-        self._errors = errors
-        self._size_bytes = 0
         self._blocks: list[_Block] = []
         self._by_index: dict[int, _Block] = {}
         # The blocks of `message_start` and their indexes, last first.
         self._initial: list[tuple[int, Mapping[str, Any]]] = []
         self._message_id: str | None = None  # the id of the message that has begun
         self._before = 0  # the number of blocks before that message
-        self._calls = 0
-        self._thinking: _Block | None = None  # the last block of thinking that is not empty
         self._stop_reason = ""
         self._usage: dict[str, Any] = {}
         self._spent = Usage()
@@ -249,8 +231,7 @@ class MessageBuilder:
         self._start(message)
 
     def _start(self, message: Mapping[str, Any]) -> None:
-        if isinstance(model := message.get("model"), str) and model:
-            self._model = model
+        self._name_model(message)
         self._in_container(message)
         self._count(message.get("usage"))
 
@@ -276,10 +257,7 @@ class MessageBuilder:
     def _begin(self, fields: Mapping[str, Any], index: object) -> _Block:
         if len(self._blocks) == MAX_REPLY_PARTS:
             raise self._errors.too_many(MAX_REPLY_PARTS, "blocks")
-        block = _Block(fields, self._calls)
-        self._calls += block.kind == "tool_use"
-        if self._calls > MAX_REPLY_CALLS:
-            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
+        block = _Block(fields, self._next_call() if fields.get("type") == "tool_use" else -1)
         self._blocks.append(block)
         if isinstance(index, int):
             self._by_index[index] = block
@@ -318,25 +296,14 @@ class MessageBuilder:
             block.add(delta)
 
     def _add_piece(self, block: _Block, piece: object) -> None:
-        if not isinstance(piece, str) or not piece:
-            return
-        self._grow(size_bytes(piece))
-        if not (text := block.pieces.add(piece)):
-            return
         if block.kind == "text":
-            self._emit(TextPiece(text))
+            self._say(block.pieces, piece)
         elif block.kind == "thinking":
-            if self._thinking not in {None, block}:
-                self._emit(ReasoningPiece("\n\n"))  # the separator of blocks in the reply's reasoning
-            self._thinking = block
-            self._emit(ReasoningPiece(text))
+            self._think(block.pieces, piece)
         elif block.kind == "tool_use":
-            self._emit(ArgumentsPiece(block.position, str(block.fields.get("name") or ""), text))
-
-    def _grow(self, size: int) -> None:
-        self._size_bytes += size
-        if self._size_bytes > self._limit_bytes:
-            raise self._errors.too_large(self._limit_bytes)
+            self._argue(block.pieces, piece, block.position, block.fields.get("name"))
+        else:
+            self._add(block.pieces, piece)
 
     # ------------------------------------------------------------------------------------------------ ending
 
@@ -344,7 +311,7 @@ class MessageBuilder:
     def paused(self) -> bool:
         """True if the server paused the reply while its own tools run: it continues when the reply is sent back."""
         own = any(block.kind not in _NEUTRAL for block in self._blocks)
-        return self._stop_reason == "pause_turn" and own and not self._calls
+        return self._stop_reason == "pause_turn" and own and not self._call_count
 
     def so_far(self) -> list[dict[str, Any]]:
         """Return the blocks so far, in the form in which they are sent back."""
@@ -393,7 +360,7 @@ class MessageBuilder:
                     for block in self._blocks
                     if block.kind == "tool_use"
                 ),
-                reasoning="\n\n".join(thought for thought in thoughts if thought),
+                reasoning=SEPARATOR.join(thought for thought in thoughts if thought),
                 vendor_data=None if self._is_plain() else {"anthropic": self._kept()},
             ),
             finish_reason=_FINISH_REASONS.get(reason, "other"),

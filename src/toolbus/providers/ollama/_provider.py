@@ -5,28 +5,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 import orjson
 
-from ...errors import ConfigurationError, ProviderError, ToolbusError
-from ...messages import without_images
-from ...network import check_allowed
-from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput
+from ...errors import ConfigurationError
+from ...protocols import NativeOutput
+from .._shared.adapter import Adapter
 from .._shared.clients import Clients
-from .._shared.native_output import RefusedSchemas
 from .._shared.options import MAX_REPLY_BYTES, check_limits, clean_key, secrets_in, shown_url
-from .._shared.reply_reader import Response, close_response, read_reply
-from .._shared.stream_events import JsonLines
+from .._shared.reply_reader import Response, close_response
+from .._shared.stream_events import JsonLines, Lines
 from ._client import host_url, make_client, post
 from ._errors import OllamaErrors
 from ._request import request_body
 from ._stream import ReplyBuilder
-
-if TYPE_CHECKING:
-    from ollama import AsyncClient
 
 __all__ = ["OllamaProvider"]
 
@@ -35,7 +30,7 @@ _LONGEST_REFUSAL_BYTES = 65_536
 _HINT = "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right"
 
 
-class OllamaProvider:
+class OllamaProvider(Adapter[ReplyBuilder]):
     """A model on an Ollama server, local or remote.
 
         OllamaProvider("qwen3", context_tokens=32_768)
@@ -71,18 +66,9 @@ class OllamaProvider:
     Raises `MissingExtra` without the SDK, and `ConfigurationError` for an invalid option.
     """
 
-    __slots__ = (
-        "_clients",
-        "_context_tokens",
-        "_errors",
-        "_images",
-        "_keep_alive",
-        "_max_reply_bytes",
-        "_model",
-        "_options",
-        "_refused",
-        "_url",
-    )
+    __slots__ = ()
+
+    lines: ClassVar[type[Lines]] = JsonLines
 
     def __init__(
         self,
@@ -100,39 +86,33 @@ class OllamaProvider:
         check_limits(model, timeout_seconds, max_reply_bytes)
         if context_tokens is not None and context_tokens < 1:
             raise ConfigurationError(f"context_tokens is {context_tokens}; it must be at least 1")
-        self._model = model
-        self._context_tokens = context_tokens
-        self._keep_alive = keep_alive
-        self._max_reply_bytes = max_reply_bytes
-        self._images = images
-        self._refused = RefusedSchemas()
         if host is None:
-            self._url = host_url(os.environ.get("OLLAMA_HOST", ""), option="OLLAMA_HOST")
+            url = host_url(os.environ.get("OLLAMA_HOST", ""), option="OLLAMA_HOST")
         else:
-            self._url = host_url(host, option="host")
-        self._errors = OllamaErrors(model=model, where=shown_url(self._url), hint=_HINT)
+            url = host_url(host, option="host")
+        errors = OllamaErrors(model=model, where=shown_url(url), hint=_HINT)
         key = os.environ.get("OLLAMA_API_KEY", "").strip() if api_key is None else api_key
         key = clean_key(key) if key or api_key is not None else ""
-        credentials = _credentials(self._url)  # the SDK drops the credentials in a URL
-        for secret in (key, *secrets_in(self._url, headers), *(credentials or ())[1:]):
-            self._errors.keep_secret(secret)
+        credentials = _credentials(url)  # the SDK drops the credentials in a URL
+        for secret in (key, *secrets_in(url, headers), *(credentials or ())[1:]):
+            errors.keep_secret(secret)
         own = {"authorization": f"Bearer {key}"} if key else {}
-        self._options: dict[str, Any] = {
-            "headers": {**(headers or {}), **own},
-            "auth": credentials,
-            "timeout": (_CONNECT_SECONDS, timeout_seconds, timeout_seconds, timeout_seconds),
-        }
-        self._clients: Clients[AsyncClient] = Clients(self._build, lambda each: each.close())
-
-    @property
-    def vendor(self) -> str:
-        """The vendor's name on events."""
-        return self._errors.vendor
-
-    @property
-    def model(self) -> str:
-        """The model's name, as it is sent."""
-        return self._model
+        make = partial(
+            make_client,
+            url,
+            headers={**(headers or {}), **own},
+            auth=credentials,
+            timeout=(_CONNECT_SECONDS, timeout_seconds, timeout_seconds, timeout_seconds),
+        )
+        super().__init__(
+            model,
+            body=partial(request_body, model, context_tokens=context_tokens, keep_alive=keep_alive),
+            builder=ReplyBuilder,
+            errors=errors,
+            clients=Clients(make),
+            max_reply_bytes=max_reply_bytes,
+            images=images,
+        )
 
     def __repr__(self) -> str:
         return f"OllamaProvider({self._model!r}, host={self._errors.where!r})"
@@ -141,54 +121,11 @@ class OllamaProvider:
         """See `NativeOutputProvider`. A model that is constrained to a schema cannot call tools on this server."""
         return self._refused.remaining(schema, "alone")
 
-    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        """Ask the model once, streaming. Under cancellation the connection is closed, which stops the model.
-
-        Raises, in addition to the errors of the protocol, `ConfigurationError` for a `tool_choice` that is not offered.
-        """
-        check_allowed(self.vendor, self._errors.where)
-        if not self._images:
-            request = replace(request, messages=without_images(request.messages))
-        body = request_body(self._model, request, context_tokens=self._context_tokens, keep_alive=self._keep_alive)
-        reply = ReplyBuilder(model=self._model, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
-        try:
-            response = await self._answer(_encoded(body))
-            lines = JsonLines(self._max_reply_bytes, self._errors)
-            await read_reply(response, reply, lines, emit=emit, limit_bytes=self._max_reply_bytes, errors=self._errors)
-        except ProviderError as exc:
-            judged = self._refused.classified(request, exc)
-            if judged is exc:
-                raise
-            raise judged from exc
-        except ToolbusError:
-            raise
-        except Exception as exc:
-            # Exceptions of the emit function arrive here too, and are raised again unchanged.
-            found = self._errors.translate(exc)
-            if found is None:
-                raise
-            error, cause = found, exc
-        else:
-            return reply.finish()
-        # The error is raised outside of the except block, so that its context is not an error that quotes a key.
-        raise error from (None if self._errors.leaks_secret(cause) else cause)
-
-    async def aclose(self) -> None:
-        """Close the connections that were opened in this event loop. Idempotent.
-
-        A provider that is used again afterwards builds a new client.
-        """
-        await self._clients.aclose()
-
-    async def _answer(self, body: bytes) -> Response:
-        """Return the answer to a body. Raises the error for an answer that is a refusal."""
-        response = await post(self._clients.get(), self._model, body)
+    async def _post(self, body: dict[str, Any]) -> Response:
+        response = await post(self._clients.get(), self._model, _encoded(body))
         if response.status_code < 300:
             return response
         raise self._errors.status(response.status_code, response.headers, await _refusal(response))
-
-    def _build(self) -> AsyncClient:
-        return make_client(self._url, **self._options)
 
 
 def _credentials(url: str) -> tuple[str, str] | None:

@@ -8,45 +8,25 @@ streamed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from ...messages import AssistantMessage, ToolCall, Usage
-from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
-from .._shared.errors import ErrorTranslator
-from .._shared.reply_reader import read_object
+from ...protocols import ArgumentsPiece, FinishReason, ModelReply
+from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
 from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped, size_bytes
 
 __all__ = ["ReplyBuilder"]
 
-_CALL_OVERHEAD_BYTES = 64  # counted for each call, so that a stream of empty calls reaches the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {"": "", "stop": "stop", "length": "length"}
 
 
-class ReplyBuilder:
-    """A builder of one reply from lines. `feed` every line, then `finish`."""
+class ReplyBuilder(ReplyParts):
+    """A builder of one reply from lines."""
 
-    __slots__ = (
-        "_calls",
-        "_emit",
-        "_errors",
-        "_finish_reason",
-        "_limit_bytes",
-        "_model",
-        "_reasoning",
-        "_size_bytes",
-        "_text",
-        "_usage",
-        "done",
-    )
+    __slots__ = ("_calls", "_finish_reason", "_reasoning", "_text", "_usage")
 
-    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
-        self.done = False
-        """True once the server has sent the end of the reply."""
-        self._model = model
-        self._emit = emit
-        self._limit_bytes = limit_bytes
-        self._errors = errors
-        self._size_bytes = 0
+    def __init__(self, **given: Unpack[BuilderOptions]) -> None:
+        super().__init__(**given)
         self._text = Characters()
         self._reasoning = Characters()
         self._calls: list[ToolCall] = []
@@ -64,18 +44,11 @@ class ReplyBuilder:
         if completion.get("error"):
             raise self._errors.in_stream(completion)
         message = as_object(completion.get("message"))
-        if isinstance(thinking := message.get("thinking"), str) and thinking:
-            self._grow(size_bytes(thinking))
-            if text := self._reasoning.add(thinking):
-                self._emit(ReasoningPiece(text))
-        if isinstance(content := message.get("content"), str) and content:
-            self._grow(size_bytes(content))
-            if text := self._text.add(content):
-                self._emit(TextPiece(text))
+        self._think(self._reasoning, message.get("thinking"))
+        self._say(self._text, message.get("content"))
         for call in as_objects(message.get("tool_calls")):
             self._call(call)
-        if isinstance(model := completion.get("model"), str) and model:
-            self._model = model
+        self._name_model(completion)
         if completion.get("done"):
             self.done = True
             self._finish_reason = str(completion.get("done_reason") or "")
@@ -87,16 +60,10 @@ class ReplyBuilder:
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else dumped(arguments) if arguments else ""
         wire_id = str(wire.get("id") or "")
-        if len(self._calls) == MAX_REPLY_CALLS:
-            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
-        self._grow(_CALL_OVERHEAD_BYTES + size_bytes(name) + size_bytes(wire_id) + size_bytes(text))
-        self._emit(ArgumentsPiece(len(self._calls), name, text or "{}"))
+        position = self._next_call()
+        self._grow(PART_OVERHEAD_BYTES + size_bytes(name) + size_bytes(wire_id) + size_bytes(text))
+        self._emit(ArgumentsPiece(position, name, text or "{}"))
         self._calls.append(ToolCall(name=name, arguments=text, provider_call_id=wire_id))
-
-    def _grow(self, more_bytes: int) -> None:
-        self._size_bytes += more_bytes
-        if self._size_bytes > self._limit_bytes:
-            raise self._errors.too_large(self._limit_bytes)
 
     def finish(self) -> ModelReply:
         """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole.

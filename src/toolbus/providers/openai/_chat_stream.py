@@ -9,12 +9,11 @@ cut in half.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from ...messages import AssistantMessage, ToolCall, Usage
-from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
-from .._shared.errors import ErrorTranslator
-from .._shared.reply_reader import read_object
+from ...protocols import FinishReason, ModelReply
+from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
 from .._shared.wire_text import (
     Characters,
     WholeObject,
@@ -29,7 +28,6 @@ from .._shared.wire_text import (
 
 __all__ = ["ReplyBuilder"]
 
-_CALL_OVERHEAD_BYTES = 64  # counted for each call, so that a stream of empty calls reaches the size limit too
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "",
     "stop": "stop",
@@ -59,34 +57,13 @@ class _Call:
         return self._whole.is_whole(self.arguments.parts)
 
 
-class ReplyBuilder:
-    """A builder of one reply from chunks. `feed` every event, then `finish`."""
+class ReplyBuilder(ReplyParts):
+    """A builder of one reply from chunks."""
 
-    __slots__ = (
-        "_by_id",
-        "_by_index",
-        "_calls",
-        "_emit",
-        "_errors",
-        "_finish_reason",
-        "_limit_bytes",
-        "_model",
-        "_reasoning",
-        "_refused",
-        "_size_bytes",
-        "_text",
-        "_usage",
-        "done",
-    )
+    __slots__ = ("_by_id", "_by_index", "_calls", "_finish_reason", "_reasoning", "_refused", "_text", "_usage")
 
-    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
-        self.done = False
-        """True once the server has sent `[DONE]`."""
-        self._model = model
-        self._emit = emit
-        self._limit_bytes = limit_bytes
-        self._errors = errors
-        self._size_bytes = 0
+    def __init__(self, **given: Unpack[BuilderOptions]) -> None:
+        super().__init__(**given)
         self._text = Characters()
         self._reasoning = Characters()
         self._calls: list[_Call] = []
@@ -116,8 +93,7 @@ class ReplyBuilder:
         self.done = True
 
     def _chunk(self, chunk: Mapping[str, Any]) -> None:
-        if isinstance(model := chunk.get("model"), str) and model:
-            self._model = model
+        self._name_model(chunk)
         if isinstance(usage := chunk.get("usage"), Mapping):
             self._usage = cast("Mapping[str, Any]", usage)  # the counts are cumulative
         for choice in as_objects(chunk.get("choices")):
@@ -132,32 +108,21 @@ class ReplyBuilder:
                 self._finish_reason = str(reason)
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
-        self._add_reasoning(delta.get("reasoning_content") or delta.get("reasoning"))
+        self._think(self._reasoning, delta.get("reasoning_content") or delta.get("reasoning"))
         content = delta.get("content")
-        self._add_text(content)
+        self._say(self._text, content)
         for part in as_objects(content):
-            self._add_reasoning("".join(str(each.get("text") or "") for each in as_objects(part.get("thinking"))))
-            self._add_text(part.get("text"))
-            self._add_refusal(part.get("refusal"))
-        self._add_refusal(delta.get("refusal"))
+            thinking = "".join(str(each.get("text") or "") for each in as_objects(part.get("thinking")))
+            self._think(self._reasoning, thinking)
+            self._say(self._text, part.get("text"))
+            self._refuse(part.get("refusal"))
+        self._refuse(delta.get("refusal"))
         for fragment in as_objects(delta.get("tool_calls")):
             self._fragment(fragment)
 
-    def _add_text(self, piece: object) -> None:
-        if isinstance(piece, str) and piece:
-            self._grow(size_bytes(piece))
-            if text := self._text.add(piece):
-                self._emit(TextPiece(text))
-
-    def _add_refusal(self, piece: object) -> None:
+    def _refuse(self, piece: object) -> None:
         self._refused = self._refused or bool(piece)
-        self._add_text(piece)
-
-    def _add_reasoning(self, piece: object) -> None:
-        if isinstance(piece, str) and piece:
-            self._grow(size_bytes(piece))
-            if text := self._reasoning.add(piece):
-                self._emit(ReasoningPiece(text))
+        self._say(self._text, piece)
 
     def _fragment(self, fragment: Mapping[str, Any]) -> None:
         function = as_object(fragment.get("function"))
@@ -183,9 +148,7 @@ class ReplyBuilder:
         if extra:
             self._grow(len(dumped(extra)))
             call.extra.update(extra)
-        self._grow(size_bytes(piece))
-        if text := call.arguments.add(piece):
-            self._emit(ArgumentsPiece(call.position, call.name, text))
+        self._argue(call.arguments, piece, call.position, call.name)
 
     def _refuse_foreign(self, fragment: Mapping[str, Any]) -> None:
         """Raise `ProviderRejected` for a call of anything but a function: `{"type": "custom", "custom": {...}}`."""
@@ -209,19 +172,12 @@ class ReplyBuilder:
             other_id = bool(wire_id and found.wire_id and wire_id != found.wire_id)
             begins = other_id or (bool(piece or name != found.name) and found.is_complete())
         if found is None or begins:
-            if len(self._calls) == MAX_REPLY_CALLS:
-                raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
-            found = _Call(len(self._calls))
+            found = _Call(self._next_call())
             self._calls.append(found)
-            self._grow(_CALL_OVERHEAD_BYTES)
+            self._grow(PART_OVERHEAD_BYTES)
         if isinstance(index, int):
             self._by_index[index] = found
         return found
-
-    def _grow(self, more_bytes: int) -> None:
-        self._size_bytes += more_bytes
-        if self._size_bytes > self._limit_bytes:
-            raise self._errors.too_large(self._limit_bytes)
 
     @property
     def text_so_far(self) -> str:

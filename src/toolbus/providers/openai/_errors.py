@@ -38,6 +38,7 @@ class OpenAIErrors(ErrorTranslator):
 
     __slots__ = ()
 
+    sdk_error: ClassVar[str] = "OpenAIError"
     hints: ClassVar[Mapping[int, str]] = {
         401: "check the key (api_key=, or OPENAI_API_KEY)",
         403: "check what the key may be used for",
@@ -58,16 +59,6 @@ class OpenAIErrors(ErrorTranslator):
         }
     )
     other_service: ClassVar[str] = "which is not a model's reply; check base_url=, which usually ends in /v1"
-
-    def translate(self, exc: Exception) -> ProviderError | None:
-        """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
-        import openai  # noqa: PLC0415 -- part of the extra
-
-        if isinstance(exc, openai.APIStatusError):
-            return self.status(exc.status_code, exc.response.headers, exc.body)
-        if found := self.connection(exc):
-            return found
-        return self.rejected(exc) if isinstance(exc, openai.OpenAIError) else None
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer: `FailedGeneration` if the server could not read its model."""

@@ -29,17 +29,20 @@ def response_body(
     *,
     vendor: str,
     compatible: bool,
-    encrypted_reasoning: bool,
+    encrypted_reasoning: bool | None,
     reasoning_summary: str | None,
     strict: bool = False,
 ) -> dict[str, Any]:
     """Return the request as a dictionary; the fields of `extra_body` override all others.
 
-    Nothing is stored at the vendor: the whole transcript is sent each time, with encrypted reasoning. `compatible` is
-    as for chat completions. `strict` is always sent, since the API's own default is strict and changes the schema.
+    Nothing is stored at the vendor: the whole transcript is sent each time, with encrypted reasoning; where
+    `encrypted_reasoning` is None, the name of the model decides. `compatible` is as for chat completions. `strict` is
+    always sent, since the API's own default is strict and changes the schema.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
+    if encrypted_reasoning is None:
+        encrypted_reasoning = reasons(model)
     # OpenAI's models that do not reason refuse the reasoning of others, and without its encrypted form it is useless.
     reasoning_back = encrypted_reasoning or (compatible and reasons(model))
     body: dict[str, Any] = {

@@ -8,21 +8,24 @@ of order, do no harm. Events of other types are ignored: there are many, and new
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, Unpack, cast
 
 from ...errors import InvalidHistory
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...messages.response_items import Reply, read_reply
-from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, FinishReason, ModelReply, ReasoningPiece, TextPiece
-from .._shared.errors import ErrorTranslator
-from .._shared.reply_reader import MAX_REPLY_PARTS, read_object
-from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped, size_bytes, storable
+from ...protocols import FinishReason, ModelReply
+from .._shared.reply_parts import (
+    MAX_REPLY_PARTS,
+    PART_OVERHEAD_BYTES,
+    SEPARATOR,
+    BuilderOptions,
+    ReplyParts,
+    read_object,
+)
+from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped, storable
 
-__all__ = ["ResponseBuilder", "max_event_bytes"]
+__all__ = ["ResponseBuilder"]
 
-_PART_OVERHEAD_BYTES = 64  # counted for each item and part, so that a stream of tiny ones reaches the size limit too
-_ECHO_BYTES = 2**20  # events repeat the tools of the request, and the last one repeats the whole reply
-_SEPARATOR = "\n\n"  # between messages, and between parts of reasoning, as in `toolbus.messages`
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _INCOMPLETE: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",
@@ -49,11 +52,6 @@ _DONE: Mapping[str, tuple[_Part, str]] = {
     "response.reasoning_text.done": (_DELTAS["response.reasoning_text.delta"], "text"),
     "response.function_call_arguments.done": (_DELTAS["response.function_call_arguments.delta"], "arguments"),
 }
-
-
-def max_event_bytes(limit_bytes: int) -> int:
-    """Return the size limit of one event, for a reply within `limit_bytes`."""
-    return limit_bytes + _ECHO_BYTES
 
 
 class _Item:
@@ -100,39 +98,19 @@ def _by_index(part: tuple[tuple[str, int], Characters]) -> int:
     return part[0][1]
 
 
-class ResponseBuilder:
-    """A builder of one reply from events. `feed` every event, then `finish`."""
+class ResponseBuilder(ReplyParts):
+    """A builder of one reply from events."""
 
-    __slots__ = (
-        "_at",
-        "_calls",
-        "_emit",
-        "_ended",
-        "_errors",
-        "_item_bytes",
-        "_items",
-        "_last_message",
-        "_last_reasoning",
-        "_limit_bytes",
-        "_model",
-        "_size_bytes",
-        "done",
-    )
+    __slots__ = ("_at", "_ended", "_item_bytes", "_items")
 
-    def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
-        self.done = False
-        """True once the server has sent the last event."""
-        self._model = model
-        self._emit = emit
-        self._limit_bytes = limit_bytes
-        self._errors = errors
-        self._size_bytes = 0
+    echo_bytes: ClassVar[int] = 2**20
+    """The size of the request's tools, which events repeat; the last event also repeats the whole reply."""
+
+    def __init__(self, **given: Unpack[BuilderOptions]) -> None:
+        super().__init__(**given)
         self._item_bytes = 0  # the size of the events that contain whole items
         self._items: list[_Item] = []
         self._at: dict[int | str, _Item] = {}  # the newest item at each position of the output
-        self._calls = 0
-        self._last_message: _Item | None = None  # the message whose text was passed on last
-        self._last_reasoning: Characters | None = None  # the part of reasoning that was passed on last
         self._ended: Mapping[str, Any] = {}
 
     # ---------------------------------------------------------------------------------------------- events
@@ -145,8 +123,7 @@ class ResponseBuilder:
         kind = str(fields.get("type") or event)
         if kind == "error" or (fields.get("error") and not kind.startswith("response.")):
             raise self._errors.in_stream(fields)
-        if isinstance(model := as_object(fields.get("response")).get("model"), str) and model:
-            self._model = model
+        self._name_model(as_object(fields.get("response")))
         if part := _DELTAS.get(kind):
             self._piece(part, fields, fields.get("delta"))
         elif found := _DONE.get(kind):
@@ -174,8 +151,7 @@ class ResponseBuilder:
             raise self._errors.in_stream({"error": response.get("error") or {}})
         if status not in {"completed", "incomplete"}:
             raise self._errors.unavailable(f"ended its reply as {status or 'no response'!r}")
-        if isinstance(model := response.get("model"), str) and model:
-            self._model = model
+        self._name_model(response)
         self._ended = {**response, "status": status}
         self._items.sort(key=lambda item: item.position)
         if output := as_objects(response.get("output")):
@@ -210,12 +186,10 @@ class ResponseBuilder:
     def _new(self, key: int | str, kind: str) -> _Item:
         if len(self._items) == MAX_REPLY_PARTS:
             raise self._errors.too_many(MAX_REPLY_PARTS, "items")
-        item = _Item(kind, key if isinstance(key, int) else len(self._items), self._calls)
-        self._calls += kind == "function_call"
-        if self._calls > MAX_REPLY_CALLS:
-            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
+        call_position = self._next_call() if kind == "function_call" else -1
+        item = _Item(kind, key if isinstance(key, int) else len(self._items), call_position)
         self._items.append(item)
-        self._grow(_PART_OVERHEAD_BYTES)
+        self._grow(PART_OVERHEAD_BYTES)
         return item
 
     def _find(self, key: int | str, kind: str, wire_id: str = "") -> _Item:
@@ -281,34 +255,19 @@ class ResponseBuilder:
     def _pass_on(self, item: _Item, part: tuple[str, int], piece: str) -> None:
         if not piece:
             return
-        self._grow(size_bytes(piece))
         if (characters := item.parts.get(part)) is None:
-            self._grow(_PART_OVERHEAD_BYTES)
+            self._grow(PART_OVERHEAD_BYTES)
             characters = item.parts[part] = Characters()
-        text = characters.add(piece)
-        if not text:
-            return
         if item.kind == "function_call":
-            self._emit(ArgumentsPiece(item.call_position, str(item.wire.get("name") or ""), text))
+            self._argue(characters, piece, item.call_position, item.wire.get("name"))
         elif item.kind == "message":
-            if self._last_message not in {None, item}:
-                self._emit(TextPiece(_SEPARATOR))
-            self._last_message = item
-            self._emit(TextPiece(text))
+            self._say(characters, piece, item)
         else:
-            if self._last_reasoning not in {None, characters}:
-                self._emit(ReasoningPiece(_SEPARATOR))
-            self._last_reasoning = characters
-            self._emit(ReasoningPiece(text))
-
-    def _grow(self, size: int) -> None:
-        self._size_bytes += size
-        if self._size_bytes > self._limit_bytes:
-            raise self._errors.too_large(self._limit_bytes)
+            self._think(characters, piece)
 
     def _keep(self, size: int) -> None:
         self._item_bytes += size
-        if self._item_bytes > 2 * max_event_bytes(self._limit_bytes):  # each item comes twice: begun, and finished
+        if self._item_bytes > 2 * (self._limit_bytes + self.echo_bytes):  # each item comes twice: begun, and finished
             raise self._errors.too_large(self._limit_bytes)
 
     # --------------------------------------------------------------------------------------------- the end
@@ -319,7 +278,7 @@ class ResponseBuilder:
         texts = (
             "".join(part.whole() for part in item.parts.values()) for item in self._items if item.kind == "message"
         )
-        return _SEPARATOR.join(filter(None, texts))
+        return SEPARATOR.join(filter(None, texts))
 
     def finish(self) -> ModelReply:
         """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
