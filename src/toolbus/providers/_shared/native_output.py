@@ -15,7 +15,7 @@ from ...messages import Message, SystemMessage
 from ...protocols import ModelRequest, NativeOutput
 from .strict_schema import OPENAI, strict_schema
 
-__all__ = ["RefusedSchemas", "json_schema_format", "messages_with_schema", "with_extra"]
+__all__ = ["RefusedSchemas", "json_schema_format", "messages_with_schema"]
 
 _MOST_SCHEMAS = 256
 _STATUSES = frozenset({None, 400, 404, 405, 415, 422, 500, 501})
@@ -51,19 +51,6 @@ def messages_with_schema(request: ModelRequest) -> Sequence[Message]:
     if messages and isinstance(first := messages[0], SystemMessage):
         return [replace(first, text=f"{first.text}\n\n{instruction}"), *messages[1:]]
     return [SystemMessage(text=instruction), *messages]
-
-
-def with_extra(body: Mapping[str, Any], extra: Mapping[str, Any] | None, merged_field: str) -> dict[str, Any]:
-    """Return the body with the fields of `extra_body` in place of its own.
-
-    The field `merged_field`, which has the output's schema among other settings, is merged key by key.
-    """
-    if not extra:
-        return dict(body)
-    merged = {**body, **extra}
-    if isinstance(extra.get(merged_field), Mapping) and merged_field in body:
-        merged[merged_field] = {**body[merged_field], **extra[merged_field]}
-    return merged
 
 
 class RefusedSchemas:

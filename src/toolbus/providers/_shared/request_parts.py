@@ -1,20 +1,34 @@
-"""Parts of requests that the adapters build alike: text for images that an API would refuse, and the forced tool."""
+"""Parts of requests that the adapters build alike: fields, text for images that an API refuses, the forced tool."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...errors import ConfigurationError
 from ...messages import ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
 from ...messages.wire import data_url, split_data_url
 from ...protocols import ToolSpec
 
-__all__ = ["forced_tool", "map_parts", "shown_image"]
+__all__ = ["forced_tool", "given", "map_parts", "shown_image", "with_extra"]
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # Base64ImageSource; OpenAI's are the same
 _ALIASES = {"image/jpg": "image/jpeg"}  # a wrong name that much software writes
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def with_extra(body: dict[str, Any], extra: Mapping[str, Any] | None, merged_field: str = "") -> dict[str, Any]:
+    """Return the body with the fields of `extra_body` in place of its own; `merged_field` is merged key by key."""
+    merged = {**body, **(extra or {})}
+    if merged_field in body and isinstance(own := merged[merged_field], Mapping):
+        merged[merged_field] = {**body[merged_field], **own}
+    return merged
 
 
 def map_parts(messages: Iterable[Message], shown: Callable[[Part], Part]) -> list[Message]:

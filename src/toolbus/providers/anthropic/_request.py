@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 from ...messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessage, to_anthropic
 from ...messages.wire import decoded_text, file_as_text, split_data_url
 from ...protocols import ModelRequest, ModelSettings, ToolSpec
-from .._shared.native_output import messages_with_schema, with_extra
-from .._shared.request_parts import forced_tool, map_parts, shown_image
+from .._shared.native_output import messages_with_schema
+from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
 from .._shared.strict_schema import ANTHROPIC, strict_schema
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
@@ -66,8 +66,7 @@ def request_body(
         body["tool_choice"] = choice
     forced = bool(choice) and choice["type"] in {"any", "tool"}
     body |= _thinking(model, settings.reasoning_effort, body["max_tokens"], forced=forced)
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
+    body |= given({"temperature": settings.temperature})
     if request.output_schema is not None:
         schema = strict_schema(request.output_schema, ANTHROPIC) or dict(request.output_schema)
         body["output_config"] = {**body.get("output_config", {}), "format": {"type": "json_schema", "schema": schema}}
@@ -81,10 +80,7 @@ def request_body(
 
 
 def _wire(tool: ToolSpec) -> dict[str, Any]:
-    wire: dict[str, Any] = {"name": tool.name, "input_schema": dict(tool.parameters)}
-    if tool.description:
-        wire["description"] = tool.description
-    return wire
+    return given({"name": tool.name, "input_schema": dict(tool.parameters), "description": tool.description or None})
 
 
 def _choice(tools: Sequence[ToolSpec], settings: ModelSettings) -> dict[str, Any] | None:

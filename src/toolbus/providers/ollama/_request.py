@@ -8,7 +8,7 @@ from typing import Any, cast
 from ...messages import to_ollama
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import messages_with_schema
-from .._shared.request_parts import forced_tool, map_parts, shown_image
+from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
 from .._shared.wire_text import as_object
 
 __all__ = ["request_body"]
@@ -32,27 +32,16 @@ def request_body(
         "stream": True,
         "truncate": False,
     }
-    wanted = {
-        "temperature": settings.temperature,
-        "num_predict": settings.max_output_tokens,
-        "num_ctx": context_tokens,
-    }
-    if options := {name: value for name, value in wanted.items() if value is not None}:
-        body["options"] = options
-    if (effort := settings.reasoning_effort) is not None:
-        body["think"] = False if effort == "none" else effort
-    if keep_alive is not None:
-        body["keep_alive"] = keep_alive
+    options = given(
+        {"temperature": settings.temperature, "num_predict": settings.max_output_tokens, "num_ctx": context_tokens}
+    )
+    think = False if settings.reasoning_effort == "none" else settings.reasoning_effort
+    body |= given({"options": options or None, "think": think, "keep_alive": keep_alive})
     if offered := _offered(request.tools, settings.tool_choice):
         body["tools"] = [_wire(tool) for tool in offered]
     if request.output_schema is not None:
         body["format"] = dict(request.output_schema)
-    if settings.extra_body:
-        extra = dict(settings.extra_body)
-        if "options" in body and isinstance(extra.get("options"), Mapping):
-            extra["options"] = body["options"] | dict(extra["options"])
-        body |= extra
-    return body
+    return with_extra(body, settings.extra_body, "options")
 
 
 def _offered(tools: Sequence[ToolSpec], choice: str | None) -> Sequence[ToolSpec]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,9 +10,9 @@ from ...messages import FilePart, Part, TextPart, to_openai
 from ...messages.wire import file_as_text
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.request_parts import forced_tool, map_parts, shown_image
+from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
 
-__all__ = ["is_openai", "request_body", "tool_fields"]
+__all__ = ["function_fields", "is_openai", "request_body", "tool_fields"]
 
 _OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 
@@ -53,25 +53,22 @@ def request_body(
     }
     if include_usage:
         body["stream_options"] = {"include_usage": True}
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
-    if settings.max_output_tokens is not None:
-        body["max_tokens" if compatible else "max_completion_tokens"] = settings.max_output_tokens
-    if settings.reasoning_effort is not None:
-        body["reasoning_effort"] = settings.reasoning_effort
-    if request.tools:
+    most = "max_tokens" if compatible else "max_completion_tokens"
+    body |= given(
+        {
+            "temperature": settings.temperature,
+            most: settings.max_output_tokens,
+            "reasoning_effort": settings.reasoning_effort,
+        }
+    )
 
-        def wire(tool: ToolSpec) -> dict[str, Any]:
-            return {"type": "function", "function": _function(tool) | ({"strict": True} if strict else {})}
+    def wire(tool: ToolSpec) -> dict[str, Any]:
+        return {"type": "function", "function": function_fields(tool) | ({"strict": True} if strict else {})}
 
-        body |= tool_fields(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
-        if settings.parallel_tool_calls is not None and "tools" in body:
-            body["parallel_tool_calls"] = settings.parallel_tool_calls
+    body |= tool_fields(request, wire, _named, compatible=compatible)
     if request.output_schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output_schema)}
-    if settings.extra_body:
-        body |= settings.extra_body
-    return body
+    return with_extra(body, settings.extra_body)
 
 
 def _shown(part: Part) -> Part:
@@ -82,36 +79,33 @@ def _shown(part: Part) -> Part:
 
 
 def tool_fields(
-    tools: Sequence[ToolSpec],
-    choice: str | None,
+    request: ModelRequest,
     wire: Callable[[ToolSpec], dict[str, Any]],
     named: Callable[[str], dict[str, Any]],
     *,
     compatible: bool,
 ) -> dict[str, Any]:
-    """Return the fields `tools` and `tool_choice`.
+    """Return the fields `tools`, `tool_choice` and `parallel_tool_calls`; none of them without tools.
 
     `wire` converts a tool to the API's form, and `named` makes the choice of one tool by its name. Some compatible
     servers treat a forced function as "auto", and let a model that may not call tools write calls as text. All of them
     respect the list of offered tools: so a forced tool is the only one offered, and "none" offers none. Raises
     `ConfigurationError` for the name of a tool that is not offered.
     """
-    forced = forced_tool(tools, choice)
-    if forced and compatible:
-        return {"tools": [wire(forced)], "tool_choice": "required"}
-    if forced:
-        return {"tools": [wire(tool) for tool in tools], "tool_choice": named(forced.name)}
-    if choice == "none" and compatible:
+    tools, settings = request.tools, request.settings
+    choice: object = settings.tool_choice
+    if not tools or (choice == "none" and compatible):
         return {}
-    return {"tools": [wire(tool) for tool in tools], **({} if choice is None else {"tool_choice": choice})}
+    if forced := forced_tool(tools, settings.tool_choice):
+        tools, choice = ((forced,), "required") if compatible else (tools, named(forced.name))
+    more = {"tool_choice": choice, "parallel_tool_calls": settings.parallel_tool_calls}
+    return {"tools": [wire(tool) for tool in tools], **given(more)}
 
 
 def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _function(tool: ToolSpec) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name, "parameters": dict(tool.parameters)}
-    if tool.description:
-        function["description"] = tool.description
-    return function
+def function_fields(tool: ToolSpec) -> dict[str, Any]:
+    """Return the name, the parameters and the description of a tool."""
+    return given({"name": tool.name, "parameters": dict(tool.parameters), "description": tool.description or None})

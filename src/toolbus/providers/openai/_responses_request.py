@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any
 
 from ...messages import to_openai_responses
 from ...protocols import ModelRequest, ToolSpec
-from .._shared.native_output import json_schema_format, messages_with_schema, with_extra
-from .._shared.request_parts import map_parts, shown_image
-from ._chat_request import tool_fields
+from .._shared.native_output import json_schema_format, messages_with_schema
+from .._shared.request_parts import given, map_parts, shown_image, with_extra
+from ._chat_request import function_fields, tool_fields
 
 __all__ = ["reasons", "response_body"]
 
@@ -58,28 +57,22 @@ def response_body(
     }
     if encrypted_reasoning:
         body["include"] = ["reasoning.encrypted_content"]
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
-    if settings.max_output_tokens is not None:
-        body["max_output_tokens"] = settings.max_output_tokens
-    reasoning = {"effort": settings.reasoning_effort, "summary": reasoning_summary}
-    if asked := {name: value for name, value in reasoning.items() if value is not None}:
-        body["reasoning"] = asked
-    if request.tools:
-        wire = partial(_wire, strict=strict)
-        body |= tool_fields(request.tools, settings.tool_choice, wire, _named, compatible=compatible)
-        if settings.parallel_tool_calls is not None and "tools" in body:
-            body["parallel_tool_calls"] = settings.parallel_tool_calls
+    reasoning = given({"effort": settings.reasoning_effort, "summary": reasoning_summary})
+    body |= given(
+        {
+            "temperature": settings.temperature,
+            "max_output_tokens": settings.max_output_tokens,
+            "reasoning": reasoning or None,
+        }
+    )
+
+    def wire(tool: ToolSpec) -> dict[str, Any]:
+        return {"type": "function", **function_fields(tool), "strict": strict}
+
+    body |= tool_fields(request, wire, _named, compatible=compatible)
     if request.output_schema is not None:
         body["text"] = {"format": {"type": "json_schema", **json_schema_format(request.output_schema)}}
     return with_extra(body, settings.extra_body, "text")
-
-
-def _wire(tool: ToolSpec, *, strict: bool) -> dict[str, Any]:
-    function: dict[str, Any] = {"type": "function", "name": tool.name, "parameters": dict(tool.parameters)}
-    if tool.description:
-        function["description"] = tool.description
-    return function | {"strict": strict}
 
 
 def _named(name: str) -> dict[str, Any]:
