@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from support import wire_events
 from support.openai_server import OpenAIServer, Reply, chunk
 from toolbus import Runtime, tool
 from toolbus.errors import ContextOverflow, InvalidHistory, ProviderRejected, ProviderUnavailable
@@ -332,6 +333,21 @@ def test_a_large_integer_in_arguments_that_are_an_object_stays_exact() -> None:
 
 
 # ----------------------------------------------------------------------------------------------- errors
+
+
+EXTRA = {"extra": "10**400"}
+KEPT: dict[str, list[wire_events.Frame]] = {
+    "openai": [wire_events.chat(wire_events.chat_call(0, **EXTRA), finish_reason="tool_calls")],
+    "responses": [wire_events.completed({"type": "message", "id": "m", **EXTRA})],
+    "anthropic": [wire_events.start("m", {"type": "new", **EXTRA}), *wire_events.end()],
+}
+
+
+@pytest.mark.parametrize("wire", KEPT)
+def test_an_integer_that_no_store_can_write_is_the_providers_error(wire: str) -> None:
+    frames = [orjson.dumps(frame).replace(b'"10**400"', b"1" + b"0" * 400) for frame in KEPT[wire]]
+    with pytest.raises(ProviderUnavailable, match="sent an integer with more than 308 digits"):
+        wire_events.read(wire, frames)
 
 
 def test_dates_of_any_size_are_no_crash() -> None:

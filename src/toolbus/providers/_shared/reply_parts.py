@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypedDict, cast
 from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, ModelReply, ReasoningPiece, TextPiece
 from ...schemas import MAX_VALUES
 from .errors import ErrorTranslator
-from .wire_text import Characters, TooManyValues, excerpt, loads, size_bytes
+from .wire_text import Characters, TooManyValues, excerpt, loads, size_bytes, storable
 
 __all__ = ["MAX_REPLY_PARTS", "PART_OVERHEAD_BYTES", "SEPARATOR", "BuilderOptions", "ReplyParts", "read_object"]
 
@@ -125,6 +125,13 @@ class ReplyParts(ABC):
         """Add a piece of a call's arguments, and pass it on."""
         if text := self._add(part, piece):
             self._emit(ArgumentsPiece(position, str(name or ""), text))
+
+    def _storable(self, value: Any) -> Any:
+        """Return data that only the vendor understands, in a form that every store can write."""
+        try:
+            return storable(value)
+        except ValueError:
+            raise self._errors.unavailable("sent an integer with more than 308 digits") from None
 
 
 def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str, Any]:

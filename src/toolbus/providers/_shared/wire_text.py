@@ -23,6 +23,7 @@ __all__ = [
     "as_objects",
     "count_at",
     "dumped",
+    "encoded",
     "excerpt",
     "loads",
     "object_in",
@@ -103,12 +104,26 @@ def dumped(value: object) -> str:
         return json.dumps(value)
 
 
+def encoded(value: object) -> bytes:
+    """Return a value as JSON in UTF-8, also with integers over 64 bits, and with a question mark for half a character.
+
+    UTF-8 cannot carry half a character. A text that was cut inside an emoji has one at its end, for example.
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def storable(value: Any) -> Any:
-    """Return a value in a form that every JSON writer can write: half characters and large integers are replaced."""
+    """Return a value in a form that every JSON writer can write: half characters and large integers are replaced.
+
+    Raises `ValueError` for an integer that is too large for a float.
+    """
     try:
         orjson.dumps(value)
     except TypeError:
-        return orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        return orjson.loads(encoded(value))
     return value
 
 
@@ -198,8 +213,5 @@ def count_at(fields: object, name: str) -> int:
 
 
 def without_half_characters(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with a question mark for every lone surrogate, which UTF-8 cannot carry.
-
-    A lone surrogate is what a text has at its end when it was cut inside an emoji, for example.
-    """
-    return json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
+    """Return the body with a question mark for every half character."""
+    return json.loads(encoded(body))

@@ -29,7 +29,6 @@ from .._shared.wire_text import (
     dumped,
     excerpt,
     object_in,
-    storable,
 )
 
 __all__ = ["MessageBuilder"]
@@ -386,7 +385,7 @@ class MessageBuilder(ReplyParts):
 
     def _kept(self) -> dict[str, Any]:
         """Return the blocks, and if there is thinking, the name of the model, the only one that accepts it back."""
-        content: list[dict[str, Any]] = storable(self.so_far())
+        content: list[dict[str, Any]] = self._storable(self.so_far())
         thought = any("thinking" in block["type"] for block in content)
         return {"content": content, "model": self._asked} if thought else {"content": content}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from functools import partial
@@ -18,6 +17,7 @@ from .._shared.clients import Clients
 from .._shared.options import MAX_REPLY_BYTES, check_limits, clean_key, secrets_in, shown_url
 from .._shared.reply_reader import Response, close_response
 from .._shared.stream_events import JsonLines, Lines
+from .._shared.wire_text import encoded
 from ._client import host_url, make_client, post
 from ._errors import OllamaErrors
 from ._request import request_body
@@ -122,7 +122,7 @@ class OllamaProvider(Adapter[ReplyBuilder]):
         return self._refused.remaining(schema, "alone")
 
     async def _post(self, body: dict[str, Any]) -> Response:
-        response = await post(self._clients.get(), self._model, _encoded(body))
+        response = await post(self._clients.get(), self._model, encoded(body))
         if response.status_code < 300:
             return response
         raise self._errors.status(response.status_code, response.headers, await _refusal(response))
@@ -131,13 +131,6 @@ class OllamaProvider(Adapter[ReplyBuilder]):
 def _credentials(url: str) -> tuple[str, str] | None:
     parts = urlsplit(url)
     return (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
-
-
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError:  # the body has integers over 64 bits, or lone surrogates, which become question marks
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 async def _refusal(response: Response) -> object:

@@ -23,7 +23,6 @@ from .._shared.wire_text import (
     dumped,
     excerpt,
     size_bytes,
-    storable,
 )
 
 __all__ = ["ReplyBuilder"]
@@ -196,7 +195,7 @@ class ReplyBuilder(ReplyParts):
         )
         vendor_data = None
         if any(call.extra for call in self._calls):
-            extras = [storable(call.extra) or None for call in self._calls]
+            extras = [self._storable(call.extra) or None for call in self._calls]
             vendor_data = {self._errors.vendor: {"tool_calls": extras}}
         return ModelReply(
             message=AssistantMessage(

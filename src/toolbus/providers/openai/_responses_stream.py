@@ -22,7 +22,7 @@ from .._shared.reply_parts import (
     ReplyParts,
     read_object,
 )
-from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped, storable
+from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped
 
 __all__ = ["ResponseBuilder"]
 
@@ -211,7 +211,7 @@ class ResponseBuilder(ReplyParts):
         """Process a finished item, and pass on the text that no piece had."""
         if isinstance(arguments := item.get("arguments"), Mapping):
             item = {**item, "arguments": dumped(cast("object", arguments))}
-        item = found.wire = storable(item)
+        item = found.wire = self._storable(item)
         if found.kind == "function_call" and item.get("arguments"):
             self._pass_on_rest(found, ("arguments", 0), item["arguments"])
         for position, part in enumerate(as_objects(item.get("content"))):
