@@ -35,6 +35,7 @@ from .wire import (
     data_url,
     decoded_text,
     label,
+    legal_name,
     list_at,
     mapping_at,
     split_data_url,
@@ -45,7 +46,7 @@ from .wire import (
 __all__ = ["from_anthropic", "to_anthropic"]
 
 _VENDOR = "anthropic"
-_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses such characters in ids and names of calls
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses such characters in ids of calls
 _LONGEST_NAME = 128  # characters; the API refuses longer names of tools
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;.*)?")
 _SOURCES = frozenset({"base64", "url", "text"})  # the sources of images and documents that have a neutral form
@@ -57,10 +58,6 @@ _Block = dict[str, Any]
 
 def _legal_id(wire_id: str) -> str:
     return _ILLEGAL.sub("_", wire_id)
-
-
-def _legal_name(name: str) -> str:
-    return _ILLEGAL.sub("_", name)[:_LONGEST_NAME] or "_"
 
 
 # --------------------------------------------------------------------------------------------------- out
@@ -148,7 +145,7 @@ def _assistant(message: AssistantMessage, ids: OutgoingIds, model: str | None) -
         {
             "type": "tool_use",
             "id": ids.call(call.call_id, call.provider_call_id),
-            "name": _legal_name(call.name),
+            "name": legal_name(call.name, _LONGEST_NAME),
             "input": arguments_object(call.arguments),
         }
         for call in message.tool_calls

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from ..errors import InvalidHistory
 from ._model import (
@@ -25,7 +25,17 @@ from ._model import (
     UserMessage,
 )
 from ._openai import FAILURE
-from .wire import arguments_object, arguments_text, data_url, file_as_text, mapping_at, split_data_url, text_at
+from .wire import (
+    IncomingIds,
+    arguments_object,
+    arguments_text,
+    data_url,
+    file_as_text,
+    list_at,
+    mapping_at,
+    split_data_url,
+    text_at,
+)
 
 __all__ = ["from_ollama", "to_ollama"]
 
@@ -175,41 +185,30 @@ def from_ollama(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 class _Calls:
     """The calls of a transcript that is read from front to back, and the unanswered ones among them."""
 
-    __slots__ = ("_open", "_taken")
+    __slots__ = ("_ids", "_open")
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._ids = IncomingIds()
         self._open: list[ToolCall] = []
 
     def begin(self, index: int, raw: object) -> tuple[ToolCall, ...]:
         """Return the calls of a message, in call order. Older calls without an answer remain unanswered."""
         if not raw:
             return ()
-        if not isinstance(raw, Sequence) or isinstance(raw, str):
-            raise InvalidHistory(index, f"tool_calls must be a list, not {type(raw).__name__}")
-        self._open = [self._call(index, mapping_at(index, each, "a tool call")) for each in cast("Sequence[Any]", raw)]
+        calls = list_at(index, raw, "tool_calls")
+        self._open = [self._call(index, mapping_at(index, each, "a tool call")) for each in calls]
         return tuple(self._open)
 
     def _call(self, index: int, wire: Mapping[str, Any]) -> ToolCall:
         function = mapping_at(index, wire.get("function"), "a tool call's function")
-        arguments = function.get("arguments")
-        if isinstance(arguments, Mapping):
-            arguments = arguments_text(index, cast("Mapping[str, Any]", arguments))
         wire_id = text_at(index, wire.get("id"), "a tool call's id")
+        name = text_at(index, function.get("name"), "a function's name")
         return ToolCall(
-            name=text_at(index, function.get("name"), "a function's name"),
-            arguments=text_at(index, arguments, "a function's arguments") or "{}",
-            call_id=self._unique(wire_id),
+            name=name,
+            arguments=arguments_text(index, function.get("arguments"), "a function's arguments") or "{}",
+            call_id=self._ids.call(wire_id, name),
             provider_call_id=wire_id,
         )
-
-    def _unique(self, wire_id: str) -> str:
-        made, number = wire_id or f"call_{len(self._taken)}", len(self._taken)
-        while made in self._taken:
-            number += 1
-            made = f"{wire_id or 'call'}_{number}"
-        self._taken.add(made)
-        return made
 
     def result(self, name: str, wire_id: str) -> tuple[str, str]:
         """Return the call id and the tool name of a result; for an orphan, `wire_id` and `name` unchanged."""
@@ -222,10 +221,7 @@ class _Calls:
 
 
 def _images_back(index: int, wire: Mapping[str, Any]) -> tuple[ImagePart, ...]:
-    images: object = wire.get("images") or ()
-    if not isinstance(images, Sequence) or isinstance(images, str):
-        raise InvalidHistory(index, f"images must be a list, not {type(images).__name__}")
-    texts = [text_at(index, each, "an image") for each in cast("Sequence[object]", images)]
+    texts = [text_at(index, each, "an image") for each in list_at(index, wire.get("images") or (), "images")]
     return tuple(ImagePart(url=data_url(_image_type(text), text)) for text in texts)
 
 

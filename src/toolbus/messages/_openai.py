@@ -282,7 +282,7 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
         calls.append(
             ToolCall(
                 name=name,
-                arguments=_arguments(index, function.get("arguments")),
+                arguments=arguments_text(index, function.get("arguments"), "a function's arguments") or "{}",
                 call_id=ids.call(wire_id, name),
                 provider_call_id=wire_id,
             )
@@ -301,12 +301,6 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
         or _thoughts(index, wire.get("content")),
         vendor_data={vendor: storable(index, kept)} if kept else None,
     )
-
-
-def _arguments(index: int, value: object) -> str:
-    if isinstance(value, Mapping):  # some servers send the object itself
-        return arguments_text(index, cast("Mapping[str, Any]", value))
-    return text_at(index, value, "a function's arguments") or "{}"
 
 
 def _joined(index: int, content: object) -> str:

@@ -69,13 +69,10 @@ def read_reply(items: Sequence[Mapping[str, Any]], index: int = 0) -> Reply:
             texts.append("".join(text for _, text in _texts(index, item)))
             refused = refused or any(part.get("type") == "refusal" for part, _ in _texts(index, item))
         elif kind == "function_call":
-            arguments = item.get("arguments")
             calls.append(
                 WireCall(
                     name=text_at(index, item.get("name"), "a call's name"),
-                    arguments=arguments_text(index, cast("Mapping[str, Any]", arguments))
-                    if isinstance(arguments, Mapping)
-                    else text_at(index, arguments, "a call's arguments"),
+                    arguments=arguments_text(index, item.get("arguments")),
                     wire_id=text_at(index, item.get("call_id"), "call_id"),
                 )
             )

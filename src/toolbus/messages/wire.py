@@ -128,12 +128,12 @@ def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> st
         number += 1
 
 
-def legal_name(name: str) -> str:
-    """Return the name of a tool in the form that OpenAI's and other APIs accept.
+def legal_name(name: str, longest: int = 64) -> str:
+    """Return the name of a tool in the form that APIs accept: of at most `longest` letters, digits, "_" and "-".
 
     A model may call a tool that does not exist, by any name, and the name must not make the conversation unusable.
     """
-    return _ILLEGAL_IN_NAMES.sub("_", name)[:64] or "_"
+    return _ILLEGAL_IN_NAMES.sub("_", name)[:longest] or "_"
 
 
 def arguments_object(text: str) -> dict[str, Any]:
@@ -160,8 +160,14 @@ def arguments_object(text: str) -> dict[str, Any]:
     return {MALFORMED: text.encode("utf-8", "replace").decode()}
 
 
-def arguments_text(index: int, value: Mapping[str, Any]) -> str:
-    """Return an object as argument text. Text that `arguments_object` quoted is restored. Raises `InvalidHistory`."""
+def arguments_text(index: int, value: object, what: str = "a call's arguments") -> str:
+    """Return arguments, which must be text or an object, as text. None becomes empty text.
+
+    Text that `arguments_object` quoted is restored. Raises `InvalidHistory`.
+    """
+    if not isinstance(value, Mapping):
+        return text_at(index, value, what)
+    value = cast("Mapping[str, Any]", value)
     if list(value) == [MALFORMED]:
         return str(value[MALFORMED])
     try:
