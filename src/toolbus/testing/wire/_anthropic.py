@@ -21,7 +21,7 @@ from ...messages import (
     UserMessage,
 )
 from ...protocols import FinishReason
-from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._openai import tool_specs
 from ._schemas import schema_problems
 from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
@@ -61,19 +61,12 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
-class AnthropicDialect:
+class AnthropicDialect(OneRoute):
     """`POST /v1/messages` with server-sent events."""
 
     name = "anthropic"
+    route = "/v1/messages"
     lacks: frozenset[Lack] = frozenset({"content_filter"})
-
-    def base_url(self, origin: str) -> str:
-        """Return the origin: the SDK adds `/v1`."""
-        return origin
-
-    def serves(self, request: RecordedRequest) -> bool:
-        """Return whether the request uses the one route."""
-        return (request.method, request.path.partition("?")[0]) == ("POST", "/v1/messages")
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -142,7 +135,7 @@ class AnthropicDialect:
         """Implement `Dialect.read`."""
         body = fields_of(request.body)
         reader = _Reader()
-        if system := _text(body.get("system")):
+        if system := text_of(body.get("system")):
             reader.messages.append(SystemMessage(text=system))
         for wire in objects_of(body.get("messages")):
             reader.message(wire)
@@ -308,7 +301,7 @@ class _Reader:
         if failed and not content:
             self.pairing.problems.append("an error without content")
         name = self.pairing.result(wire_id)
-        result = ToolMessage(call_id=wire_id, name=name, content=_text(content), parts=parts, is_error=failed)
+        result = ToolMessage(call_id=wire_id, name=name, content=text_of(content), parts=parts, is_error=failed)
         self.messages.append(result)
 
     def _part(self, block: Mapping[str, Any]) -> Part:
@@ -324,9 +317,3 @@ class _Reader:
             return FilePart(url=url, media_type=media_type, name=str(block.get("title") or ""))
         self.pairing.problems.append(f"a block of type {kind!r}")
         return TextPart(text="")
-
-
-def _text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(str(block.get("text") or "") for block in objects_of(content))

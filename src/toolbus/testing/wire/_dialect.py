@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast
 
 from ...messages import Message, ToolCall
 from ._script import RecordedRequest, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-__all__ = ["Dialect", "Lack", "Pairing", "Stream", "error_answer", "fields_of", "objects_of", "sse"]
+__all__ = [
+    "Dialect",
+    "Lack",
+    "OneRoute",
+    "Pairing",
+    "Stream",
+    "error_answer",
+    "fields_of",
+    "objects_of",
+    "sse",
+    "text_of",
+]
 
 Lack: TypeAlias = Literal[
     "argument_text",
@@ -97,6 +108,33 @@ class Dialect(Protocol):
 
 
 # ---------------------------------------------------------------------------------------------- shared by dialects
+
+
+class OneRoute:
+    """The parts of a dialect that vendors have in common: one `route`, and no opaque parts."""
+
+    root: ClassVar[str] = ""
+    """The part of the route that belongs to a client's URL."""
+    route: ClassVar[str]
+
+    def base_url(self, origin: str) -> str:
+        """Implement `Dialect.base_url`."""
+        return origin + self.root
+
+    def serves(self, request: RecordedRequest) -> bool:
+        """Return whether the request uses the one route."""
+        return (request.method, request.path.partition("?")[0]) == ("POST", self.route)
+
+    def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
+        """Return nothing: the wire format has no opaque parts."""
+        return ()
+
+
+def text_of(content: object) -> str:
+    """Return the text of content, which is text itself or a list of parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in objects_of(content))
 
 
 def sse(data: Mapping[str, Any] | str, event: str = "") -> bytes:

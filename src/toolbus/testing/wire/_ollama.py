@@ -17,7 +17,7 @@ from ...messages import (
     ToolMessage,
     UserMessage,
 )
-from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of
+from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of
 from ._openai import tool_specs
 from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
@@ -40,10 +40,11 @@ _TOO_LONG = (
 _NO_SCHEMAS = ((400, "invalid JSON schema in format"), (500, "failed to parse grammar"))
 
 
-class OllamaDialect:
+class OllamaDialect(OneRoute):
     """`POST /api/chat` with lines of JSON."""
 
     name = "ollama"
+    route = "/api/chat"
     lacks: frozenset[Lack] = frozenset(
         {
             "argument_text",
@@ -59,14 +60,6 @@ class OllamaDialect:
             "tool_choice",
         }
     )
-
-    def base_url(self, origin: str) -> str:
-        """Return the origin."""
-        return origin
-
-    def serves(self, request: RecordedRequest) -> bool:
-        """Return whether the request uses the one route."""
-        return (request.method, request.path) == ("POST", "/api/chat")
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -99,10 +92,6 @@ class OllamaDialect:
     def garbage(self) -> bytes:
         """Return an unreadable line."""
         return b"\xff\xfe {]garbage\n"
-
-    def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
-        """Return nothing: the wire format has no opaque parts."""
-        return ()
 
     # ----------------------------------------------------------------------------------------------- reading
 

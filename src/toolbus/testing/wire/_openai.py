@@ -21,7 +21,7 @@ from ...messages import (
     UserMessage,
 )
 from ...protocols import FinishReason, ToolSpec
-from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._schemas import schema_problems
 from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
@@ -41,19 +41,13 @@ _SETTINGS = {
 _WINDOW = 8192  # tokens, for error texts
 
 
-class OpenAIDialect:
+class OpenAIDialect(OneRoute):
     """`POST /v1/chat/completions` with server-sent events."""
 
     name = "openai"
+    root = "/v1"
+    route = "/v1/chat/completions"
     lacks: frozenset[Lack] = frozenset({"cache_write_tokens", "opaque_reasoning"})
-
-    def base_url(self, origin: str) -> str:
-        """Return the origin with `/v1`."""
-        return f"{origin}/v1"
-
-    def serves(self, request: RecordedRequest) -> bool:
-        """Return whether the request uses the one route."""
-        return (request.method, request.path) == ("POST", "/v1/chat/completions")
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -106,10 +100,6 @@ class OpenAIDialect:
     def garbage(self) -> bytes:
         """Return an unreadable chunk."""
         return b"data: \xff\xfe {]garbage\n\n"
-
-    def opaque(self, reply: WireReply) -> Sequence[str]:  # noqa: ARG002 -- named by the protocol
-        """Return nothing: the wire format has no opaque parts."""
-        return ()
 
     # ----------------------------------------------------------------------------------------------- reading
 
@@ -230,12 +220,12 @@ def _message(wire: Mapping[str, Any], pairing: Pairing) -> Message:
     content = wire.get("content")
     if role == "tool":
         wire_id = str(wire.get("tool_call_id") or "")
-        return ToolMessage(call_id=wire_id, name=pairing.result(wire_id), content=_text(content))
+        return ToolMessage(call_id=wire_id, name=pairing.result(wire_id), content=text_of(content))
     pairing.other(f"a message of {role}")
     if role == "assistant":
         return _reply(wire, pairing)
     if role in {"system", "developer"}:
-        return SystemMessage(text=_text(content))
+        return SystemMessage(text=text_of(content))
     if role != "user":
         pairing.problems.append(f"{role!r} is not a role")
     if isinstance(content, str):
@@ -256,13 +246,7 @@ def _reply(wire: Mapping[str, Any], pairing: Pairing) -> AssistantMessage:
     if not calls and not wire.get("content"):
         pairing.problems.append("a reply with neither content nor tool_calls")
     reasoning = wire.get("reasoning_content") or wire.get("reasoning") or ""
-    return AssistantMessage(text=_text(wire.get("content")), tool_calls=tuple(calls), reasoning=str(reasoning))
-
-
-def _text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(str(part.get("text") or "") for part in objects_of(content))
+    return AssistantMessage(text=text_of(wire.get("content")), tool_calls=tuple(calls), reasoning=str(reasoning))
 
 
 def _part(part: Mapping[str, Any], pairing: Pairing) -> Part:

@@ -18,7 +18,7 @@ from ...messages import (
     Usage,
     UserMessage,
 )
-from ._dialect import Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._openai import openai_refusals, output_schema, tool_specs
 from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
@@ -38,19 +38,13 @@ _NO_SCHEMAS = (
 _TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
 
 
-class ResponsesDialect:
+class ResponsesDialect(OneRoute):
     """`POST /v1/responses` with server-sent events."""
 
     name = "responses"
+    root = "/v1"
+    route = "/v1/responses"
     lacks: frozenset[Lack] = frozenset()
-
-    def base_url(self, origin: str) -> str:
-        """Return the origin with `/v1`."""
-        return f"{origin}/v1"
-
-    def serves(self, request: RecordedRequest) -> bool:
-        """Return whether the request uses the one route."""
-        return (request.method, request.path) == ("POST", "/v1/responses")
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -284,7 +278,7 @@ class _Reader:
             reply = self._open()
             reply.tool_calls = (*reply.tool_calls, call)
         elif item.get("role") == "assistant":
-            self._open().text += _text(item.get("content"))
+            self._open().text += text_of(item.get("content"))
         elif kind == "message":
             self.flush()
             self._said(str(item.get("role")), item.get("content"))
@@ -313,12 +307,12 @@ class _Reader:
         name = self.pairing.result(wire_id)
         output = item.get("output")
         parts = tuple(part for each in objects_of(output) if not isinstance(part := self._part(each), TextPart))
-        self.messages.append(ToolMessage(call_id=wire_id, name=name, content=_text(output), parts=parts))
+        self.messages.append(ToolMessage(call_id=wire_id, name=name, content=text_of(output), parts=parts))
 
     def _said(self, role: str, content: object) -> None:
         self.pairing.other(f"a message of {role}")
         if role in {"system", "developer"}:
-            self.messages.append(SystemMessage(text=_text(content)))
+            self.messages.append(SystemMessage(text=text_of(content)))
             return
         if role != "user":
             self.pairing.problems.append(f"{role!r} is not a role")
@@ -336,9 +330,3 @@ class _Reader:
             return FilePart(url=data, media_type="", name=str(part.get("filename") or ""))
         self.pairing.problems.append(f"a part of type {kind!r} in the input")
         return TextPart(text=str(part.get("text") or ""))
-
-
-def _text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(str(part.get("text") or part.get("refusal") or "") for part in objects_of(content))
