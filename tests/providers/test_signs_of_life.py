@@ -57,7 +57,7 @@ class Streaming:
         errors: Any = ERRORS[self.wire]
         reply = BUILDERS[self.wire](model="m", emit=emit, limit_bytes=MIB, errors=errors)
         lines = (JsonLines if self.wire == "ollama" else EventLines)(MIB, errors)
-        await read_reply(self.body, reply, lines, emit=emit, limit_bytes=MIB, errors=errors)
+        await read_reply(self.body, reply, lines, emit)
         return reply.finish()
 
 

@@ -3,6 +3,9 @@
 `from toolbus.providers import OpenAIProvider`: each adapter is imported when it is first used, and its SDK when a
 provider is constructed. `toolbus.providers.extractive` is not exported here; whoever needs it imports it.
 
+An adapter's own package has what only one vendor has: the body of its requests, the frames of its streams, its errors.
+What the adapters have in common is in `_shared`, and its docstring says what a further adapter consists of.
+
 The package knows messages and the provider protocol. It must not know sessions, the bus or tools: an adapter sends one
 request to one model, and its caller decides on retries, fallbacks, limits and the execution of tool calls.
 

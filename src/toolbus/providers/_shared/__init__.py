@@ -4,6 +4,6 @@ An adapter consists of three classes, each with a base here, and a function: a p
 that reads the frames of the stream (`reply_parts.ReplyParts`), a translator that tells errors apart
 (`errors.ErrorTranslator`), and the function that makes the body of a request.
 
-The modules know HTTP, JSON and the shapes that several servers have in common. They must not import an SDK, or know one
+The modules know HTTP, JSON and the shapes that several servers have in common. They must not name an SDK, or know one
 vendor's dialect: that belongs to the adapter of the vendor.
 """

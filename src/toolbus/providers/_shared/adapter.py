@@ -1,7 +1,6 @@
 """The base of the adapters: the frame of a request, which is the same for every vendor.
 
 The module knows the order of the steps, and the shape that the clients of OpenAI's and Anthropic's SDKs have in common.
-It must not import an SDK.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Adapter(Generic[ReplyT]):
         body: Callable[[ModelRequest], dict[str, Any]],
         builder: type[ReplyT],
         errors: ErrorTranslator,
-        clients: Clients[Any],
+        clients: Clients,
         max_reply_bytes: int,
         images: bool = True,
         path: str = "",
@@ -145,9 +144,7 @@ class Adapter(Generic[ReplyT]):
             response = await self._post(body)
         except UnicodeEncodeError:
             response = await self._post(without_half_characters(body))
-        limit_bytes = self._max_reply_bytes + reply.echo_bytes
-        lines = self.lines(limit_bytes, self._errors)
-        await read_reply(response, reply, lines, emit=emit, limit_bytes=limit_bytes, errors=self._errors)
+        await read_reply(response, reply, self.lines(self._max_reply_bytes + reply.echo_bytes, self._errors), emit)
 
     async def _post(self, body: dict[str, Any]) -> Response:
         """Send a body, and return the answer before anything of it was read. Raises what the SDK raises."""

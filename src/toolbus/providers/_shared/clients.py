@@ -1,23 +1,22 @@
-"""One client of an SDK for each event loop, because connections belong to the loop that opened them."""
+"""The clients of SDKs: the making of one, and one for each event loop, whose connections belong to the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from importlib import import_module
+from typing import Any
 
 from anyio.lowlevel import RunVar
 
-__all__ = ["Clients"]
+from ...errors import MissingExtra
+from .options import NO_KEY, ApiKey
+
+__all__ = ["Clients", "make_client"]
+
+_CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-ClientT = TypeVar("ClientT", bound=_Closable)
-
-
-class Clients(Generic[ClientT]):
+class Clients:
     """The clients of a provider, by event loop.
 
     The first client is built at once, so that wrong options are noticed early, unless a client is given.
@@ -25,14 +24,14 @@ class Clients(Generic[ClientT]):
 
     __slots__ = ("_build", "_given", "_here", "_spare")
 
-    def __init__(self, build: Callable[[], ClientT], *, given: ClientT | None = None) -> None:
+    def __init__(self, build: Callable[[], Any], *, given: Any = None) -> None:
         """Use `given`, in every loop and without ever closing it, or the clients of `build`. Raises what it raises."""
         self._build = build
         self._given = given
-        self._here: RunVar[ClientT | None] = RunVar("toolbus_provider_client")
+        self._here: RunVar[Any] = RunVar("toolbus_provider_client")
         self._spare = build() if given is None else None
 
-    def get(self) -> ClientT:
+    def get(self) -> Any:
         """Return the client of the running event loop."""
         if self._given is not None:
             return self._given
@@ -50,3 +49,17 @@ class Clients(Generic[ClientT]):
         for client in clients:
             if client is not None:
                 await client.close()
+
+
+def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float, **options: Any) -> Any:
+    """Make a client of a kind that an SDK has. Raises `MissingExtra` without the SDK.
+
+    Importing an SDK takes a second or two the first time.
+    """
+    try:
+        timeout = import_module("httpx2").Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
+        client = getattr(import_module(sdk), kind)
+    except ImportError as exc:
+        raise MissingExtra(sdk, sdk) from exc
+    key = NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
+    return client(api_key=key, timeout=timeout, max_retries=0, **options)

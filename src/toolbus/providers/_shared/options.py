@@ -1,4 +1,4 @@
-"""The options that the adapters share: names, limits, keys, URLs, clients. No message ever quotes a key."""
+"""The options that the adapters share: names, limits, keys, URLs. No message ever quotes a key."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from ...errors import ApplicationError, ConfigurationError, MissingExtra
+from ...errors import ApplicationError, ConfigurationError
 
 __all__ = [
     "MAX_REPLY_BYTES",
+    "NO_KEY",
     "ApiKey",
     "Service",
     "ask_for_key",
     "check_limits",
     "clean_key",
-    "make_client",
     "secrets_in",
     "shown_url",
 ]
@@ -31,8 +30,9 @@ ApiKey: TypeAlias = str | Callable[[], Awaitable[str]]
 MAX_REPLY_BYTES = 8 * 2**20
 """The size at which reading a reply stops: far beyond any real reply, and small enough for the memory."""
 
-_NO_KEY = "none"  # the SDKs require a key, and servers without keys ignore it
-_CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
+NO_KEY = "none"
+"""The key for servers without keys, which ignore it, because the SDKs require one."""
+
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie")
 
 
@@ -111,22 +111,8 @@ class Service:
                 f"there is no key for {self.name}: set {self.key_variable}, give api_key=, or name another server with "
                 f"base_url= or {self.url_variable}"
             )
-        key = key if callable(key) else clean_key(key or _NO_KEY)
+        key = key if callable(key) else clean_key(key or NO_KEY)
         return {**given, "api_key": key, "base_url": _checked_url(url or self.url)}
-
-
-def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float, **options: Any) -> Any:
-    """Make a client of a kind that an SDK has. Raises `MissingExtra` without the SDK.
-
-    Importing an SDK takes a second or two the first time.
-    """
-    try:
-        timeout = import_module("httpx2").Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
-        client = getattr(import_module(sdk), kind)
-    except ImportError as exc:
-        raise MissingExtra(sdk, sdk) from exc
-    key = _NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
-    return client(api_key=key, timeout=timeout, max_retries=0, **options)
 
 
 def _checked_url(url: str) -> str:

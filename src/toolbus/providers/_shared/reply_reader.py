@@ -13,7 +13,6 @@ import anyio
 import anyio.lowlevel
 
 from ...protocols import Emit, SignOfLife
-from .errors import ErrorTranslator
 from .reply_parts import ReplyParts, read_object
 from .stream_events import Lines
 
@@ -35,9 +34,7 @@ class Response(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def read_reply(
-    response: Response, reply: ReplyParts, lines: Lines, *, emit: Emit, limit_bytes: int, errors: ErrorTranslator
-) -> None:
+async def read_reply(response: Response, reply: ReplyParts, lines: Lines, emit: Emit) -> None:
     """Feed the body's events to `reply`, or the whole body if the server did not stream; then close `response`.
 
     Every piece of the body, also a comment or a ping, is a `SignOfLife` for `emit`: only a running server sends it. A
@@ -52,10 +49,10 @@ async def read_reply(
     try:
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/html":
-            raise errors.wrong_service(content_type)
+            raise lines.errors.wrong_service(content_type)
         begun = await _beginning(pieces) if content_type == "application/json" else b""
         if content_type == "application/json" and not begun.startswith(_FIELDS):
-            reply.whole(await _whole_body(begun, pieces, limit_bytes, errors))
+            reply.whole(await _whole_body(begun, pieces, lines))
         else:
             await _events(begun, pieces, reply, lines)
     finally:
@@ -125,15 +122,11 @@ async def _events(begun: bytes, pieces: AsyncIterator[bytes], reply: ReplyParts,
             pass
 
 
-async def _whole_body(
-    begun: bytes, pieces: AsyncIterator[bytes], limit_bytes: int, errors: ErrorTranslator
-) -> Mapping[str, Any]:
+async def _whole_body(begun: bytes, pieces: AsyncIterator[bytes], lines: Lines) -> Mapping[str, Any]:
     """Return the object in the body of a server that does not stream."""
     body = bytearray(begun)
+    lines.bound(len(body))
     async for piece in pieces:
         body += piece
-        if len(body) > limit_bytes:
-            break
-    if len(body) > limit_bytes:
-        raise errors.too_large(limit_bytes)
-    return read_object(bytes(body), errors, "a body")
+        lines.bound(len(body))
+    return read_object(bytes(body), lines.errors, "a body")

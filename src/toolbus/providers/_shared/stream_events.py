@@ -12,14 +12,14 @@ __all__ = ["EventLines", "JsonLines", "Lines"]
 class Lines:
     """A splitter of bytes, which come in pieces of any size, into lines."""
 
-    __slots__ = ("_begun", "_buffer", "_errors", "_limit_bytes")
+    __slots__ = ("_begun", "_buffer", "_limit_bytes", "errors")
 
     def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
         """Bound one event by `limit_bytes`: for a larger one, `feed` raises `ReplyTooLarge`."""
         self._begun = False  # whether a line has come, and with it the byte order mark, if any
         self._buffer = bytearray()  # grows without copies, since a long line comes in many pieces
         self._limit_bytes = limit_bytes
-        self._errors = errors
+        self.errors = errors
 
     def feed(self, piece: bytes) -> list[tuple[str, bytes]]:
         """Return the events that `piece` completes, as (event name, data)."""
@@ -28,7 +28,7 @@ class Lines:
         if b"\n" in piece:
             *lines, rest = bytes(self._buffer).split(b"\n")
             self._buffer = bytearray(rest)
-        self._bound(len(self._buffer))
+        self.bound(len(self._buffer))
         found: list[tuple[str, bytes]] = []
         for line in lines:
             self._line(self._bare(line), found)
@@ -47,9 +47,10 @@ class Lines:
         first, self._begun = not self._begun, True
         return (line.removeprefix(codecs.BOM_UTF8) if first else line).rstrip(b"\r")
 
-    def _bound(self, size_bytes: int) -> None:
+    def bound(self, size_bytes: int) -> None:
+        """Raise `ReplyTooLarge` for more bytes than the limit."""
         if size_bytes > self._limit_bytes:
-            raise self._errors.too_large(self._limit_bytes)
+            raise self.errors.too_large(self._limit_bytes)
 
     def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
         raise NotImplementedError
@@ -78,13 +79,13 @@ class EventLines(Lines):
             self._data, self._event, self._size_bytes = [], b"", 0
             return
         if line.startswith(b"{"):
-            self._bound(len(line))
+            self.bound(len(line))
             found.append(("", line))
             return
         name, _, value = line.partition(b":")
         if name in {b"data", b"error"}:
             self._size_bytes += len(value) + 1  # an empty line of data counts as well
-            self._bound(self._size_bytes)
+            self.bound(self._size_bytes)
             self._data.append(value.removeprefix(b" "))
             self._event = b"error" if name == b"error" else self._event
         elif name == b"event":
@@ -97,6 +98,6 @@ class JsonLines(Lines):
     __slots__ = ()
 
     def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
-        self._bound(len(line))
+        self.bound(len(line))
         if line.strip():
             found.append(("", line))

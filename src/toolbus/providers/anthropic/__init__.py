@@ -1,8 +1,8 @@
 """The adapter for the Messages API, over the official `anthropic` SDK: Anthropic itself, and compatible servers.
 
-This is the only package that imports the SDK (extra `anthropic`), and only when a provider is constructed. The SDK
-handles keys, URLs, headers and connections. toolbus reads the stream itself, because reading has to stop at a size, to
-distinguish a cut stream from a whole one, and to pass malformed arguments on.
+The SDK (extra `anthropic`) is imported only when a provider is constructed, and handles keys, URLs, headers and
+connections. toolbus reads the stream itself, because reading has to stop at a size, to distinguish a cut stream from a
+whole one, and to pass malformed arguments on.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from ...errors import ConfigurationError, ProviderUnavailable
 from ...protocols import Emit, NativeOutput
 from .._shared.adapter import Adapter
-from .._shared.clients import Clients
-from .._shared.options import MAX_REPLY_BYTES, ApiKey, Service, check_limits, make_client, shown_url
+from .._shared.clients import Clients, make_client
+from .._shared.options import MAX_REPLY_BYTES, ApiKey, Service, check_limits, shown_url
 from .._shared.strict_schema import ANTHROPIC, strict_schema
 from ._errors import AnthropicErrors
 from ._request import MAX_OUTPUT_TOKENS, Cache, request_body

@@ -1,9 +1,9 @@
 """The adapter for chat completions and Responses, over the official `openai` SDK.
 
-It serves OpenAI, Azure, Ollama, vLLM, llama.cpp and other compatible servers. This is the only package that imports the
-SDK (extra `openai`), and only when a provider is constructed. The SDK handles keys, URLs, headers and connections.
-toolbus reads the stream itself, because reading has to tolerate the deviations of compatible servers, to stop at a
-size, and to distinguish a cut stream from a whole one.
+It serves OpenAI, Azure, Ollama, vLLM, llama.cpp and other compatible servers. The SDK (extra `openai`) is imported only
+when a provider is constructed, and handles keys, URLs, headers and connections. toolbus reads the stream itself,
+because reading has to tolerate the deviations of compatible servers, to stop at a size, and to distinguish a cut stream
+from a whole one.
 """
 
 from __future__ import annotations

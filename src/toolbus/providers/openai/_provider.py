@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from ...errors import ConfigurationError, ProviderError
 from ...protocols import MAX_REPLY_CALLS, Emit, ModelReply, ModelRequest, NativeOutput
 from .._shared.adapter import Adapter
-from .._shared.clients import Clients
-from .._shared.options import MAX_REPLY_BYTES, ApiKey, Service, check_limits, make_client, shown_url
+from .._shared.clients import Clients, make_client
+from .._shared.options import MAX_REPLY_BYTES, ApiKey, Service, check_limits, shown_url
 from ._calls_in_text import HeldText
 from ._chat_request import is_openai, request_body
 from ._chat_stream import ReplyBuilder
