@@ -25,7 +25,7 @@ from .._shared.wire_text import (
     size_bytes,
 )
 
-__all__ = ["ReplyBuilder"]
+__all__ = ["ReplyBuilder", "usage_of"]
 
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "",
@@ -203,7 +203,7 @@ class ReplyBuilder(ReplyParts):
             ),
             finish_reason=self._neutral_reason(),
             vendor_finish_reason=self._finish_reason,
-            usage=_usage(self._usage),
+            usage=usage_of(self._usage, "prompt_tokens", "completion_tokens"),
             vendor=self._errors.vendor,
             model=self._model,
         )
@@ -217,11 +217,13 @@ def _is_error(fields: Mapping[str, Any]) -> bool:
     return bool(fields.get("error")) or fields.get("object") == "error"  # the latter is an older form of vLLM
 
 
-def _usage(wire: Mapping[str, Any]) -> Usage:
+def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
+    """Return the usage, whose fields begin with what the API calls the tokens that it read and wrote."""
+    details = wire.get(f"{read}_details")
     return Usage(
-        input_tokens=count_at(wire, "prompt_tokens"),
-        output_tokens=count_at(wire, "completion_tokens"),
-        cached_tokens=count_at(wire.get("prompt_tokens_details"), "cached_tokens"),
-        cache_write_tokens=count_at(wire.get("prompt_tokens_details"), "cache_write_tokens"),
-        reasoning_tokens=count_at(wire.get("completion_tokens_details"), "reasoning_tokens"),
+        input_tokens=count_at(wire, read),
+        output_tokens=count_at(wire, written),
+        cached_tokens=count_at(details, "cached_tokens"),
+        cache_write_tokens=count_at(details, "cache_write_tokens"),
+        reasoning_tokens=count_at(wire.get(f"{written}_details"), "reasoning_tokens"),
     )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, Unpack, cast
 
 from ...errors import InvalidHistory
-from ...messages import AssistantMessage, ToolCall, Usage
+from ...messages import AssistantMessage, ToolCall
 from ...messages.response_items import Reply, read_reply
 from ...protocols import FinishReason, ModelReply
 from .._shared.reply_parts import (
@@ -22,7 +22,8 @@ from .._shared.reply_parts import (
     ReplyParts,
     read_object,
 )
-from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped
+from .._shared.wire_text import Characters, as_object, as_objects, dumped
+from ._chat_stream import usage_of
 
 __all__ = ["ResponseBuilder"]
 
@@ -304,7 +305,7 @@ class ResponseBuilder(ReplyParts):
             ),
             finish_reason=_INCOMPLETE.get(reason, "other") if cut else _finish_reason(reply),
             vendor_finish_reason=reason or self._ended["status"],
-            usage=_usage(as_object(self._ended.get("usage"))),
+            usage=usage_of(as_object(self._ended.get("usage")), "input_tokens", "output_tokens"),
             vendor=self._errors.vendor,
             model=self._model,
         )
@@ -341,13 +342,3 @@ def _key(fields: Mapping[str, Any]) -> int | str:
 def _index(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _usage(wire: Mapping[str, Any]) -> Usage:
-    return Usage(
-        input_tokens=count_at(wire, "input_tokens"),
-        output_tokens=count_at(wire, "output_tokens"),
-        cached_tokens=count_at(wire.get("input_tokens_details"), "cached_tokens"),
-        reasoning_tokens=count_at(wire.get("output_tokens_details"), "reasoning_tokens"),
-        cache_write_tokens=count_at(wire.get("input_tokens_details"), "cache_write_tokens"),
-    )
