@@ -7,11 +7,9 @@ from dataclasses import replace
 from ....errors import ProviderError
 from ....messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ....protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provider, TextPiece, ToolSpec
-from .._checks import Failure, shown
+from .._checks import ContractReport, Ledger
 
-__all__ = ["LIVE_CHECKS", "live_failures"]
-
-LIVE_CHECKS = ("live-text", "live-tool-round-trip", "live-parallel-calls")
+__all__ = ["live_report"]
 
 _CODE = "7319"  # no model guesses it
 _LOOK_UP = ToolSpec(
@@ -28,32 +26,29 @@ _SETTINGS = ModelSettings(max_output_tokens=4096)  # enough for models that reas
 _SYSTEM = SystemMessage(text="Use the tools you are given. Call them in parallel where you can. Answer briefly.")
 
 
-async def live_failures(provider: Provider) -> list[Failure]:
-    """Return the failures of a real service."""
+async def live_report(provider: Provider) -> ContractReport:
+    """Check a real service. Raises `ContractBroken`."""
     live = _Live(provider)
     for name, run in (
         ("live-text", live.text),
         ("live-tool-round-trip", live.round_trip),
         ("live-parallel-calls", live.parallel_calls),
     ):
-        live.name = name
+        live.name, before = name, len(live.failures)
         try:
             await run()
         except ProviderError as exc:
-            live.expect("the service", "answers", f"{type(exc).__name__}: {exc}", ok=False)
-    return live.failures
+            live.fail("the service", "answers", f"{type(exc).__name__}: {exc}")
+        if len(live.failures) == before:
+            live.passed.append(name)
+    return live.report("provider")
 
 
-class _Live:
+class _Live(Ledger):
     def __init__(self, provider: Provider) -> None:
-        self.name = ""
-        self.failures: list[Failure] = []
+        super().__init__()
         self._provider = provider
         self._deltas: list[Delta] = []
-
-    def expect(self, what: str, expected: str, came: object, *, ok: bool) -> None:
-        if not ok:
-            self.failures.append(Failure(self.name, what, expected, shown(came)))
 
     async def _ask(self, messages: list[Message], *tools: ToolSpec) -> ModelReply:
         self._deltas = []
@@ -64,38 +59,38 @@ class _Live:
         """Check a text, its pieces, its usage and its finish reason."""
         reply = await self._ask([UserMessage(content="Say hello in one short sentence.")])
         said = reply.message.text
-        self.expect("the text", "some words", said, ok=bool(said.strip()))
+        self.require("the text", "some words", said, ok=bool(said.strip()))
         pieces = "".join(each.text for each in self._deltas if isinstance(each, TextPiece))
-        self.expect("the pieces emitted, joined", repr(said), pieces, ok=pieces in {said, ""})
-        self.expect("the finish_reason", "stop", reply.finish_reason, ok=reply.finish_reason == "stop")
+        self.require("the pieces emitted, joined", repr(said), pieces, ok=pieces in {said, ""})
+        self.expect("the finish_reason", "stop", reply.finish_reason)
         counted = reply.usage
-        self.expect("the usage", "tokens in and out", counted, ok=min(counted.input_tokens, counted.output_tokens) > 0)
+        self.require("the usage", "tokens in and out", counted, ok=min(counted.input_tokens, counted.output_tokens) > 0)
         names = (reply.vendor, reply.model)
-        self.expect("vendor and model", "names", names, ok=all(names))
+        self.require("vendor and model", "names", names, ok=all(names))
 
     async def round_trip(self) -> None:
         """Check a call, its result, and an answer from it; the vendor may want opaque parts of the first reply back."""
         messages: list[Message] = [_SYSTEM, UserMessage(content="What is the secret code of Zürich?")]
         reply = await self._ask(messages, _LOOK_UP)
         calls = [call.name for call in reply.message.tool_calls]
-        self.expect("the calls", "look_up_code", calls, ok="look_up_code" in calls)
+        self.require("the calls", "look_up_code", calls, ok="look_up_code" in calls)
         if not calls:
             return
-        self.expect("the finish_reason", "tool_calls", reply.finish_reason, ok=reply.finish_reason == "tool_calls")
+        self.expect("the finish_reason", "tool_calls", reply.finish_reason)
         answer = await self._ask([*messages, *_answered(reply.message)], _LOOK_UP)
-        self.expect("the answer", f"with {_CODE} in it", answer.message.text, ok=_CODE in answer.message.text)
+        self.require("the answer", f"with {_CODE} in it", answer.message.text, ok=_CODE in answer.message.text)
 
     async def parallel_calls(self) -> None:
         """Check two calls in one reply, and an answer from both results."""
         asked = UserMessage(content="What are the secret codes of Paris and of Rome? Look both up at once.")
         reply = await self._ask([_SYSTEM, asked], _LOOK_UP)
         arguments = [call.arguments for call in reply.message.tool_calls]
-        self.expect("the calls of one reply", "two, for Paris and Rome", arguments, ok=len(arguments) == 2)
+        self.require("the calls of one reply", "two, for Paris and Rome", arguments, ok=len(arguments) == 2)
         if len(arguments) == 2:
             both = "Paris" in "".join(arguments) and "Rome" in "".join(arguments)
-            self.expect("the cities", "Paris and Rome", arguments, ok=both)
+            self.require("the cities", "Paris and Rome", arguments, ok=both)
             answer = await self._ask([_SYSTEM, asked, *_answered(reply.message)], _LOOK_UP)
-            self.expect("the answer", "some words", answer.message.text, ok=bool(answer.message.text.strip()))
+            self.require("the answer", "some words", answer.message.text, ok=bool(answer.message.text.strip()))
 
 
 def _answered(message: AssistantMessage) -> list[Message]:
