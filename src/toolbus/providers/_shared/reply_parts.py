@@ -108,7 +108,7 @@ class ReplyParts(ABC):
     def _say(self, part: Characters, piece: object, message: object = None) -> None:
         """Add a piece of the reply's text, and pass it on; a separator comes before another `message`."""
         if text := self._add(part, piece):
-            if self._said_in not in {None, message}:
+            if self._said_in is not message and self._said_in is not None:
                 self._emit(TextPiece(SEPARATOR))
             self._said_in = message
             self._emit(TextPiece(text))
@@ -116,7 +116,7 @@ class ReplyParts(ABC):
     def _think(self, part: Characters, piece: object) -> None:
         """Add a piece of reasoning, and pass it on; a separator comes before another part."""
         if text := self._add(part, piece):
-            if self._thought not in {None, part}:
+            if self._thought is not part and self._thought is not None:
                 self._emit(ReasoningPiece(SEPARATOR))
             self._thought = part
             self._emit(ReasoningPiece(text))
