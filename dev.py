@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Runs toolbus, its examples, its benchmarks, or its whole test suite, from a fresh checkout.
+"""Run toolbus, its examples, its benchmarks, or its whole test suite, from a fresh checkout.
 
-    python3 dev.py ask "Which limits stop a request?" --dir src     what `toolbus ask ...` does
-    python3 dev.py example                                          which examples there are
-    python3 dev.py example graph_assistant                          runs one, with its own options behind its name
-    python3 dev.py bench                                            what toolbus costs, into docs/performance.md
-    python3 dev.py bench --quick --only cpu                         one figure, with its options behind its name
-    python3 dev.py soak --minutes 60                                looks for bugs for so long, with seeds of its own
+    python3 dev.py ask "Which limits stop a request?" --dir src     runs `toolbus ask ...`
+    python3 dev.py example                                          lists the examples
+    python3 dev.py example graph_assistant                          runs one; its options follow its name
+    python3 dev.py bench                                            measures what toolbus costs, for docs/performance.md
+    python3 dev.py bench --quick --only cpu                         measures one figure; its options follow its name
+    python3 dev.py soak --minutes 60                                looks for bugs for an hour, with new seeds
     python3 dev.py shape                                            prints sizes, longest parts and imports of packages
-    python3 dev.py test                                             all that CI checks
-    python3 dev.py test -k bus                                      pytest alone, with these arguments
-    python3 dev.py test --python 3.13                               pytest on another Python of this machine
+    python3 dev.py test                                             runs all that CI checks
+    python3 dev.py test -k bus                                      runs only pytest, with these arguments
+    python3 dev.py test --python 3.13                               runs pytest on another Python of this machine
 
-It needs a checkout, Python 3.11 or newer and a package registry, nothing else. Everything it makes lies in .venv, .dev
-and, for another Python, .venv-3.13 or the like; all may be deleted at any time.
-`ask` installs toolbus with its extras; `example` adds what the examples need, `bench` what draws, and, in environments
-of their own, the runtimes to compare with; `test` and `soak` the tools of development. The set-up runs again only when
-the lock file, pyproject.toml, this file, Python's minor version or the checkout's place changes.
+It needs only a checkout, Python 3.11 or newer and a package registry. Everything that it makes lies in .venv, .dev and,
+for another Python, a folder such as .venv-3.13; all of these may be deleted at any time.
+`ask` installs toolbus with its extras; `example` adds what the examples need; `bench` adds what draws the plot, and, in
+separate environments, the runtimes to compare with; `test` and `soak` add the tools of development. The set-up runs
+again only when the lock file, pyproject.toml, this file, Python's minor version or the checkout's path changes.
 
-This file knows the standard library alone, and no registry: pip's and uv's configuration on the machine decides.
+This file uses only the standard library, and names no registry: pip's and uv's configuration on the machine decides.
 """
 
 import sys
@@ -54,15 +54,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent
-VENV = ROOT / os.environ.pop("TOOLBUS_DEV_VENV", ".venv")  # another one is set by `in_own_environment` alone
+VENV = ROOT / os.environ.pop("TOOLBUS_DEV_VENV", ".venv")  # only `in_own_environment` sets another one
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
-STAMP = VENV / ".toolbus-dev.json"  # within, so that it goes when the environment goes
+STAMP = VENV / ".toolbus-dev.json"  # it lies inside, so that it is deleted with the environment
 STATE = ROOT / ".dev"
 BYTECODE = STATE / "bytecode"
 
 TOOLBUS_COMMANDS = ("ask", "chat", "resume", "store", "events", "tools", "replay", "simulate")
-GROUPS = {  # each holds what those before it hold
+GROUPS = {  # each one includes those before it
     "ask": ["--no-default-groups"],
     "example": ["--no-default-groups", "--group", "examples"],
     "bench": ["--no-default-groups", "--group", "examples", "--group", "bench"],
@@ -70,8 +70,8 @@ GROUPS = {  # each holds what those before it hold
 }
 COVERAGE_PERCENT = 95
 QUICK_HALF_SECONDS = 1_800.0
-"""What the quick half of the tests may take on each other Python, with its set-up. Two idle processors need two to
-three minutes."""
+"""The time that the quick half of the tests may take on each other Python, with its set-up. Two idle processors need
+two to three minutes."""
 
 CHECKS: dict[str, list[str]] = {
     "pyright": ["pyright"],
@@ -103,7 +103,7 @@ ADVICE = (
     ),
 )
 
-# What pip's configuration calls a setting, and the variable by which uv learns of it.
+# The names of settings in pip's configuration, and the variables from which uv reads them.
 PIP_SETTINGS = {
     "index-url": "UV_DEFAULT_INDEX",
     "trusted-host": "UV_INSECURE_HOST",
@@ -117,7 +117,7 @@ class SetupError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; the exit status."""
+    """Run what the arguments name, and return the exit status."""
     try:
         status = _done(arguments)
         sys.stdout.flush()
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
+    except BrokenPipeError:  # nobody reads the output any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return status
@@ -153,10 +153,10 @@ def _done(arguments: Sequence[str]) -> int:
     if command in TOOLBUS_COMMANDS:
         become([str(BIN / "toolbus"), *arguments])
     if command == "example":
-        os.environ["PYTHONPATH"] = str(ROOT)  # and not its folder: paths that the user gives are the shell's
+        os.environ["PYTHONPATH"] = str(ROOT)  # a change of folder would break the relative paths that the user gives
         become([str(PYTHON), "-m", f"examples.{rest[0]}", *rest[1:]])
     if command == "bench":
-        os.environ.update(registry_settings(), UV=str(find_uv()))  # for the runtimes that it compares with
+        os.environ.update(registry_settings(), UV=str(find_uv()))  # for the runtimes to compare with
         become([str(PYTHON), "-m", "benchmarks", *rest], folder=ROOT)
     if command == "soak":
         become([str(PYTHON), "-m", "soak", *rest], folder=ROOT)
@@ -166,7 +166,7 @@ def _done(arguments: Sequence[str]) -> int:
 
 
 def become(command: list[str], *, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> NoReturn:
-    """Continue as `command`, which gets the signals and gives the exit status."""
+    """Replace this process by `command`, which receives its signals and determines its exit status."""
     if folder:
         os.chdir(folder)
     environment = activated() if environment is None else environment
@@ -180,7 +180,7 @@ def become(command: list[str], *, folder: Path | None = None, environment: Mappi
 
 
 def examples() -> dict[str, str]:
-    """The examples by name, each with the first line of what it says of itself."""
+    """The examples by name, each with the first line of its docstring."""
     found: dict[str, str] = {}
     for path in sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*/__main__.py")]):
         name = path.parent.name if path.stem == "__main__" else path.stem
@@ -190,7 +190,7 @@ def examples() -> dict[str, str]:
 
 
 def list_examples(arguments: Sequence[str]) -> int:
-    """Print which examples there are; the exit status."""
+    """Print the names of the examples, and return the exit status."""
     known = examples()
     if arguments and arguments[0] not in ("-h", "--help"):
         print(f"dev.py: there is no example {arguments[0]!r}; there are {', '.join(known)}", file=sys.stderr)
@@ -202,9 +202,9 @@ def list_examples(arguments: Sequence[str]) -> int:
 
 
 def with_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
-    """These variables, for Python that keeps what it compiles: under .dev, and where the machine says no to it too.
+    """These variables, and those that make Python write its bytecode, under .dev, even if the machine forbids it.
 
-    The suite starts some 150 interpreters, and each would compile all that it imports.
+    The suite starts about 150 interpreters, and each of them would compile all that it imports.
     """
     kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(BYTECODE)}
@@ -224,17 +224,17 @@ def activated() -> dict[str, str]:
 
 
 def other_python(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The version behind `--python`, empty where there is none, and the other arguments."""
+    """The value of `--python` (empty if it was not given), and the other arguments."""
     parser = argparse.ArgumentParser(prog="dev.py test", add_help=False, allow_abbrev=False)
     parser.add_argument("--python", metavar="VERSION", default="")
     found, rest = parser.parse_known_args(arguments)
     if found.python and not re.fullmatch(r"\d+\.\d+", found.python):
-        raise SetupError(f"--python takes a version such as 3.13, and {found.python!r} is none.")
+        raise SetupError(f"--python takes a version such as 3.13, not {found.python!r}.")
     return found.python, rest
 
 
 def in_own_environment(version: str) -> dict[str, str]:
-    """The variables for this file when another Python runs it, and makes an environment beside .venv."""
+    """The variables with which another Python runs this file, in an environment beside .venv."""
     return {**os.environ, "TOOLBUS_DEV_VENV": f".venv-{version}"}
 
 
@@ -243,7 +243,7 @@ def find_python(version: str) -> str | None:
     with advised(), only_one():
         uv = find_uv()
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    # pyenv's own come first: its shims on the PATH fail for versions that are not chosen, and uv gives up at a failure.
+    # The Pythons of pyenv come first: its shims on the PATH fail for versions that are not selected, and uv then fails.
     of_pyenv = sorted((root / "versions").glob(f"{version}.*/bin"), key=_patch, reverse=True)
     path = os.pathsep.join([*map(str, of_pyenv), os.environ.get("PATH", os.defpath)])
     command = [uv, "python", "find", "--system", "--no-project", "--no-config", version]
@@ -266,14 +266,14 @@ def declared_pythons() -> list[str]:
 
 
 def prepare(needed: str) -> None:
-    """Make the environment hold what `needed`, a name in GROUPS, needs. Costs milliseconds when it does already."""
+    """Install what `needed`, a name in GROUPS, needs. If all of it is installed, this takes milliseconds."""
     began = time.monotonic()
     with advised():
         key = fingerprint()
         if _is_ready(needed, key):
             return
         with only_one():
-            if _is_ready(needed, key):  # somebody else just did it
+            if _is_ready(needed, key):  # another process has just installed it
                 return
             say(f"setting up {VENV.name} for `{needed}`; the next run needs none of this")
             make_environment(needed, key)
@@ -281,7 +281,7 @@ def prepare(needed: str) -> None:
 
 
 def fingerprint() -> str:
-    """Changes with everything that the environment is made from."""
+    """A digest of everything that the environment is made from."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {sysconfig.get_platform()} {ROOT}".encode())
     for path in (ROOT / "pyproject.toml", ROOT / "uv.lock", Path(__file__)):
         digest.update(path.read_bytes())
@@ -289,7 +289,7 @@ def fingerprint() -> str:
 
 
 def read_stamp() -> dict[str, str]:
-    """What the environment was made from; empty where none was made here. Without a "key" its making was cut short."""
+    """The record of what the environment was made from, or an empty one. Without "key", the set-up was cut short."""
     try:
         return json.loads(STAMP.read_bytes())
     except (OSError, ValueError):
@@ -303,7 +303,7 @@ def _is_ready(needed: str, key: str) -> bool:
 
 
 def make_environment(needed: str, key: str) -> None:
-    """Bring the environment to what the lock file says. One that was cut short or has moved is made from nothing."""
+    """Install what the lock file says. An environment that is incomplete or was moved is made anew."""
     before = read_stamp()
     sound = not before or ("key" in before and before["root"] == str(ROOT))
     settings = registry_settings()
@@ -311,16 +311,16 @@ def make_environment(needed: str, key: str) -> None:
     if not (sound and python_fits()):
         run([uv, "venv", "--quiet", "--clear", "--no-project", "--python", sys.executable, VENV], settings)
     write_stamp({"root": str(ROOT)})
-    # The lock file names one registry, so what it locks (releases and hashes) is exported, and the machine's registry
-    # is asked for it.
+    # The lock file names one registry. So the locked releases and hashes are exported, and installed from the
+    # registry that the machine is configured for.
     packages, build = STATE / "packages.txt", STATE / "build.txt"
     export = [uv, "export", "--quiet", "--frozen", "--output-file"]
     run([*export, packages, "--all-extras", *GROUPS[needed]], settings)
     run([*export, build, "--only-group", "build"], settings)
-    # `ask` and `example` add what is missing; `test` also removes what the lock file does not know.
+    # `ask` and `example` install what is missing; `test` also removes what is not in the lock file.
     verb = ["sync"] if needed == "test" else ["install", "--requirements"]
     install = [uv, "pip", *verb, packages, "--quiet", "--python", PYTHON, "--build-constraints", build]
-    try:  # the hashes make what lies in uv's cache as good as what the registry has
+    try:  # thanks to the hashes, a file in uv's cache is as good as one from the registry
         run([*install, "--offline"], settings)
     except SetupError:
         run(install, settings)
@@ -328,7 +328,7 @@ def make_environment(needed: str, key: str) -> None:
 
 
 def python_fits() -> bool:
-    """Whether there is an environment, it works, and its Python is of the running one's minor version."""
+    """Return whether the environment exists, works, and has the minor version of the running Python."""
     with contextlib.suppress(OSError):
         asked = [PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]
         found = subprocess.run(asked, capture_output=True, text=True, check=False)
@@ -345,7 +345,7 @@ def write_stamp(stamp: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def only_one() -> Generator[None]:
-    """Wait until no other set-up of this checkout runs. The system lets go of the lock if its holder is killed."""
+    """Wait until no other set-up of this checkout runs. The system releases the lock if its holder is killed."""
     STATE.mkdir(exist_ok=True)
     (STATE / ".gitignore").write_text("*\n", encoding="utf-8")
     with (STATE / "lock").open("a") as file:
@@ -371,7 +371,7 @@ def only_one() -> Generator[None]:
 
 
 def find_uv() -> Path:
-    """The uv of the lock file, installed under .dev if it is not there yet."""
+    """The uv that the lock file names, installed under .dev at the first use."""
     locked = locked_package("uv")
     home = STATE / f"uv-{locked['version']}"
     program = home / "bin" / ("uv.exe" if os.name == "nt" else "uv")
@@ -389,16 +389,16 @@ def find_uv() -> Path:
 
 
 def locked_package(name: str) -> dict[str, Any]:
-    """What the lock file says of one package."""
+    """The lock file's entry for one package."""
     try:
         lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise SetupError(f"{ROOT / 'uv.lock'}: {error}. Get the file anew.") from error
+        raise SetupError(f"{ROOT / 'uv.lock'}: {error}. Restore the file.") from error
     return next(package for package in lock["package"] if package["name"] == name)
 
 
 def install_with_pip(locked: Mapping[str, Any], target: Path) -> None:
-    """The machine's pip gets it, by the machine's own configuration, and compares the hashes of the lock file."""
+    """Download it with the machine's pip and its configuration, and compare it with the hashes of the lock file."""
     hashes = " ".join(f"--hash={wheel['hash']}" for wheel in locked["wheels"])
     requirement = target.with_suffix(".txt")
     requirement.write_text(f"uv=={locked['version']} {hashes}\n", encoding="utf-8")
@@ -410,10 +410,10 @@ def install_with_pip(locked: Mapping[str, Any], target: Path) -> None:
 
 
 def download(locked: Mapping[str, Any], target: Path) -> None:
-    """Where not even pip is installed (Debian's bare python3): the wheel that the lock file names, compared by hash."""
+    """Download the wheel that the lock file names, and compare its hash: for a Python without pip, such as Debian's."""
     wheel = next((wheel for wheel in locked["wheels"] if _suits(wheel["url"])), None)
     if wheel is None:
-        raise SetupError("this Python has no pip, and uv no release for this machine. Install pip and run it again.")
+        raise SetupError("this Python has no pip, and uv no wheel for this machine. Install pip and run it again.")
     with urllib.request.urlopen(wheel["url"], timeout=60) as response:  # an https address from uv.lock
         content = response.read()
     if f"sha256:{hashlib.sha256(content).hexdigest()}" != wheel["hash"]:
@@ -428,7 +428,7 @@ def download(locked: Mapping[str, Any], target: Path) -> None:
 
 
 def _suits(address: str) -> bool:
-    """Whether a wheel's platform tags (the end of its name, with dots between) fit this machine."""
+    """Return whether a wheel's platform tags (the end of its name, separated by dots) fit this machine."""
     linux = "manylinux_2_17" if platform.libc_ver()[0] == "glibc" else "musllinux"
     kind = {"Linux": linux, "Darwin": "macosx", "Windows": "win"}.get(platform.system(), "?")
     tags = address.removesuffix(".whl").rsplit("-", 1)[-1].split(".")
@@ -436,7 +436,7 @@ def _suits(address: str) -> bool:
 
 
 def registry_settings() -> dict[str, str]:
-    """Variables for uv: it downloads no Python, and where it has no word of its own on the registry, pip's holds."""
+    """The variables for uv: it downloads no Python, and uses pip's registry unless its own configuration names one."""
     settings = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     if importlib.util.find_spec("pip"):
         listing = [sys.executable, "-m", "pip", "config", "list"]
@@ -468,7 +468,7 @@ def run(command: Sequence[str | Path], settings: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def advised() -> Generator[None]:
-    """Say what to do about a system that refuses something to the set-up."""
+    """Turn errors of the system during the set-up into a `SetupError` that says what to do."""
     try:
         yield
     except (OSError, HTTPException, zipfile.BadZipFile) as error:  # HTTPException: a download that was cut short
@@ -476,13 +476,13 @@ def advised() -> Generator[None]:
 
 
 def advise(output: str) -> str:
-    """What went wrong as its tool tells it, and what to do about it."""
+    """Return what to do about a failure, followed by the output of the tool that failed."""
     advice = next((text for signs, text in ADVICE if any(sign in output for sign in signs)), "the set-up failed.")
     return f"{advice}\n\nIn full:\n{output.strip()[-2000:]}"
 
 
 def say(line: str) -> None:
-    """On standard error, since standard output belongs to the answer."""
+    """Print a line to standard error, since standard output belongs to the answer."""
     print(f"dev.py: {line}", file=sys.stderr, flush=True)
 
 
@@ -490,7 +490,7 @@ def say(line: str) -> None:
 
 
 def check_everything() -> int:
-    """All that CI asks for, each step even if an earlier one failed, with one summary at the end."""
+    """Run all that CI checks, each step even if an earlier one failed, and print one summary at the end."""
     os.chdir(ROOT)
     environment = activated()
     summary: list[tuple[str, bool, float, str]] = []
@@ -523,15 +523,15 @@ def check_everything() -> int:
 
 
 def side_by_side() -> list[str]:
-    """Options of pytest for tests in many processes, since tests share nothing.
+    """Options with which pytest runs in many processes, since tests share nothing.
 
-    They are one more than processors, as some tests wait for servers, disks and processes.
+    There is one process more than processors, because some tests wait for servers, disks and other processes.
     """
     return ["-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
 
 
 def run_quickly(version: str) -> tuple[str, bool, float, str]:
-    """The quick half of the tests on another Python, where the machine has it."""
+    """Run the quick half of the tests on another Python, if the machine has it."""
     began = time.monotonic()
     name = f"pytest {version}"
     interpreter = find_python(version)
@@ -550,7 +550,7 @@ def run_quickly(version: str) -> tuple[str, bool, float, str]:
 
 
 def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, str]]:
-    """pytest, then the coverage of all its processes and threads together."""
+    """Run pytest, then combine the coverage of all its processes and threads."""
     coverage = [str(PYTHON), "-m", "coverage"]
     began = time.monotonic()
     tests = subprocess.run(
@@ -559,7 +559,7 @@ def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, s
         env=with_bytecode(environment),
         stdin=subprocess.DEVNULL,
     )
-    # Of modules that tests wrote, nothing is used again.
+    # The bytecode of modules that tests wrote is never used again.
     temporary = Path(tempfile.gettempdir()).resolve()
     shutil.rmtree(BYTECODE.joinpath(*temporary.parts[1:]), ignore_errors=True)
     yield "pytest", tests.returncode == 0, time.monotonic() - began, ""
@@ -576,7 +576,7 @@ def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, s
     if total.returncode:
         subprocess.run([*coverage, "report", "--skip-covered"], check=False, env=environment)
     shutil.copyfile(environment["COVERAGE_FILE"], ROOT / ".coverage")  # for `coverage html`
-    remark = f"{total.stdout.partition(chr(10))[0]} % with branches; at least {COVERAGE_PERCENT} % is asked for"
+    remark = f"{total.stdout.partition(chr(10))[0]} % with branches; at least {COVERAGE_PERCENT} % is required"
     yield "coverage", total.returncode == 0, time.monotonic() - began, remark
 
 

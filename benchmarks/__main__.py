@@ -1,11 +1,11 @@
-"""Measures what toolbus costs, and writes the table and the plot of docs/performance.md.
+"""Measure what toolbus costs, and write the table and the plot of docs/performance.md.
 
     python3 dev.py bench                        all figures, and the page
     python3 dev.py bench --without-peers        without the other runtimes, which need installing
-    python3 dev.py bench --quick --only cpu     one figure with fewer runs, printed alone
-    python3 dev.py bench --only cpu --write     one figure anew, and the page with the others as they were
+    python3 dev.py bench --quick --only cpu     one figure with fewer runs, printed only
+    python3 dev.py bench --only cpu --write     one figure again, and the page with the other figures unchanged
 
-Each figure has a process of its own, in which its sides take turns; one that fails is a row that says so.
+Each figure is measured in a process of its own, in which the two sides take turns. If a figure fails, its row says so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RESULTS = report.ROOT / ".dev" / "bench.json"
 
 
 def effort_of(name: str, *, quick: bool) -> Effort:
-    """How much of a figure is measured. Those with long runs have fewer of them, at least five."""
+    """The effort for a figure. A figure with long runs has fewer of them, but at least five."""
     return QUICK if quick else EFFORTS.get(name, FULL)
 
 
@@ -62,22 +62,22 @@ def in_a_process(name: str, *, quick: bool) -> list[Row]:
             command, cwd=report.ROOT, check=False, capture_output=True, text=True, timeout=LONGEST_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return [Row(name, "-", "-", remark=f"was not done within {LONGEST_SECONDS:.0f} s")]
+        return [Row(name, "-", "-", remark=f"did not end within {LONGEST_SECONDS:.0f} s")]
     if done.stderr.strip():
         print(f"\n{done.stderr.strip()}", file=sys.stderr)
     if done.returncode:
         said = [line.strip(" |+-") for line in done.stderr.splitlines()]
-        return [Row(name, "-", "-", remark=f"failed: {next(filter(None, reversed(said)), 'it says nothing')}")]
+        return [Row(name, "-", "-", remark=f"failed: {next(filter(None, reversed(said)), 'it printed nothing')}")]
     return rows_from(json.loads(done.stdout.splitlines()[-1]))
 
 
 def rows_from(data: Sequence[dict[str, Any]]) -> list[Row]:
-    """Rows that were written as JSON."""
+    """Read rows that were written as JSON."""
     return [replace(Row(**row), goal=Goal(**row["goal"]) if row["goal"] else None) for row in data]
 
 
 def measure(names: Sequence[str], *, quick: bool, left_out: Sequence[str] = ()) -> dict[str, list[Row]]:
-    """The rows of these figures, by name, with a word on each while it goes on."""
+    """Measure these figures, and return their rows by name. Prints the name of each figure, and then its time."""
     results: dict[str, list[Row]] = {}
     for name in names:
         if name in left_out:
@@ -91,7 +91,7 @@ def measure(names: Sequence[str], *, quick: bool, left_out: Sequence[str] = ()) 
 
 
 def kept(path: Path = RESULTS) -> dict[str, Any]:
-    """What the last run that wrote the page has found; empty where there was none."""
+    """The results of the last run that wrote the page; empty if there was no such run."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -99,7 +99,7 @@ def kept(path: Path = RESULTS) -> dict[str, Any]:
 
 
 def written(results: dict[str, list[Row]], about: dict[str, str]) -> dict[str, list[Row]]:
-    """All results, these in the place of older ones of the same machine and versions. Writes page and plot."""
+    """Write the page and the plot, and return all results: these, and older ones of the same machine and versions."""
     before = kept()
     same = all(before.get("about", {}).get(key) == about[key] for key in ("python", "packages", "machine"))
     older = {name: rows_from(rows) for name, rows in before.get("results", {}).items()} if same else {}

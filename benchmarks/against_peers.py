@@ -1,7 +1,8 @@
-"""CPU time of a request in other runtimes, against a toolbus session. Each is a process in an environment of its own.
+"""CPU time of a request in other runtimes, against a toolbus session. Each runtime has its own process and environment.
 
-The environments are made from benchmarks/peers/NAME.txt, one for each, since they contradict one another; where one
-cannot be made, a row says so. The process of a peer stays, and takes turns with toolbus, which runs here.
+The environments are made from benchmarks/peers/NAME.txt. There is one for each runtime, because their requirements
+contradict one another. If an environment cannot be made, the runtime's row says so. The process of a runtime stays, and
+takes turns with toolbus, which runs in this process.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ GOALS = {
     "pydantic-ai": Goal(20.0, at_least=True),
     "bubus": None,  # a bus, with no loop on it
 }
-WIDTHS = {"bubus": 10}  # it refuses more than 100 pending events
+WIDTHS = {"bubus": 10}  # bubus refuses more than 100 pending events
 TURN_SECONDS = 120.0
 
 
 class PeerFailed(Exception):
-    """A runtime did not answer; the text says why."""
+    """The error of a runtime that cannot be measured; its text says why."""
 
 
 class Peer:
-    """A runtime's process, that is ready."""
+    """A runtime's process, which is ready to measure."""
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self._process = process
@@ -69,10 +70,10 @@ class Peer:
 
 
 def python_of(name: str) -> Path:
-    """The interpreter that has a peer; its environment is made at the first use, and when its lock file changes.
+    """The interpreter of a peer's environment, which is made at the first use, and again when its lock file changes.
 
-    Raises `PeerFailed` where it cannot be made. `dev.py bench` says by the variable UV which uv there is, and by uv's
-    own which registry.
+    Raises `PeerFailed` if it cannot be made. `dev.py bench` names the uv to use in the variable UV, and the registry in
+    the variables of uv.
     """
     lock, home = PEERS / f"{name}.txt", ENVIRONMENTS / name
     python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
@@ -90,14 +91,14 @@ def python_of(name: str) -> Path:
         done = subprocess.run([uv, *command], check=False, capture_output=True, text=True, cwd=PEERS)
         if done.returncode:
             print(f"{name} does not install:\n{done.stderr.strip()}", file=sys.stderr)  # it may name a registry
-            raise PeerFailed("did not install; why, the run says on standard error")
+            raise PeerFailed("did not install; standard error says why")
     stamp.write_text(key, encoding="utf-8")
     return python
 
 
 @contextlib.contextmanager
 def started(name: str, python: Path | str) -> Generator[Peer]:
-    """The process of a runtime, for as long as the block lasts. Raises `PeerFailed` with the last line that it said."""
+    """Start the process of a runtime for one block. Raises `PeerFailed` with the last line of its output."""
     command = [str(python), str(PEERS / "work.py"), name]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
@@ -119,7 +120,7 @@ def started(name: str, python: Path | str) -> Generator[Peer]:
 
 
 async def measured(name: str, python: Path | str, effort: Effort) -> Row:
-    """The row of one peer that is installed."""
+    """Measure one installed peer, and return its row."""
     goal = GOALS.get(name)
     width = WIDTHS.get(name, 100)
     ours_count, their_count = effort.of(REQUESTS, least=2), effort.of(PEER_REQUESTS, least=2)
@@ -155,5 +156,5 @@ async def _figure(effort: Effort) -> list[Row]:
 
 
 def peers(effort: Effort) -> list[Row]:
-    """CPU time of a request in other runtimes: how many times as much it is."""
+    """Measure the CPU time of a request in other runtimes, as a multiple of toolbus's."""
     return run(_figure, effort)

@@ -1,10 +1,10 @@
-"""How well and how fast code context is found: recall and MRR of each way to search, time and memory.
+"""Measure the search for code context: recall and MRR of each way to search, time and memory.
 
     python benchmarks/code_context.py [--tree DIRECTORY] [--half tuning|held-out] [--misses]
 
-The tree is the standard library's, without site-packages. The questions are those of
-tests/data/code_context_questions.tsv, written by hand from what each function does, mostly in other words than its
-docstring's, before anything was searched: question, file, and the functions or classes that answer it. A result is a
+The tree is that of the standard library, without site-packages. The questions are those of
+tests/data/code_context_questions.tsv, written by hand from what each function does, mostly in other words than those of
+its docstring, before anything was searched: question, file, and the functions or classes that answer it. A result is a
 hit when it has lines of one of these.
 Every second question is for tuning; the others were looked at as a figure only. Without the extra `code` the rows
 with a model are left out, and that is said.
@@ -39,7 +39,7 @@ Span = tuple[str, int, int]
 
 
 def questions(tree: Path) -> list[tuple[str, list[Span]]]:
-    """Each question with the lines that answer it. One whose file is not there is left out."""
+    """Read each question with the lines that answer it. A question whose file is missing is left out."""
     found: list[tuple[str, list[Span]]] = []
     for line in QUESTIONS.read_text(encoding="utf-8").splitlines():
         question, path, names = line.split("\t")
@@ -54,7 +54,7 @@ def questions(tree: Path) -> list[tuple[str, list[Span]]]:
 
 
 def definitions(text: str) -> dict[str, tuple[int, int]]:
-    """First and last line of every function and class, by its qualified name."""
+    """The first and the last line of every function and class, by its qualified name."""
     spans: dict[str, tuple[int, int]] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:
@@ -70,7 +70,7 @@ def definitions(text: str) -> dict[str, tuple[int, int]]:
 
 
 def place_of(hits: Sequence[CodeHit], answers: list[Span]) -> int | None:
-    """The place, from 1, of the first hit that has lines of an answer."""
+    """The rank, from 1, of the first hit that contains lines of an answer."""
     for place, hit in enumerate(hits, start=1):
         path, _, lines = hit.id.rpartition("#")
         start, end = map(int, lines.split(":"))
@@ -80,18 +80,18 @@ def place_of(hits: Sequence[CodeHit], answers: list[Span]) -> int | None:
 
 
 def memory_mb() -> float:
-    """The most memory that this process has had, in MB."""
+    """The largest amount of memory that this process has used, in MB."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1_048_576 if sys.platform == "darwin" else 1_024)
 
 
 def hits_of(rows: Sequence[tuple[Row, float]]) -> list[CodeHit]:
-    """What a search gave, as hits."""
+    """The results of a search, as hits."""
     return [CodeHit(f"{row.path}#{row.start}:{row.end}", row.text, score) for row, score in rows]
 
 
 def variants() -> dict[str, Search]:
-    """The ways to search, by what they are called in the table."""
+    """The ways to search, by their names in the table."""
 
     def plain(storage: Storage, question: str) -> list[CodeHit]:
         return hits_of([(row, row.score) for row in storage.search(as_query(question), TOP_K)])
@@ -114,7 +114,7 @@ def variants() -> dict[str, Search]:
         return search
 
     def fused(storage: Storage, question: str) -> list[CodeHit]:
-        """Reciprocal-rank fusion of both orders, with its usual 60."""
+        """Merge both orders by reciprocal rank fusion, with the usual constant, 60."""
         best = lexical(storage, as_query(question), CANDIDATES)
         if not best:
             return []

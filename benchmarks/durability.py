@@ -1,12 +1,12 @@
-"""What it costs that nothing is lost: toolbus on SQLite, bare sqlite3, and LangGraph's SQLite checkpointer.
+"""Measure what durability costs: toolbus on SQLite, bare sqlite3, and LangGraph's SQLite checkpointer.
 
     python -m benchmarks.durability [--requests 1000] [--repeats 3] [--durability process power] [--no-peer] [--json]
 
 The work: one request is 3 rounds of 2 tool calls, then a text, by a model that answers at once (that of `work.py`),
-with 1, 100 and 1,000 sessions at once. Four figures for each, all from one run, in requests a second of wall time:
+with 1, 100 and 1,000 sessions at once. Each has four figures, all from one run, in requests per second of wall time:
 
 - whole: requests of a `Runtime` with a `SqliteStore`, everything included;
-- store: the entries that those requests have written, appended again by as many tasks to a new `SqliteStore`;
+- store: the entries of those requests, appended again to a new `SqliteStore` by the same number of tasks;
 - bare: the statements that "store" has sent to SQLite, sent again by a loop around `sqlite3`, in the same
   transactions: the same rows in the same batches, and nothing else;
 - langgraph: the same work in a graph of a model and a `ToolNode` with `AsyncSqliteSaver`, which writes a checkpoint for
@@ -45,7 +45,7 @@ Statement = tuple[str, Any, bool]
 
 
 async def in_parallel(work: Callable[[], Any], count: int, width: int) -> float:
-    """Do `work` so often, `width` at once; the seconds that it takes."""
+    """Run `work` so often, `width` at once, and return the seconds that this takes."""
     left = iter(range(count))
 
     async def one_after_the_other() -> None:
@@ -63,7 +63,7 @@ async def in_parallel(work: Callable[[], Any], count: int, width: int) -> float:
 
 
 class Noting:
-    """A store's journal that keeps the entries in mind."""
+    """A store whose journal also records the entries in memory."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.entries: list[Entry] = []
@@ -77,7 +77,7 @@ class Noting:
 
 
 async def whole(folder: Path, durability: Durability, requests: int, width: int) -> tuple[float, list[Entry], float]:
-    """Requests a second, the entries that they have written, and how many of these a commit has had."""
+    """Requests per second, the entries that they have written, and the number of entries per commit."""
     store = SqliteStore(folder / "whole.db", durability=durability)
     noting = Noting(store)
     limits = Limits(timeout_seconds=600, model_timeout_seconds=600, tool_timeout_seconds=600)
@@ -100,7 +100,7 @@ async def whole(folder: Path, durability: Durability, requests: int, width: int)
 
 
 async def store_alone(journal: JournalStore, entries: Sequence[Entry], width: int) -> float:
-    """Append entries, those of one request in order, `width` requests at once; the seconds that it takes."""
+    """Append entries, in order within a request, for `width` requests at once; return the seconds that this takes."""
     by_request: dict[str, list[Entry]] = {}
     for entry in entries:
         by_request.setdefault(entry.request_id, []).append(entry)
@@ -114,7 +114,7 @@ async def store_alone(journal: JournalStore, entries: Sequence[Entry], width: in
 
 
 class Traced(sqlite3.Connection):
-    """A connection that notes what it is told. One alone does so: that of the store's writer."""
+    """A connection that records its statements. Only one connection does: that of the store's writer."""
 
     statements: list[Statement] = []  # noqa: RUF012 -- there is one run at a time
 
@@ -129,7 +129,7 @@ class Traced(sqlite3.Connection):
 
 
 async def statements_of(folder: Path, durability: Durability, entries: Sequence[Entry], width: int) -> list[Statement]:
-    """What SQLite is told for these entries."""
+    """The statements that SQLite receives for these entries."""
     connect = sqlite3.connect
     Traced.statements = []
     try:
@@ -146,7 +146,7 @@ async def statements_of(folder: Path, durability: Durability, entries: Sequence[
 
 
 async def bare(folder: Path, durability: Durability, statements: Sequence[Statement]) -> float:
-    """Tell SQLite the same, in a file with the same tables; the seconds that it takes."""
+    """Send SQLite the same statements, in a file with the same tables; return the seconds that this takes."""
     path = folder / f"bare{time.perf_counter_ns()}.db"
     store = SqliteStore(path, durability=durability)  # makes the tables
     await store.open()
@@ -217,7 +217,7 @@ asyncio.run(main())
 
 
 def langgraph(python: str, folder: Path, durability: Durability, requests: int, width: int) -> float:
-    """Requests a second."""
+    """Requests per second."""
     path = folder / f"langgraph{time.perf_counter_ns()}.db"
     given = [str(path), SYNCHRONOUS[durability], str(requests), str(width)]
     done = subprocess.run([python, "-c", PEER_CODE, *given], check=True, capture_output=True, text=True)
@@ -256,7 +256,7 @@ async def compare(durability: Durability, width: int, requests: int, repeats: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=1_000, help="requests in each run")
-    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the medians are told")
+    parser.add_argument("--repeats", type=int, default=3, help="the number of runs; medians are reported")
     parser.add_argument("--durability", nargs="+", default=["process", "power"], choices=["process", "power"])
     parser.add_argument("--sessions", type=int, nargs="+", default=list(SESSIONS), help="sessions at once")
     parser.add_argument("--no-peer", action="store_true", help="leave LangGraph out")

@@ -1,10 +1,10 @@
-"""How often the extractive provider quotes the line that answers a question: hit rates on trees that are installed.
+"""Measure how often the extractive provider quotes the line that answers a question: hit rates on installed trees.
 
     python benchmarks/extractive_eval.py [--half tuning|held-out] [--misses]
 
 Each case is a question, the file that answers it, and a pattern that one quoted line of that file must match. The
-weights were tuned by `TUNING`; `HELD_OUT` was written afterwards and is looked at as a figure only. A tree that is
-not installed is left out, and said so.
+weights were tuned by `TUNING`; `HELD_OUT` was written afterwards, and only its hit rate was looked at. A tree that is
+not installed is left out, and the output says so.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ TUNING: dict[str, list[tuple[str, str, str]]] = {
 }
 
 
-# Written before the weights were last tuned, and never looked at but as a figure.
+# These were written before the weights were last tuned, and only their hit rate was looked at.
 HELD_OUT: dict[str, list[tuple[str, str, str]]] = {
     "stdlib": [
         ("What is the default backlog of a socket server?", "", r"request_queue_size = 5|backlog"),
@@ -324,7 +324,7 @@ def roots() -> dict[str, Path]:
 
 
 def _quietly(_delta: Delta) -> None:
-    """Nobody listens."""
+    """Drop the event, since nobody listens."""
 
 
 def _run(tool: Tool[..., Any], arguments: str) -> tuple[str, bool]:
@@ -337,7 +337,7 @@ def _run(tool: Tool[..., Any], arguments: str) -> tuple[str, bool]:
 async def ask(
     question: str, root: Path, *, run: Callable[[Tool[..., Any], str], tuple[str, bool]] = _run
 ) -> tuple[str, int]:
-    """The answer, and how many rounds of tool calls it took: a loop with no bus, to measure the provider alone."""
+    """The answer, and the number of rounds that it took: a loop without a bus, to measure only the provider."""
     tools = {tool.name: tool for tool in workspace_tools(root)}
     provider = ExtractiveProvider()
     messages: list[Message] = [UserMessage(content=question)]
@@ -355,7 +355,7 @@ async def ask(
 
 
 def place_of(answer: str, file: str, pattern: str) -> int:
-    """How many lines are quoted up to the first that answers; 0 when none does."""
+    """The number of lines quoted up to the first one that answers; 0 if no line does."""
     quoted = re.findall(r"^\s*(\S.*?):(\d+): (.*)$", answer, re.MULTILINE)
     for place, (path, _, text) in enumerate(quoted, start=1):
         if f"/{path}".endswith(f"/{file}" if file else "") and re.search(pattern, text):
@@ -364,7 +364,7 @@ def place_of(answer: str, file: str, pattern: str) -> int:
 
 
 async def main(half: str, *, misses: bool) -> None:
-    """Ask everything, print the hit rates."""
+    """Ask all questions, and print the hit rates."""
     installed = roots()
     hits = {"tuning": [0, 0, 0], "held-out": [0, 0, 0]}
     slowest = 0.0

@@ -1,19 +1,19 @@
-"""What a request and a start cost in the processor's instructions, which valgrind counts: the same on a busy machine.
+"""Count the processor's instructions for a request and for a start, by valgrind: a busy machine changes nothing.
 
     python benchmarks/instructions.py [requests] [--few 100] [--many 300] [--at-once 100] [--top 12] [--json]
     python benchmarks/instructions.py start [--json]
 
 `requests`: the work of `work.py`, 3 rounds of 2 tool calls, then a text, by the loop that a careful engineer writes by
-hand and by toolbus: sessions alone, with one listener on every event type, and by `Runtime.run`. Each runs twice, with
-few and with many requests, under `valgrind --tool=callgrind` and with PYTHONHASHSEED=0; the difference over the number
-of requests between them is what one costs, without Python's start and what is made once. Beneath, the C functions in
-which it is spent. It takes three minutes of CPU time. Instructions are not time: one that misses the cache counts as
-little as one that hits it.
+hand and by toolbus: only sessions, sessions with one listener on every event type, and `Runtime.run`. Each of them runs
+twice, with few and with many requests, under `valgrind --tool=callgrind` and with PYTHONHASHSEED=0. The difference
+divided by the difference in requests is the cost of one request, without the start of Python and one-time set-up. A
+second table lists the C functions that take most of it. It takes three minutes of CPU time. Instructions are not time:
+one that misses the cache counts as much as one that hits it.
 
-`start`: what `import toolbus`, all of its public names, and `toolbus --version` take, against the imports of its
-dependencies and against Python that does nothing, with bytecode that is compiled already.
+`start`: the cost of `import toolbus`, of all its public names, and of `toolbus --version`, against the imports of its
+dependencies and against a Python that does nothing, with bytecode that is already compiled.
 
-Without valgrind it says so and exits with 2.
+Without valgrind, the command says so and exits with status 2.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pathlib import Path
 MISSING = "instructions.py: valgrind is not installed, and nothing else counts instructions (apt install valgrind)"
 DEPENDENCIES = "import pydantic, anyio, blinker, orjson"
 USED = "from pydantic import BaseModel, TypeAdapter; import anyio.from_thread, anyio.to_thread, blinker, orjson"
-"""What of the dependencies a runtime needs: two of them load most of themselves when it is used."""
+"""The parts of the dependencies that a runtime needs: two of them load most of their modules at first use."""
 CAREFUL, SESSION = "careful loop", "session"
 HEARD, RUNTIME = "session, one listener on every type", "Runtime.run"
 SIDES = (CAREFUL, SESSION, HEARD, RUNTIME)
@@ -52,7 +52,7 @@ STARTS = {
 
 
 class Bench:
-    """A copy of toolbus and of this folder: what is edited meanwhile would be compiled in one run alone."""
+    """A copy of toolbus and of this folder: a file that is edited meanwhile would be compiled in only one run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ class Bench:
             sys.exit(f"instructions.py: {command[0]} has failed\n{done.stderr.strip()[-2000:]}")
 
     def count(self, *arguments: str) -> Counter[str]:
-        """The instructions of one run of Python with these arguments, by C function."""
+        """Count the instructions of one run of Python with these arguments, by C function."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "out")
             options = ["--quiet", "--tool=callgrind", f"--callgrind-out-file={out}"]
@@ -85,7 +85,7 @@ def bench() -> Generator[Bench]:
 
 
 def by_function(file: Path) -> Counter[str]:
-    """Callgrind's file, summed up: https://valgrind.org/docs/manual/cl-format.html."""
+    """Sum up Callgrind's file: https://valgrind.org/docs/manual/cl-format.html."""
     names: dict[str, str] = {}
     costs: Counter[str] = Counter()
     function, is_of_a_call = "", False
@@ -97,7 +97,7 @@ def by_function(file: Path) -> Counter[str]:
                 if line.startswith("fn="):
                     function = name
             elif line.startswith("calls="):
-                is_of_a_call = True  # the next line is what the callee has cost, which is counted there
+                is_of_a_call = True  # the next line is the cost of the callee, which is counted there
             elif line[0] in "0123456789+-*":
                 if not is_of_a_call:
                     costs[function.partition("'")[0]] += int(line.split()[1])
@@ -106,7 +106,7 @@ def by_function(file: Path) -> Counter[str]:
 
 
 async def work(side: str, requests: int, at_once: int) -> None:
-    """What is counted: so many requests of one side."""
+    """Run so many requests of one side: the work that is counted."""
     from . import work as works
 
     if side == CAREFUL:
@@ -122,11 +122,11 @@ async def work(side: str, requests: int, at_once: int) -> None:
 
 
 def count_requests(options: argparse.Namespace) -> dict[str, Counter[str]]:
-    """Instructions of one request, by C function, for each side. Runs are side by side: it changes no count."""
+    """Instructions of one request, by C function, for each side. Runs at the same time give the same counts."""
     inside = ("-m", "benchmarks.instructions", "inside", "--at-once", str(options.at_once), "--side")
     found: dict[str, Counter[str]] = {}
     with bench() as copy, ThreadPoolExecutor(os.cpu_count()) as pool:
-        for side in SIDES:  # so that all is compiled
+        for side in SIDES:  # so that all modules are compiled
             copy.run(sys.executable, *inside, side)
         runs = [
             [
@@ -186,7 +186,7 @@ def main() -> None:
         print(MISSING, file=sys.stderr)
         sys.exit(2)
     if options.many <= options.few or options.few % options.at_once or options.many % options.at_once:
-        parser.error("--many is more than --few, and both are multiples of --at-once")
+        parser.error("--many must be more than --few, and both must be multiples of --at-once")
     if options.what == "start":
         starts = count_starts()
         print(json.dumps(starts)) if options.json else print_starts(starts)

@@ -1,9 +1,9 @@
-"""How soon the model is asked again once the last result of a round is there, while other sessions run.
+"""The time from the last result of a round to the next call of the model, while other sessions run.
 
-An open loop: sessions arrive at random moments of a seeded Poisson process, whether or not those before them have
-ended, at a rate at which toolbus keeps the processor busy for about `LOAD` of the time with requests alone. Model and
-tools wait for a moment, so that sessions overlap. The clock starts when `ToolCallCompleted` is told, in a receiver of
-the bus, and stops in the provider's `respond`; by hand it starts at the end of the call's task and stops in the model.
+This is an open loop: sessions arrive at random moments of a seeded Poisson process, whether or not earlier sessions
+have ended, at a rate at which requests keep the processor busy for about `LOAD` of the time. Model and tools wait for a
+moment, so that sessions overlap. The clock starts when a receiver of the bus gets `ToolCallCompleted`, and stops in the
+provider's `respond`; in the loop by hand, it starts at the end of the call's task and stops in the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = 8
 
 
 class Waits:
-    """How long models and tools wait: seeded, so that it is the same in each run."""
+    """The times that models and tools wait: seeded, so that they are the same in each run."""
 
     def __init__(self) -> None:
         self._random = random.Random(SEED)
@@ -47,11 +47,11 @@ class Waits:
         return moments
 
     async def think(self) -> None:
-        """As long as the model takes."""
+        """Wait as long as the model takes."""
         await anyio.sleep(self._random.uniform(0, 2 * THINKING))
 
     async def work(self) -> None:
-        """As long as a tool takes."""
+        """Wait as long as a tool takes."""
         await anyio.sleep(self._random.uniform(0, 2 * WORKING))
 
 
@@ -71,7 +71,7 @@ def _percentiles(waited: list[float]) -> tuple[float, float]:
 
 
 class PacedModel(Model):
-    """Notes how long ago the last result was told, then thinks."""
+    """A model that records how long ago the last result was published, and then waits."""
 
     def __init__(self, waits: Waits) -> None:
         super().__init__()
@@ -191,5 +191,5 @@ async def _figure(effort: Effort) -> list[Row]:
 
 
 def latency(effort: Effort) -> list[Row]:
-    """Time from a round's last result to the next call of the model, wall clock."""
+    """Measure the wall-clock time from a round's last result to the next call of the model."""
     return run(_figure, effort)

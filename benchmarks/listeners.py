@@ -1,6 +1,6 @@
-"""What an event costs that nobody hears, that some hear, and that many do not want to hear.
+"""The cost of an event that nobody listens to, that some listen to, or that is published beside many other listeners.
 
-The event is built before. A direct call is that of the listener itself, by its name, in a loop as well.
+The event is built beforehand. A direct call is a call of the listener by its name, also in a loop.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def _figure(effort: Effort) -> list[Row]:
             await row(f"event that {listeners:,} hear, each", bus, "a direct call", directly, listeners=listeners)
     for to_requests in (False, True):
         what = "requests" if to_requests else "types"
-        # A look at the request is taken as soon as somebody wants a request's events, so one is the base there.
+        # The bus looks at the request as soon as anybody listens to one request, so the base has one such listener.
         base = 1 if to_requests else 0
         with ExitStack() as stack:
             few, many = EventBus(), EventBus()
@@ -90,5 +90,5 @@ async def _figure(effort: Effort) -> list[Row]:
 
 
 def events(effort: Effort) -> list[Row]:
-    """CPU time of publishing an event."""
+    """Measure the CPU time of publishing an event."""
     return run(_figure, effort)

@@ -1,7 +1,7 @@
-"""What a session holds while it waits for its model, and what a hundred thousand of them take of the machine.
+"""The memory of a session that waits for its model, and of a process with a hundred thousand of them.
 
-Bytes are those that Python's allocator has given (`tracemalloc`), with the task that awaits the session. The resident
-set is the operating system's word on a process of its own; the interpreter and its modules are in it.
+Bytes are those of Python's allocator (`tracemalloc`), and include the task that awaits the session. The resident set is
+that of a separate process, as the operating system reports it; it includes the interpreter and its modules.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ async def _bytes_each(one: Callable[[], Awaitable[Any]], count: int) -> float:
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    gc.disable()  # it is asked once, below: looking again and again at all that waits takes most of the time
+    # The collector runs once, below. Otherwise it would look at all that waits again and again, for most of the time.
+    gc.disable()
     tasks.extend(asyncio.create_task(awaited()) for _ in range(count))
     await _settle()
     gc.enable()
@@ -93,7 +94,7 @@ async def _waiting(effort: Effort) -> list[Row]:
 
 
 def resident_mib() -> float:
-    """The resident set of this process in MiB; where the system does not tell, the most that it has been."""
+    """The resident set of this process in MiB, or its maximum where the system reports only that."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1_024
@@ -105,10 +106,10 @@ def resident_mib() -> float:
 
 
 def print_resident(count: int, *, toolbus: bool) -> None:
-    """In a process of its own: print the resident set with so many started sessions, or bare tasks, that wait.
+    """Print the resident set of this separate process with so many waiting sessions, or bare tasks.
 
-    It ends without cleaning up, which would take longer than all before. The garbage collector is off, which takes two
-    thirds of the time and finds nothing: what would be garbage is counted as well.
+    The process ends without cleaning up, which would take longer than all else. The garbage collector is off, since it
+    would take two thirds of the time and find nothing; garbage, if there were any, would be counted as well.
     """
     gc.disable()
 
@@ -155,10 +156,10 @@ async def _resident(effort: Effort) -> list[Row]:
 
 
 def memory(effort: Effort) -> list[Row]:
-    """Bytes of a session that waits."""
+    """Measure the bytes of a waiting session."""
     return run(_waiting, effort)
 
 
 def resident_set(effort: Effort) -> list[Row]:
-    """The resident set of a process with many started sessions."""
+    """Measure the resident set of a process with many started sessions."""
     return run(_resident, effort)

@@ -1,4 +1,4 @@
-"""What toolbus costs, against the loop that a careful engineer writes by hand: CPU time for each request.
+"""CPU time of a request in toolbus, against the loop that a careful engineer writes by hand.
 
 `python -m benchmarks --only cpu trio`. Both sides run in one process, in turn.
 """
@@ -25,7 +25,10 @@ async def _row(
 ) -> Row:
     count = effort.of(REQUESTS, least=2)
     async with made as one:
-        for side in (one, by_hand):  # workers, schemas, and what the interpreter specialises
+        for side in (
+            one,
+            by_hand,
+        ):  # this starts workers, builds schemas, and lets the interpreter specialise its bytecode
             await work(side, effort.of(200))
         ours, theirs = await alternate(
             effort.repeats, lambda: cpu_us(work(one, count), count), lambda: cpu_us(work(by_hand, count), count)
@@ -53,10 +56,10 @@ async def _on_trio(effort: Effort) -> list[Row]:
 
 
 def cpu(effort: Effort) -> list[Row]:
-    """CPU time of a request on asyncio."""
+    """Measure the CPU time of a request on asyncio."""
     return run(_on_asyncio, effort)
 
 
 def on_trio(effort: Effort) -> list[Row]:
-    """CPU time of a request on trio."""
+    """Measure the CPU time of a request on trio."""
     return run(_on_trio, effort, backend="trio")

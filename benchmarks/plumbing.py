@@ -1,6 +1,6 @@
-"""What all figures share: sides that take turns, medians with their spread, and the rows of the table.
+"""The common parts of all figures: sides that take turns, medians with their spread, and the rows of the table.
 
-Knows nothing of toolbus. A figure is a function that is given an `Effort` and returns its `Row`s.
+This module knows nothing of toolbus. A figure is a function that takes an `Effort` and returns its `Row`s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Side: TypeAlias = Callable[[], Awaitable[float]]
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: the runs of each side, and which share of the full number of requests each has."""
+    """The amount of work: the number of runs of each side, and the share of the full number of requests in each run."""
 
     repeats: int = 7
     share: float = 1.0
@@ -36,13 +36,13 @@ QUICK = Effort(repeats=3, share=0.2)
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure has to reach: at most `bound`, or with `at_least` no less than that, in the row's unit."""
+    """The goal of a figure, in the row's unit: at most `bound`, or, with `at_least`, no less than that."""
 
     bound: float
     at_least: bool = False
 
     def is_met(self, value: float) -> bool:
-        """Whether this value reaches it."""
+        """Return whether this value reaches the goal."""
         return value >= self.bound if self.at_least else value <= self.bound
 
 
@@ -50,8 +50,8 @@ class Goal:
 class Row:
     """One line of the table.
 
-    `value` is what the goal is about, a ratio unless `unit` says otherwise, with the `lowest` and the `highest` of its
-    runs; None where there is none, and `remark` says why. `ours` and `against` are for people: "412 us".
+    `value` is compared with the goal: a ratio unless `unit` says otherwise, with the `lowest` and the `highest` of its
+    runs. If it is None, `remark` says why. `ours` and `against` are for people: "412 us".
     """
 
     name: str
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached; None without a goal, or without a value."""
+        """True if the goal is reached; None without a goal, or without a value."""
         return None if self.goal is None or self.value is None else self.goal.is_met(self.value)
 
 
@@ -85,7 +85,7 @@ class Compared:
 
 
 def compared(ours: Sequence[float], theirs: Sequence[float]) -> Compared:
-    """How many times as much as `theirs` are `ours`? Both in the order of their runs."""
+    """Compare two sides, both in the order of their runs: `ours` as a multiple of `theirs`."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return Compared(
         statistics.median(ours), statistics.median(theirs), statistics.median(ratios), min(ratios), max(ratios)
@@ -93,9 +93,9 @@ def compared(ours: Sequence[float], theirs: Sequence[float]) -> Compared:
 
 
 async def alternate(repeats: int, *sides: Side) -> list[list[float]]:
-    """Run all sides in turn, so often; what each returned, by side and in order.
+    """Run all sides in turn, so often, and return their results, by side and in order.
 
-    Every other time the turns go backwards: a machine that becomes slower slows nobody more than another.
+    Every second time, the order is reversed, so that a machine that becomes slower affects all sides alike.
     """
     found: list[list[float]] = [[] for _ in sides]
     for repeat in range(repeats):
@@ -106,7 +106,7 @@ async def alternate(repeats: int, *sides: Side) -> list[list[float]]:
 
 
 async def cpu_us(work: Awaitable[Any], count: int) -> float:
-    """The CPU time that `work` takes, in microseconds for each of `count`. What was left before is collected first."""
+    """The CPU time of `work` in microseconds, divided by `count`. Earlier garbage is collected first."""
     gc.collect()
     started = time.process_time()
     await work
@@ -114,7 +114,7 @@ async def cpu_us(work: Awaitable[Any], count: int) -> float:
 
 
 def ratio_row(name: str, figures: Compared, against: str, *, goal: float | None = None, remark: str = "") -> Row:
-    """A row of times in microseconds, as a ratio."""
+    """A row with the ratio of two times in microseconds."""
     return Row(
         name,
         shown_us(figures.ours),
@@ -128,19 +128,19 @@ def ratio_row(name: str, figures: Compared, against: str, *, goal: float | None 
 
 
 def shown(value: float) -> str:
-    """A number with three digits that count, or all before its point."""
+    """A number with three significant digits, or all digits before its decimal point."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def shown_us(microseconds: float) -> str:
-    """A time in the unit that suits it."""
+    """A time in a suitable unit."""
     if microseconds >= 10_000:
         return f"{shown(microseconds / 1_000)} ms"
     return f"{shown(microseconds)} us" if microseconds >= 1 else f"{shown(microseconds * 1_000)} ns"
 
 
 def run(figure: Callable[..., Awaitable[list[Row]]], *arguments: Any, backend: str = "asyncio") -> list[Row]:
-    """The rows of an async figure, in an event loop of its own."""
+    """Run an async figure in an event loop of its own, and return its rows."""
     return anyio.run(figure, *arguments, backend=backend)

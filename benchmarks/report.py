@@ -1,4 +1,4 @@
-"""The figures as a table, a plot, and a part of docs/performance.md, with the machine and versions that they are of."""
+"""The figures as a table, as a plot, and as a part of docs/performance.md, with their machine and versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Results = Mapping[str, Sequence[Row]]
 
 
 def environment() -> dict[str, str]:
-    """The versions and the machine. Of the machine nothing that names it."""
+    """The versions and the kind of machine, without anything that identifies it."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     implementation = f"{platform.python_implementation()} {platform.python_version()}"
     machine = f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """What the system calls its processor."""
+    """The system's name for its processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -41,12 +41,12 @@ def _processor() -> str:
 
 
 def load() -> str:
-    """How busy the machine is, where it tells."""
+    """The machine's load, if the system reports it."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def today() -> str:
-    """The date, UTC."""
+    """The date in UTC."""
     return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
@@ -84,7 +84,7 @@ def _goal(goal: Goal | None, unit: Unit) -> str:
 
 
 def section(results: Results, about: Mapping[str, str]) -> str:
-    """What stands between the marks of the page."""
+    """The text between the marks of the page."""
     missed = [row.name for rows in results.values() for row in rows if row.met is False]
     unknown = [row.name for rows in results.values() for row in rows if row.goal and row.value is None]
     said = f"Short of their goals: {'; '.join(missed)}." if missed else "No figure is short of its goal."
@@ -101,7 +101,7 @@ def section(results: Results, about: Mapping[str, str]) -> str:
 
 
 def write_page(text: str, page: Path = PAGE) -> None:
-    """Put this between the marks; what is around them stays. Raises `ValueError` where a mark is missing."""
+    """Replace the text between the marks of the page. Raises `ValueError` if a mark is missing."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -125,7 +125,7 @@ def multiples(results: Results) -> list[tuple[str, float]]:
 
 
 def shares(results: Results) -> list[tuple[str, float]]:
-    """How much of its bound each figure with a goal takes up; above 1 it is missed."""
+    """The share of its bound that each figure with a goal uses; above 1, the goal is missed."""
     rows = [(row, row.goal, row.value) for rows in results.values() for row in rows]
     return [
         (row.name, goal.bound / value if goal.at_least else value / goal.bound)
@@ -136,7 +136,7 @@ def shares(results: Results) -> list[tuple[str, float]]:
 
 def draw(results: Results, path: Path = PLOT) -> None:
     """Draw both as bars, as an SVG of a few kilobytes that is the same for the same figures."""
-    mpl: Any = importlib.import_module("matplotlib")  # some of its types are unknown
+    mpl: Any = importlib.import_module("matplotlib")  # its type hints are incomplete
 
     mpl.use("svg")
     from matplotlib import pyplot as plt

@@ -1,4 +1,4 @@
-"""Whether a request costs the same among many, and a round the same late in a long request."""
+"""The cost of a request among many sessions, and of a round late in a long request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .work import Model, One, at_once, careful, serially, sessions
 
 MANY, FEW = 10_000, 100
 LONG, SHORT = 1_000, 10
-# Only what a request of a thousand rounds runs into; the histories are sent whole.
+# These are the limits that a request of a thousand rounds would reach; the histories are sent whole.
 LONG_LIMITS = Limits(max_rounds=LONG + 1, max_tool_calls=10 * LONG, max_facts=100 * LONG, timeout_seconds=3_600)
 
 
@@ -46,10 +46,10 @@ async def _rounds(effort: Effort) -> list[Row]:
 
 
 def many_sessions(effort: Effort) -> list[Row]:
-    """CPU time of a request among many at once, against few."""
+    """Measure the CPU time of a request among many sessions, against few."""
     return run(_sessions, effort)
 
 
 def many_rounds(effort: Effort) -> list[Row]:
-    """CPU time of a round in a long request, against a short one."""
+    """Measure the CPU time of a round in a long request, against a short one."""
     return run(_rounds, effort)

@@ -1,8 +1,8 @@
-"""How long a process takes to import toolbus, and to say its version: CPU time of the process, user and system.
+"""The CPU time, user and system, of a process that imports toolbus, or that prints its version.
 
-Each process is a new one, and all read the bytecode that the first of their kind has written: what counts is what a
-user pays the second time. What disturbs adds, so of three blocks of runs the lowest median counts, on each side. Both
-sides go through the environment's `site`, with the .pth files of what is installed.
+Each run is a new process, and reads the bytecode that the first one has written: this is the cost that a user pays from
+the second time on. Disturbances only add time, so the lowest median of three blocks of runs counts, on each side. Both
+sides load the environment's `site`, with the .pth files of all installed packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTECODE = Path(__file__).parents[1] / ".dev" / "bytecode"
 
 
 def _children_seconds() -> float:
-    """CPU time of the processes that have ended, user and system; 0 where the system does not tell."""
+    """The CPU time, user and system, of child processes that have ended; 0 if the system does not report it."""
     if sys.platform == "win32":
         return 0.0
     import resource
@@ -33,15 +33,15 @@ def _children_seconds() -> float:
 
 
 def _environment() -> dict[str, str]:
-    """These variables, for Python that keeps what it compiles; under .dev, as `dev.py test` does."""
+    """These variables, and those that make Python write its bytecode, under .dev, as `dev.py test` does."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {"PYTHONPYCACHEPREFIX": str(BYTECODE), **kept}
 
 
 async def _process_us(command: Sequence[str], environment: dict[str, str]) -> float:
-    """CPU time of one process, in microseconds; where the system does not tell it, wall time."""
+    """The CPU time of one process in microseconds, or its wall time if the system does not report CPU time."""
     before, started = _children_seconds(), time.perf_counter()
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)  # noqa: ASYNC221 -- it is what is measured
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)  # noqa: ASYNC221 -- this call is measured
     wall = time.perf_counter() - started
     spent = _children_seconds() - before
     return 1e6 * (spent or wall)
@@ -77,7 +77,7 @@ async def _row(
 
 
 def _toolbus_command() -> list[str]:
-    """The script that was installed; where there is none, the module."""
+    """The installed script, or the module if no script is installed."""
     script = Path(sysconfig.get_path("scripts"), "toolbus.exe" if os.name == "nt" else "toolbus")
     return [str(script)] if script.exists() else [sys.executable, "-m", "toolbus"]
 
@@ -98,5 +98,5 @@ async def _figure(effort: Effort) -> list[Row]:
 
 
 def startup(effort: Effort) -> list[Row]:
-    """CPU time of new processes."""
+    """Measure the CPU time of new processes."""
     return run(_figure, effort)

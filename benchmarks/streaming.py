@@ -1,8 +1,9 @@
-"""What a piece of a streamed text costs, unheard and with one subscriber, against an anyio memory stream.
+"""CPU time of a piece of streamed text, without and with one subscriber, against an anyio memory stream.
 
-A provider emits pieces, and gives way to other tasks after each `BATCH` of them, as one that reads a socket does: a
-read brings several. The memory stream is used as it is meant to be, with `await send(item)`, which gives way at each
-item; and beside that by `send_nowait` in the same batches, without a bound, as its reader takes one item at a time.
+The provider emits pieces, and yields to other tasks after each `BATCH` of them, as one that reads a socket does: one
+read brings several pieces. The memory stream is used in two ways: as it is meant to be used, with `await send(item)`,
+which yields after each item; and with `send_nowait`, in the same batches and without a bound, since its reader takes
+one item at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PIECES, BATCH, CAPACITY = 20_000, 16, 1_000
 
 
 class StreamingModel:
-    """Says one word again and again."""
+    """A provider that repeats one word."""
 
     vendor = "benchmark"
 
@@ -101,5 +102,5 @@ async def _figure(effort: Effort) -> list[Row]:
 
 
 def streaming(effort: Effort) -> list[Row]:
-    """CPU time of a text delta."""
+    """Measure the CPU time of a text delta."""
     return run(_figure, effort)

@@ -1,10 +1,10 @@
-"""How far token estimates are off, and how fast they are.
+"""Measure how far token estimates are off, and how fast they are.
 
     python benchmarks/tokens.py
 
-The errors are those of `tests/data/recorded_usage.csv`: what vendors reported for recorded calls, against what toolbus
-estimates for the same counts of characters. `calibrated` is what an application would have seen: its requests one
-after another, each estimated with what was learned from those before it; the first of each has nothing and is left out.
+The errors compare `tests/data/recorded_usage.csv`, which has what vendors reported for recorded calls, with what
+toolbus estimates for the same counts of characters. `calibrated` is what an application would have seen: its requests
+in order, each estimated with what was learned from earlier ones; the first one, without any calibration, is left out.
 The speed is that of `estimate_text` over texts made here, in characters of UTF-8.
 """
 
@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.recorded_usage import FITTED, Row, percentile, rows
 
-LEAST = 5  # rows, for a line of their own
-SMALL = 100  # reported tokens: below, what a vendor adds to each request is most of it
+LEAST = 5  # a group with fewer rows gets no line of its own
+SMALL = 100  # reported tokens: below this, most are those that a vendor adds to each request
 
 
 def line(name: str, ratios: list[float]) -> str:
@@ -53,7 +53,7 @@ def sequences(chosen: list[Row]) -> dict[tuple[str, str, str, bool], list[Row]]:
 
 
 def calibrated(each: list[Row]) -> list[float]:
-    """Estimate by reported, with what was known by then; the first is left out."""
+    """The ratios of estimated to reported tokens, with what was known at that time; the first request is left out."""
     calibration = Calibration()
     ratios: list[float] = []
     for row in each:
@@ -105,7 +105,7 @@ def errors() -> None:
 
 
 def speed() -> None:
-    prose = "The history of an idea is seldom shorter than the idea; people, though, remember the idea alone. " * 1_000
+    prose = "The history of an idea is seldom shorter than the idea; people, though, remember only the idea. " * 1_000
     record = '{"id": 48213, "name": "Ada Lovelace", "tags": ["maths", "engines"], "active": true, "score": 97.25},\n'
     texts = {
         "ASCII prose": prose,

@@ -1,8 +1,8 @@
 """The work that is measured, in toolbus and by hand: a request is rounds of tool calls, then a text.
 
-The model and the tool answer at once, so that what is measured is the cost of what is between them. The loop by hand
-validates arguments, has a time-out around the request, every call of the model and every call of a tool, and turns
-errors into data: what a careful engineer writes. It keeps no conversation.
+The model and the tool answer at once, so that only the code between them is measured. The loop by hand is what a
+careful engineer writes: it validates arguments, has a time-out around the request, around every call of the model and
+around every call of a tool, and turns errors into data. It stores no conversation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolbus.stores.memory import MemoryStore
 
 ROUNDS, CALLS = 3, 2
 One: TypeAlias = Callable[[], Awaitable[str]]
-"""Carries one request out; gives its answer, "done"."""
+"""A function that runs one request and returns its answer, "done"."""
 
 
 async def lookup(city: str, n: int) -> dict[str, Any]:
@@ -113,13 +113,13 @@ async def careful_on_trio() -> str:
 
 
 class Model:
-    """Answers at once, from the round's number alone. Arguments differ from round to round where `rounds` are many."""
+    """A provider that answers at once, by the round's number. With many `rounds`, each round has other arguments."""
 
     vendor = "benchmark"
 
     def __init__(self, rounds: int = ROUNDS) -> None:
         self.rounds = rounds
-        self._step = CALLS if rounds > ROUNDS else 0  # equal calls again and again are what a limit is for
+        self._step = CALLS if rounds > ROUNDS else 0  # a limit stops a request that repeats equal calls
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002
         done = request.round
@@ -137,7 +137,7 @@ class Model:
 
 
 class SilentModel:
-    """Never answers. It waits as a bare task does, without a timer of its own."""
+    """A provider that never answers. It waits as a bare task does, without a timer of its own."""
 
     vendor = "benchmark"
 
@@ -150,7 +150,7 @@ class SilentModel:
 async def sessions(
     model: Provider | None = None, *, bus: EventBus | None = None, limits: Limits | None = None
 ) -> AsyncGenerator[One]:
-    """Requests of a `RequestSession` each, with a `ToolDispatcher` on one bus: no store, no runtime."""
+    """Requests that are one `RequestSession` each, with a `ToolDispatcher` on one bus, without a store or a runtime."""
     bus = bus or EventBus()
     provider = model or Model()
     limits = limits or Limits()
@@ -166,10 +166,10 @@ async def sessions(
 
 @asynccontextmanager
 async def requests(*, bus: EventBus | None = None, started: bool = False) -> AsyncGenerator[One]:
-    """Requests of `Runtime.run`, or `started` by `Runtime.start`.
+    """Requests of `Runtime.run`, or, with `started`, of `Runtime.start`.
 
-    The loop by hand keeps no conversation, so the store in memory keeps one alone: a thousand of them cost the garbage
-    collector as much as a tenth of each request.
+    The loop by hand stores no conversation, so the store in memory keeps only one: with a thousand of them, the garbage
+    collector would add a tenth to the cost of each request.
     """
     async with Runtime(Model(), tools=[lookup], bus=bus, store=MemoryStore(max_conversations=1)) as runtime:
 
@@ -199,7 +199,7 @@ def heard_bus() -> EventBus:
 
 
 async def at_once(one: One, count: int, width: int = 100) -> None:
-    """`count` requests in flights of `width`, by asyncio's own task group."""
+    """Run `count` requests, `width` at once, in asyncio's own task group."""
     for flight in flights(count, width):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(answered(one)) for _ in range(flight)]
@@ -208,7 +208,7 @@ async def at_once(one: One, count: int, width: int = 100) -> None:
 
 
 async def at_once_on_trio(one: One, count: int, width: int = 100) -> None:
-    """The same by trio's nursery."""
+    """Run them in the same way in trio's nursery."""
     for flight in flights(count, width):
         async with trio.open_nursery() as nursery:
             for _ in range(flight):
@@ -216,18 +216,18 @@ async def at_once_on_trio(one: One, count: int, width: int = 100) -> None:
 
 
 async def serially(one: One, count: int) -> None:
-    """One request after the other."""
+    """Run one request after the other."""
     for _ in range(count):
         await answered(one)
 
 
 async def answered(one: One) -> None:
-    """One request, which has to be done."""
+    """Run one request, and check its answer."""
     if (text := await one()) != "done":
         raise RuntimeError(f"the answer is wrong: {text!r}")
 
 
 def flights(count: int, width: int) -> list[int]:
-    """How many there are in each flight."""
+    """The number of requests that run at once, for each group."""
     whole, rest = divmod(count, width)
     return [width] * whole + [rest] * bool(rest)

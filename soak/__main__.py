@@ -1,4 +1,4 @@
-"""Looks for bugs for as long as it is given, and tells in one table what it has found.
+"""Look for bugs for as long as the user chooses, and print in one table what was found.
 
     python3 dev.py soak                                     all parts, for ten minutes together
     python3 dev.py soak --minutes 120                       for two hours
@@ -6,14 +6,14 @@
     python3 dev.py soak --only fuzzing --seed 4711          again, from a seed that was printed
     python3 dev.py soak --only mutations --at bus.py:120    all changes of one line
 
-hostile     model servers, MCP servers, schemas, patterns and files that mean no good
-kills       processes killed at random moments, on SQLite and PostgreSQL
+hostile     hostile model servers, MCP servers, schemas, patterns and files
+kills       processes that are killed at random moments, on SQLite and PostgreSQL
 fuzzing     the tests of Hypothesis without a fixed seed
 simulation  whole worlds from seeds that were never used
-mutations   random changes of src/toolbus, of which the tests have to notice 98 %
+mutations   random changes of src/toolbus; the tests have to notice 98 % of them
 
-Each part picks a seed and prints it. A part that ends early leaves its time to those after it. The first run of
-`mutations` records which test runs what, for some minutes, into .dev/soak. The exit status is 0 where nothing was
+Each part picks a seed and prints it. A part that ends early leaves its time to the parts after it. The first run of
+`mutations` records for some minutes which test runs which line, into .dev/soak. The exit status is 0 if nothing was
 found.
 """
 
@@ -49,7 +49,7 @@ class _Row:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts that were asked for; the exit status."""
+    """Run the parts that were asked for, and return the exit status."""
     options = parse(arguments)
     parts: dict[str, Part] = {**PARTS, "mutations": functools.partial(mutations, at=options.at, jobs=options.jobs)}
     chosen = [name for name in parts if name in options.only]
@@ -85,7 +85,7 @@ def _told(rows: Sequence[_Row]) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; exits with a message where it is wrong."""
+    """Read the command line; exit with a message if it is wrong."""
     known = [*PARTS, "mutations"]
 
     def names(text: str) -> list[str]:
@@ -103,12 +103,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "dev.py soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--minutes", type=positive, default=_MINUTES, help=f"for all parts; default {_MINUTES:g}")
-    parser.add_argument("--only", type=names, default=known, metavar="PART,...", help="these parts alone")
+    parser.add_argument("--only", type=names, default=known, metavar="PART,...", help="run only these parts")
     parser.add_argument("--seed", type=int, help="the seed of each part, instead of one that is picked")
     parser.add_argument(
         "--at", action="append", default=[], metavar="PATH:LINE", help="mutations: every change of this line"
     )
-    parser.add_argument("--jobs", type=int, help="mutations: so many side by side; default: one for each processor")
+    parser.add_argument("--jobs", type=int, help="mutations: how many run at once; default: one for each processor")
     return parser.parse_args(arguments)
 
 
@@ -117,5 +117,5 @@ def _stop(_number: int, _frame: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _stop)  # the table tells all the same
+    signal.signal(signal.SIGTERM, _stop)  # the table is printed even so
     sys.exit(main())

@@ -1,6 +1,6 @@
-"""A plugin of pytest (`-p soak.fuzzing`): Hypothesis's profile "soak", of more examples where a test does not say.
+"""A pytest plugin (`-p soak.fuzzing`) with the Hypothesis profile "soak": more examples where a test sets no number.
 
-Nothing is taken from earlier runs, so that a seed (`--hypothesis-seed`) gives the same examples each time.
+Nothing is reused from earlier runs, so that a seed (`--hypothesis-seed`) gives the same examples each time.
 """
 
 from __future__ import annotations

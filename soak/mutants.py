@@ -1,7 +1,7 @@
 """Small changes of source code, each of which a test should notice. Pure: from source to changes, and from one to code.
 
-Left out is what only people or type checkers read: docstrings, texts, log lines, `__repr__`, annotations, `__all__`,
-options of decorators, asserts, and what runs on other systems alone.
+It leaves out what only people or type checkers read: docstrings, texts, log lines, `__repr__`, annotations, `__all__`,
+options of decorators and asserts; and what runs only on other systems.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 __all__ = ["Mutant", "mutants_of", "mutated", "users_of"]
 
 Place: TypeAlias = tuple[tuple[str, int | None], ...]
-"""The way from a module to a node: fields, and places in those that are lists."""
+"""The path from a module to a node: fields, and an index into each field that is a list."""
 
 _Change: TypeAlias = Callable[[ast.AST], ast.AST]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -47,7 +47,7 @@ _MOST_CHARS = 90
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change. `path` is the file's, below the folder of sources; `where` the qualified name of its function.
+    """One change. `path` is the file's, below the folder of sources; `where` is the qualified name of its function.
 
     `text` is its line; `before` and `after` are the changed part as Python writes it. `names` are those that a
     statement outside of functions binds. `number` counts the changes of one file.
@@ -87,7 +87,7 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
 
 
 def mutated(source: str, mutant: Mutant | None) -> ast.Module:
-    """The module with one change; without it, for a control."""
+    """The module with one change, or without any, for a control."""
     tree = ast.parse(source)
     if mutant is None:
         return tree
@@ -107,7 +107,7 @@ def mutated(source: str, mutant: Mutant | None) -> ast.Module:
 
 
 def _text(node: ast.AST) -> str:
-    """A node as Python writes it; of a block its head alone."""
+    """A node as Python writes it; for a block, only its first line."""
     if isinstance(node, ast.If):
         return f"if {ast.unparse(node.test)}:"
     return f"while {ast.unparse(node.test)}:" if isinstance(node, ast.While) else ast.unparse(node)
@@ -119,7 +119,7 @@ def _text(node: ast.AST) -> str:
 def _nodes(
     node: ast.AST, place: Place, where: str, names: tuple[str, ...]
 ) -> Iterator[tuple[ast.AST, Place, str, tuple[str, ...]]]:
-    """The nodes that may be changed, each with its way, its function, and the names that its statement binds."""
+    """The nodes that may be changed, each with its path, its function, and the names that its statement binds."""
     if _is_passed_over(node):
         return
     if place:
@@ -182,7 +182,7 @@ def _is_logged(value: ast.expr) -> bool:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, _Change]]:
-    """What may be changed in this node itself, by kinds, each of which there is once."""
+    """The changes of this node itself, by kind; there is at most one of each kind."""
     if isinstance(node, ast.Compare):
         for index, operator in enumerate(node.ops):
             if type(operator) in _COMPARISONS:
@@ -214,7 +214,7 @@ def _is_none(value: ast.expr | None) -> bool:
 
 
 def _is_effect(node: ast.AST) -> bool:
-    """Whether it is a statement that only does something: calls, keeps, deletes or raises."""
+    """Return whether it is a statement that only has an effect: a call, an assignment, a deletion or a raise."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, (ast.Call, ast.Await))
     if isinstance(node, (ast.Assign, ast.AugAssign)):
@@ -224,7 +224,7 @@ def _is_effect(node: ast.AST) -> bool:
 
 
 def _leaves(body: Iterable[ast.AST]) -> bool:
-    """Whether there is a `break` or `continue` of the loop whose body this is."""
+    """Return whether this body of a loop has a `break` or `continue` of that loop."""
     inner = (ast.For, ast.AsyncFor, ast.While, ast.ClassDef, ast.Lambda, *_FUNCTIONS)
     return any(
         isinstance(each, (ast.Break, ast.Continue))

@@ -1,10 +1,10 @@
-"""Runs the tests that a change of toolbus could fail, in a process that has all else loaded already.
+"""Runs of the tests that could notice a change of toolbus, in processes that have everything else loaded already.
 
-One process imports pytest and what toolbus and its tests import from others, and forks for each mutant. The child loads
-toolbus anew, with the change in the one module, and runs the tests that the record names, the cheapest first: at first
-for a few seconds, and where none fails, others within a bound. A child that stands still is ended, and counts as one
-that has noticed. A control is an unchanged toolbus, which runs tests that have failed with mutants: those that fail
-with it too have said nothing.
+One process imports pytest and the dependencies of toolbus and its tests, and forks for each mutant. The child loads
+toolbus, with the change in one module, and runs the tests that the record names, the cheapest first: at first for a few
+seconds, and if none of them fails, further tests within a bound. A child that hangs is killed, and counts as noticed. A
+control is an unchanged toolbus, which runs the tests that have failed with mutants: if a test fails there too, its
+failures do not count.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["Job", "Verdict", "control_of", "jobs_for", "preload", "run_jobs"]
 
 Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "not run"]
 
-_FIRST_SECONDS, _ALL_SECONDS = 2.0, 30.0  # of tests, as they were recorded
+_FIRST_SECONDS, _ALL_SECONDS = 2.0, 30.0  # the recorded time of the tests to run
 _FIRST_FILES = 5
-_LEAST_SECONDS = 0.02  # that a test takes at least, its set-up included
+_LEAST_SECONDS = 0.02  # the least time that a test takes, its set-up included
 _SLOWER = 6.0  # how much longer a test may take than it did
 _START_SECONDS = 40.0  # to load toolbus and to collect
 _MEMORY_BYTES = 4 * 2**30
 _FAILED, _NONE_RAN = 1, 5  # exit statuses of pytest
 
-# What toolbus, its tests and pytest's plugins import from others. What is missing is passed over.
+# The modules of others that toolbus, its tests and pytest's plugins import. Missing ones are skipped.
 _OTHERS = (
     "anthropic anyio anyio._backends._asyncio anyio._backends._trio anyio.pytest_plugin asyncio blinker email.message",
     "fastapi http.server httpx httpx2 hypothesis.stateful hypothesis.strategies importlib.metadata jsonschema",
@@ -54,9 +54,9 @@ _OTHERS = (
 
 @dataclass(slots=True)
 class Job:
-    """One mutant, or, without one, a control. `helpings` are the tests to run, `seconds` what each of these took.
+    """One mutant, or, without one, a control. `helpings` are the tests to run, `seconds` the time that each one took.
 
-    `by` are the tests that have failed: the first one, and of a control all.
+    `by` are the tests that have failed: only the first one, or, for a control, all.
     """
 
     mutant: Mutant | None
@@ -83,12 +83,12 @@ class _Child:
 
 
 def preload() -> list[str]:
-    """Import what others have written; which of it is not there. Raises where toolbus was imported by it."""
+    """Import the dependencies, and return those that are missing. Raises if one of them has imported toolbus."""
     missing: list[str] = []
     for name in " ".join(_OTHERS).split():
         try:
             importlib.import_module(name)
-        except Exception:  # what is broken here is told by the tests
+        except Exception:  # the tests report a dependency that is broken
             missing.append(name)
     loaded = [name for name in sys.modules if name.partition(".")[0] == "toolbus"]
     if loaded:
@@ -102,7 +102,7 @@ def preload() -> list[str]:
 
 
 def jobs_for(mutants: Sequence[Mutant], record: Record) -> Iterator[Job]:
-    """The work for each mutant."""
+    """A job for each mutant."""
     by_function: dict[str, set[str]] = {}
     for line, ran in record.lines.items():
         by_function.setdefault(line.partition("|")[0], set()).update(ran)
@@ -115,7 +115,7 @@ def jobs_for(mutants: Sequence[Mutant], record: Record) -> Iterator[Job]:
 
 
 def control_of(tests: Sequence[str], record: Record) -> Job:
-    """An unchanged toolbus, with these tests."""
+    """A job that runs these tests with an unchanged toolbus."""
     return Job(None, [[*tests]], [sum(_seconds(key, record) for key in tests)])
 
 
@@ -124,9 +124,9 @@ def _seconds(key: str, record: Record) -> float:
 
 
 def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> list[str]:
-    """The tests that run the changed line; of one that is known by no event of its own, its function's.
+    """The tests that run the changed line, or its function if the line itself was not recorded.
 
-    Of a change outside of functions, those that run a function which mentions what the statement binds.
+    For a change outside of functions: the tests that run a function which mentions a name that the statement binds.
     """
     function = mutant.where
     if function and not function.endswith("."):
@@ -135,7 +135,7 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
         while function:
             if tests := by_function.get(f"{mutant.path}:{function}"):
                 return sorted(tests)
-            function = function.rpartition(".<locals>.")[0]  # one that was not called by itself
+            function = function.rpartition(".<locals>.")[0]  # this function was not recorded by itself
         return []
     users: set[str] = set()
     for path in _where_known(mutant):
@@ -147,7 +147,7 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
 
 
 def _where_known(mutant: Mutant) -> list[str]:
-    """The files that mention what the changed statement binds, its own among them."""
+    """The files that mention a name which the changed statement binds, including its own."""
     if not mutant.names:
         return []
     sources = [each for each in SOURCES.rglob("*.py") if each.is_file()]
@@ -159,7 +159,7 @@ def _where_known(mutant: Mutant) -> list[str]:
 
 
 def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | None = None) -> list[str]:
-    """The cheapest tests of all files in turn, for so many seconds, and of so many files at most."""
+    """The cheapest tests, taken from all files in turn, up to a number of seconds and of files."""
     by_file: dict[str, list[str]] = {}
     for key in sorted(keys, key=lambda each: record.seconds[each]):
         by_file.setdefault(key.partition("::")[0], []).append(key)
@@ -178,7 +178,7 @@ def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | Non
 
 
 class _Chosen:
-    """Has the chosen tests run, in their order, and writes down which fail."""
+    """A pytest plugin that runs the chosen tests in their order, and records which fail."""
 
     def __init__(self, keys: Sequence[str], output: Path) -> None:
         self._order = {key: place for place, key in enumerate(keys)}
@@ -197,7 +197,7 @@ class _Chosen:
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads the one module with its change."""
+    """A loader of the changed module."""
 
     def __init__(self, mutant: Mutant | None) -> None:
         self._path = SOURCES / (mutant.path if mutant is not None else "toolbus/bus/_bus.py")
@@ -224,7 +224,7 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _in_child(job: Job, helping: int, folder: Path, output: Path) -> int:
-    import resource  # noqa: PLC0415 -- POSIX has it
+    import resource  # noqa: PLC0415 -- only POSIX has it
 
     keys = job.helpings[helping]
     os.setsid()
@@ -259,7 +259,7 @@ def _in_child(job: Job, helping: int, folder: Path, output: Path) -> int:
 
 
 def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[Job]:
-    """Run jobs until the time (of `time.monotonic`) is over; each as soon as its verdict is there."""
+    """Run jobs until the time (of `time.monotonic`) is over, and yield each of them as soon as it has its verdict."""
     children: list[_Child] = []
     waiting: list[tuple[Job, int]] = []
     home = Path(tempfile.mkdtemp(prefix="soak"))
@@ -285,7 +285,7 @@ def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[J
                     yield child.job
                 else:
                     waiting.append((child.job, child.helping + 1))
-        for job, _ in waiting:  # what its first tests have not noticed, and there was no time for the others
+        for job, _ in waiting:  # their first tests noticed nothing, and there was no time for the others
             job.verdict = "not run"
             yield job
     finally:
@@ -310,7 +310,7 @@ def _begin(job: Job, helping: int, folder: Path) -> _Child:
 
 
 def _ended(child: _Child, until: float) -> bool | None:
-    """Whether the job is done; None while it runs. False where it goes on with the next helping."""
+    """Return whether the job is done; None while it runs, False if it continues with its next tests."""
     job, now = child.job, time.monotonic()
     done, status = os.waitpid(child.pid, os.WNOHANG)
     if not done:
@@ -356,7 +356,7 @@ def _end(child: _Child) -> None:
 
 
 def _clear(child: _Child) -> None:
-    """What the tests have started and left goes with them."""
+    """Kill the child with all processes that its tests have left running."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     shutil.rmtree(child.folder, ignore_errors=True)

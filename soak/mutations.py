@@ -1,8 +1,8 @@
-"""The part of a soak that changes toolbus at random, and looks whether the tests notice.
+"""The part of a soak that changes toolbus at random, and checks whether the tests notice.
 
-Its goal is that 98 % of the changes are noticed that are not known to be equivalent. Which those are, and why, stands
-in `equivalent.toml`. An entry holds for one change of one text in one function, so that it hides nothing else, and its
-mutants are run all the same: one that a test notices is reported as a wrong entry.
+Its goal is that tests notice 98 % of the changes that are not known to be equivalent. `equivalent.toml` lists the
+equivalent ones, with reasons. An entry holds for one change of one text in one function, so that it hides nothing else,
+and its mutants are run as well: if a test notices one, the entry is reported as wrong.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["GOAL", "Equivalents", "Tally", "mutations", "picked"]
 GOAL = 0.98
 RECORD = ROOT / ".dev" / "soak" / "tests.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-_NOT_MUTATED = ("toolbus/testing/",)  # what checks others: planted bugs and wrong stores hold that
-_FOR_MUTANTS = 0.85  # of the time; what is left is for the controls
+_NOT_MUTATED = ("toolbus/testing/",)  # the checks of others: planted bugs and wrong stores test those
+_FOR_MUTANTS = 0.85  # of the time; the rest is for the controls
 _OF_A_CONTROL = 40  # tests
 _LONGEST_LINE_SECONDS = 600.0
 _TELLS_SECONDS = 60.0
@@ -43,12 +43,12 @@ class Equivalents:
 
     @classmethod
     def read(cls, path: Path = EQUIVALENT) -> Equivalents:
-        """Those of the file. Raises `KeyError` for an entry that lacks something, its reason for example."""
+        """Read them from the file. Raises `KeyError` for an entry that lacks something, for example its reason."""
         found: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("mutant", [])
         return cls({(each["path"], each["where"], each["before"], each["after"]): each["why"] for each in found})
 
     def why(self, mutant: Mutant) -> str | None:
-        """Why nobody can notice this one; None where somebody should."""
+        """The reason why nobody can notice this change; None if a test should notice it."""
         return self.known.get((mutant.path, mutant.where, mutant.before, mutant.after))
 
 
@@ -71,25 +71,25 @@ def picked(mutants: Sequence[Mutant], seed: int) -> list[Mutant]:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the mutants. A verdict counts once the tests that failed have passed with an unchanged toolbus."""
+    """The verdicts on the mutants. A verdict counts once its failed tests have passed with an unchanged toolbus."""
 
     known: Equivalents
     jobs: list[Job] = field(default_factory=list[Job])
     unfit: set[str] = field(default_factory=set[str])
 
     def add(self, job: Job) -> None:
-        """Take a mutant's verdict down; one that survived is told at once."""
+        """Record a mutant's verdict; a mutant that survived is printed at once."""
         assert job.mutant is not None
         self.jobs.append(job)
         if job.verdict in _ALIVE and self.known.why(job.mutant) is None:
             print(f"  {job.verdict}: src/{job.mutant}  ({job.ran} tests)", flush=True)
 
     def witnesses(self) -> list[str]:
-        """The tests that have failed with a mutant, each once."""
+        """The tests that have failed with a mutant, without repetition."""
         return sorted({key for job in self.jobs for key in job.by if "::" in key})
 
     def outcome(self) -> Outcome:
-        """The share of those that were noticed, and what to do about the others."""
+        """The share of mutants that were noticed, and what to do about the others."""
         ran = [job for job in self.jobs if job.verdict != "not run"]
         judged = [job for job in ran if not job.by or not self.unfit.issuperset(job.by)]
         alive = [job for job in judged if job.verdict in _ALIVE]
@@ -135,7 +135,7 @@ def record_of_tests(given: Time) -> Record:
     ]
     if stale := stale_files(record, files):
         print(f"  recording which tests run what, of {len(stale)} files", flush=True)
-        # Where there is a record, what has changed since is worth a third of the time.
+        # If there is a record, bringing it up to date may take a third of the time.
         within = Time(time.monotonic() + given.left / 3) if record.seconds else given
         with tempfile.TemporaryDirectory() as folder:
             is_whole = run_recording([*stale], folder, within)
@@ -159,7 +159,7 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     until = began + (_LONGEST_LINE_SECONDS if at else given.left * _FOR_MUTANTS)
     side_by_side = jobs or os.cpu_count() or 1
     told = began
-    with contextlib.suppress(KeyboardInterrupt):  # what has come so far counts
+    with contextlib.suppress(KeyboardInterrupt):  # the verdicts so far count
         for job in run_jobs(jobs_for(mutants if at else picked(mutants, seed), record), until, side_by_side):
             tally.add(job)
             if at:

@@ -1,7 +1,7 @@
 """The parts of a soak that are commands: the simulation, kills, fuzzing and hostile servers.
 
-Each runs its command again and again, with another seed each time, until its time is over. The last run is cut off,
-which is not a failure. Knows no mutants.
+Each part runs its command again and again, with another seed each time, until its time is over. The last run is cut
+off, which is not a failure. This module knows nothing of mutants.
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ _HOSTILE = (
 
 @dataclass(slots=True)
 class Time:
-    """What a part has: `until` is a moment of `time.monotonic`."""
+    """The time that a part may take. `until` is a moment of `time.monotonic`."""
 
     until: float
 
     @property
     def left(self) -> float:
-        """Seconds; never below zero."""
+        """The seconds that are left; never below zero."""
         return max(0.0, self.until - time.monotonic())
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a part. `told` is for the table; `problems` each say what to run to see it again."""
+    """The outcome of a part. `told` is for the table; each of `problems` says which command reproduces it."""
 
     told: str = ""
     problems: list[str] = field(default_factory=list[str])
 
 
 Part = Callable[[int, Time], Outcome]
-"""Runs with a seed, for so long."""
+"""A function that runs a part, with a seed, for the time that it is given."""
 
 
 @dataclass(slots=True)
 class _Ran:
-    status: int | None  # None where it was cut off
+    status: int | None  # None if it was cut off
     output: str
 
 
 def _run(command: Sequence[str], given: Time, variables: Mapping[str, str] | None = None) -> _Ran:
-    """Run a command until it ends, or a little beyond its time; what it leaves running is ended with it."""
+    """Run a command until it ends, or a little beyond its time; processes that it leaves running are ended, too."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
@@ -107,7 +107,7 @@ def _run(command: Sequence[str], given: Time, variables: Mapping[str, str] | Non
 
 
 def _problem(ran: _Ran, command: Sequence[str], variables: Mapping[str, str]) -> str:
-    """The end of what was written, and the command that writes it again."""
+    """The end of the output, and the command that reproduces it."""
     shown = shlex.join([Path(command[0]).name, *command[1:]])
     settings = "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())
     tail = "\n".join(line for line in ran.output.splitlines()[-60:] if line.strip())
@@ -117,7 +117,7 @@ def _problem(ran: _Ran, command: Sequence[str], variables: Mapping[str, str]) ->
 def _tests(
     seed: int, given: Time, command: Callable[[int], tuple[list[str], dict[str, str]]], *, once: bool = False
 ) -> tuple[Outcome, Counter[str]]:
-    """Run tests with one seed after the other; what they told, counted."""
+    """Run tests with one seed after the other, and count the outcomes that they print."""
     outcome, counts = Outcome(), Counter[str]()
     while given.left > 0 and not outcome.problems:
         arguments, variables = command(seed + counts["runs"])
@@ -142,9 +142,9 @@ def _said(counts: Counter[str], *words: str) -> str:
 
 
 def run_recording(files: Sequence[str], folder: str, given: Time) -> bool:
-    """Have these files of tests recorded into `folder`: see `recording`. False where the time was not enough.
+    """Record these files of tests into `folder` (see `recording`). Return False if the time was too short.
 
-    That some tests fail does not matter here: they are not used.
+    It does not matter here if some tests fail: they are not used.
     """
     command = [*_PYTEST, "-p", "soak.recording", "-n", str(_JOBS), "--dist", "loadfile", *files]
     return _run(command, given, {PLACE: folder}).status in (0, 1)
@@ -154,7 +154,7 @@ def run_recording(files: Sequence[str], folder: str, given: Time) -> bool:
 
 
 def simulation(seed: int, given: Time) -> Outcome:
-    """Worlds from seeds that nobody has picked, from `seed` on, each of which is checked at every event."""
+    """Simulate worlds from fresh seeds, from `seed` upwards; each of them is checked at every event."""
     toolbus = [sys.executable, "-m", "toolbus", "simulate"]
     keeps_going = "--keep-going" in _run([*toolbus, "--help"], Time(time.monotonic() + 60)).output
     seconds = max(1.0, given.left - 5)
@@ -172,7 +172,7 @@ def simulation(seed: int, given: Time) -> Outcome:
 
 
 def kills(seed: int, given: Time) -> Outcome:
-    """Processes that are killed at random moments, on SQLite and on PostgreSQL, and carried on by others."""
+    """Kill processes at random moments, on SQLite and on PostgreSQL, and continue their requests in others."""
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:
         variables = {"TOOLBUS_KILLS": str(_KILLS), "TOOLBUS_KILLS_SEED": str(seed)}
@@ -186,7 +186,7 @@ def kills(seed: int, given: Time) -> Outcome:
 
 
 def fuzzing(seed: int, given: Time) -> Outcome:
-    """The tests of Hypothesis, with seeds of the soak's own and more examples."""
+    """Run the tests of Hypothesis, with fresh seeds and more examples."""
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:
         options = ["-p", "soak.fuzzing", "--hypothesis-profile=soak", f"--hypothesis-seed={seed}"]
@@ -198,7 +198,7 @@ def fuzzing(seed: int, given: Time) -> Outcome:
 
 
 def hostile(seed: int, given: Time) -> Outcome:
-    """Model servers, MCP servers, schemas, patterns and files that mean no good, with other hashes than ever."""
+    """Run the tests of hostile model servers, MCP servers, schemas, patterns and files, with fresh hash seeds."""
     files = sorted({str(each.relative_to(ROOT)) for pattern in _HOSTILE for each in ROOT.glob(pattern)})
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:

@@ -1,8 +1,8 @@
-"""Which tests run which lines of toolbus, and how long each takes: recorded once, and anew for files that changed.
+"""A record of which tests run which lines of toolbus, and how long each test takes, renewed for files that change.
 
-A plugin of pytest (`-p soak.recording`), and what reads its record. A line goes by its function and its text, so that
-it is known again when others have moved it. Of each line the cheapest tests are kept, on asyncio alone. What a test
-runs in other processes is not seen.
+The module is a pytest plugin (`-p soak.recording`) and the reader of its record. A line is identified by its function
+and its text, so that it is recognised after other changes have moved it. Only the cheapest tests of each line are kept,
+and only their runs on asyncio. What a test runs in other processes is not recorded.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PLACE = "SOAK_RECORD"
 """The variable that names the folder where the plugin puts what it has recorded."""
 
 LEFT_OUT = ("tests/packaging", "tests/live", "tests/typing", "tests/durability", "tests/test_benchmarks.py")
-"""They run toolbus in processes of their own, or not at all."""
-_LONGEST_SECONDS = 60.0  # A test that takes longer is not used.
-_MOST_TESTS = 60  # of one line
+"""The folders of tests that run toolbus only in other processes, or not at all."""
+_LONGEST_SECONDS = 60.0  # a test that takes longer is not used
+_MOST_TESTS = 60  # that are kept for one line
 
 
 def line_key(path: str, function: str, text: str) -> str:
@@ -51,7 +51,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Record:
-        """What was recorded; nothing, where there is no record that can be read."""
+        """Read the record from its file; it is empty if no file can be read."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
             found = json.loads(path.read_bytes())
             names = [*found["seconds"]]
@@ -70,9 +70,9 @@ class Record:
         partial.replace(path)
 
     def renew(self, files: Mapping[str, str], folder: Path, *, whole: bool) -> None:
-        """Take over what the plugin has put into `folder` about these files, and forget files that are gone.
+        """Take over what the plugin has written into `folder` about these files, and forget files that no longer exist.
 
-        Unless it is the `whole`, the file that each process was busy with is left to the next recording.
+        Unless the recording is `whole`, the last file of each process is left to the next recording.
         """
         parts = sorted(folder.glob("*.jsonl"))
         done = {*files} if whole else self._finished(parts) & {*files}
@@ -103,7 +103,7 @@ class Record:
 
 
 def _read(part: Path) -> Iterator[tuple[str, float, list[str]]]:
-    """The whole lines of what one process has written."""
+    """The complete lines that one process has written."""
     with part.open(encoding="utf-8") as file:
         for line in file:
             if line.endswith("]\n"):
@@ -116,7 +116,7 @@ def _file_of(key: str) -> str:
 
 
 def stale_files(record: Record, files: Iterable[Path]) -> dict[str, str]:
-    """Those of the files of tests that are new, or others than when they were recorded, with their digests."""
+    """The files of tests that are new or have changed since they were recorded, with their digests."""
     now = {str(each.relative_to(ROOT)): hashlib.sha256(each.read_bytes()).hexdigest()[:16] for each in files}
     return {name: digest for name, digest in now.items() if record.files.get(name) != digest}
 
@@ -154,10 +154,10 @@ class _Recorder:
                     file.write(f"{line}\n")
 
     def _trace(self, frame: FrameType, _event: str, _argument: Any) -> _Tracer | None:
-        """Called for each call of a function; gives what is called for its lines, of toolbus's alone."""
+        """Trace the call of a function; return the function that traces its lines, only for functions of toolbus."""
         code = frame.f_code
         known = self._tracers.get(id(code))
-        if known is None:  # the code is kept, so that the id is nobody else's
+        if known is None:  # the code is kept alive, so that no other object gets its id
             is_ours = code.co_filename.startswith(_HOME)
             known = self._tracers[id(code)] = code, self._tracer(id(code)) if is_ours else None
         return known[1]
@@ -180,13 +180,13 @@ class _Recorder:
         return line_key(path, function, linecache.getline(code.co_filename, seen[1]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.passed:  # skipped ones notice nothing
+        if not report.passed:  # a skipped test notices nothing
             self._failed.add(report.nodeid)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is the same on trio need not be run a second time."""
+    """Leave out the runs on trio, which run the same lines a second time."""
     on_trio = [item for item in items if "trio" in str(getattr(getattr(item, "callspec", None), "params", ""))]
     if on_trio:
         config.hook.pytest_deselected(items=on_trio)
@@ -195,6 +195,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record, where a folder is named."""
+    """Record, if the variable names a folder."""
     if folder := os.environ.get(PLACE):
         config.pluginmanager.register(_Recorder(Path(folder)))

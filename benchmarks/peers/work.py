@@ -1,15 +1,15 @@
 """The same work in one other runtime, in a process of its own: `python work.py NAME`.
 
-It says one line of JSON once it is ready, {"version": ..., "python": ...}. Then for each line "REQUESTS WIDTH" that it
-reads it carries out so many requests, in flights of that width, and says the CPU time of its process (all threads) for
-each, in microseconds. One request is ROUNDS rounds of CALLS tool calls, then a text; the model is a function that
-answers at once.
+The process prints one line of JSON once it is ready, {"version": ..., "python": ...}. For each line "REQUESTS WIDTH"
+that it reads, it runs so many requests, WIDTH at once, and prints the CPU time of its process (all threads) per request
+in microseconds. One request is ROUNDS rounds of CALLS tool calls, then a text; the model is a function that answers at
+once.
 
-This file knows no toolbus and is not imported: each runtime is installed in an environment of its own. It has no
-`from __future__ import annotations`, as two of them read the annotations of local classes.
+This file knows nothing of toolbus and is not imported, because each runtime is installed in an environment of its own.
+It has no `from __future__ import annotations`, since two of the runtimes read the annotations of local classes.
 """
 # pyright: basic, reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
-# ruff: noqa: A002, ARG002 -- parameters are named as each runtime asks
+# ruff: noqa: A002, ARG002 -- parameters have the names that each runtime requires
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ def plan(round_no):
 
 
 def make_raw():
-    """The loop by hand without any care: no validation, no time-outs, no errors. Needs nothing but Python."""
+    """A loop by hand without any precautions: no validation, no time-outs, no handling of errors. Needs only Python."""
     tools = {"lookup": lookup}
 
     async def model(messages):
@@ -66,7 +66,7 @@ def make_raw():
 
 
 def make_pydantic_ai():
-    """An `Agent` with a `FunctionModel`."""
+    """Set up an `Agent` with a `FunctionModel`."""
     from pydantic_ai import Agent
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
     from pydantic_ai.models.function import FunctionModel
@@ -86,7 +86,7 @@ def make_pydantic_ai():
 
 
 def make_openai_agents():
-    """An `Agent` with a `Model` of its own, and without tracing."""
+    """Set up an `Agent` with a `Model` of its own, and without tracing."""
     from agents import Agent, RunConfig, Runner, function_tool, set_tracing_disabled
     from agents.items import ModelResponse
     from agents.models.interface import Model
@@ -124,7 +124,7 @@ def make_openai_agents():
 
 
 def make_langgraph():
-    """A `StateGraph` of a model and a `ToolNode`, without a checkpointer."""
+    """Set up a `StateGraph` of a model and a `ToolNode`, without a checkpointer."""
     from langchain_core.messages import AIMessage
     from langchain_core.tools import tool
     from langgraph.graph import START, MessagesState, StateGraph
@@ -152,7 +152,7 @@ def make_langgraph():
 
 
 def make_llama_index_workflows():
-    """A `Workflow` of three steps, with an event for each call."""
+    """Set up a `Workflow` of three steps, with an event for each call."""
     from workflows import Context, Workflow, step
     from workflows.events import Event, StartEvent, StopEvent
 
@@ -205,7 +205,7 @@ def make_llama_index_workflows():
 
 
 def make_autogen_core():
-    """Two agents and messages between them; it has no loop of its own."""
+    """Set up two agents and messages between them, since the runtime has no loop of its own."""
     from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, message_handler
 
     @dataclass
@@ -259,7 +259,7 @@ def make_autogen_core():
 
     async def one():
         nonlocal sessions
-        if not sessions:  # the first one is alone: `main` sees to it
+        if not sessions:  # `main` runs the first request by itself
             await start()
         sessions += 1
         return (await runtime.send_message(Ask("go"), AgentId("session", f"s{sessions}"))).text
@@ -268,7 +268,7 @@ def make_autogen_core():
 
 
 def make_bubus():
-    """An event for each call on its bus; there is no loop in it. It refuses more than 100 pending events."""
+    """Set up an event for each call on its bus, since it has no loop. It refuses more than 100 pending events."""
     import logging
 
     logging.disable(logging.CRITICAL)
@@ -304,7 +304,7 @@ PACKAGES = {"pydantic-ai": "pydantic-ai-slim"}
 
 
 async def flights(one, requests, width):
-    """Carry out so many requests, `width` at once."""
+    """Run so many requests, `width` at once."""
     while requests > 0:
         answers = await asyncio.gather(*[one() for _ in range(min(width, requests))])
         if answers != ["done"] * len(answers):
@@ -313,7 +313,7 @@ async def flights(one, requests, width):
 
 
 async def main(name, answers):
-    """Answer what is asked on standard input."""
+    """Answer the lines of standard input."""
     one = MAKERS[name]()
     for _ in range(3):
         await flights(one, 1, 1)
@@ -326,10 +326,10 @@ async def main(name, answers):
         await flights(one, requests, width)
         print(json.dumps((time.process_time() - started) / requests * 1e6), file=answers, flush=True)
     answers.flush()
-    os._exit(0)  # runtimes that run for ever need not be stopped one by one
+    os._exit(0)  # this ends runtimes that would run for ever
 
 
 if __name__ == "__main__":
     told = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a runtime prints is no answer
+    os.dup2(2, 1)  # the output of a runtime must not be mistaken for an answer
     asyncio.run(main(sys.argv[1], told))

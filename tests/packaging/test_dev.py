@@ -314,7 +314,7 @@ def test_without_further_arguments_the_whole_suite_runs_on_another_python_side_b
     ("version", "told"),
     [
         ("3.12", "there is no Python 3.12 here: "),
-        ("three", "--python takes a version such as 3.13, and 'three' is none"),
+        ("three", "--python takes a version such as 3.13, not 'three'"),
     ],
 )
 def test_a_python_that_is_not_there_is_told_in_a_line(
