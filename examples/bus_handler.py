@@ -1,8 +1,8 @@
-"""A tool without a handler: whoever listens on the bus answers its calls.
+"""A tool without a handler: any listener on the bus may answer its calls.
 
-`Tool(..., external=True)` is offered to the model, and the runtime leaves its calls alone. To answer one takes two
-steps: hear `ToolCallRequested`, publish `ToolCallCompleted`. Here that is done by a function on the event loop, and
-then by a worker in a thread of its own. Nothing else knows the difference.
+`Tool(..., external=True)` is offered to the model, but the runtime does not run its calls. An answer takes two steps:
+receive `ToolCallRequested`, publish `ToolCallCompleted`. Here a function on the event loop does so first, and then a
+worker in a thread of its own. Nothing else notices the difference.
 
 python examples/bus_handler.py
 """
@@ -33,7 +33,7 @@ get_price: Tool[..., Any] = Tool(
 
 def answer(requested: ToolCallRequested) -> ToolCallCompleted:
     """The one event that ends the call. The ids say whose call it is; `content` is the text that the model reads."""
-    price = {"coffee": 4, "tea": 3}[requested.arguments["drink"]]  # checked against the schema before the call was told
+    price = {"coffee": 4, "tea": 3}[requested.arguments["drink"]]  # the runtime has checked the arguments
     return ToolCallCompleted(
         request_id=requested.request_id,
         conversation_id=requested.conversation_id,
@@ -44,17 +44,17 @@ def answer(requested: ToolCallRequested) -> ToolCallCompleted:
 
 
 def answer_on_the_loop(bus: EventBus) -> Callable[[], None]:
-    """Answer at once, where the call is told. It must be quick: everybody waits for a receiver."""
+    """Answer at once, in a receiver of the call. It must be quick, because everybody waits for a receiver."""
 
     def on_requested(requested: ToolCallRequested) -> None:
-        if requested.name == get_price.name:  # every call of every tool comes by here
+        if requested.name == get_price.name:  # the receiver gets the calls of all tools
             bus.publish(answer(requested))
 
     return bus.connect(ToolCallRequested, on_requested)
 
 
 def answer_from_a_thread(bus: EventBus) -> Callable[[], None]:
-    """Answer from a thread: for code that blocks, or that has a loop of its own."""
+    """Answer from a thread: for code that blocks, or that runs its own loop."""
     waiting: queue.SimpleQueue[ToolCallRequested | None] = queue.SimpleQueue()
 
     def on_requested(requested: ToolCallRequested) -> None:
@@ -63,7 +63,7 @@ def answer_from_a_thread(bus: EventBus) -> Callable[[], None]:
 
     def work() -> None:
         while (requested := waiting.get()) is not None:
-            bus.publish_threadsafe(answer(requested))  # False for a call that was cancelled or timed out meanwhile
+            bus.publish_threadsafe(answer(requested))  # returns False if the call was cancelled or timed out
 
     disconnect = bus.connect(ToolCallRequested, on_requested)
     threading.Thread(target=work, name="prices", daemon=True).start()
@@ -76,7 +76,7 @@ def answer_from_a_thread(bus: EventBus) -> Callable[[], None]:
 
 
 def script(request: ModelRequest) -> Step:
-    """In the place of a model: asks for both prices, then tells them."""
+    """Play the model: ask for both prices, then report them."""
     if request.round == 0:
         return calls(("get_price", {"drink": "coffee"}), ("get_price", {"drink": "tea"}))
     coffee, tea = [each.content for each in request.messages if isinstance(each, ToolMessage)]
@@ -84,7 +84,7 @@ def script(request: ModelRequest) -> Step:
 
 
 async def main() -> None:
-    """Ask the same twice, answered from either place."""
+    """Ask the same question twice: the loop answers the first time, and the thread the second time."""
     for begin in (answer_on_the_loop, answer_from_a_thread):
         async with Runtime(ScriptedProvider(script), tools=[get_price]) as runtime:
             stop = begin(runtime.bus)

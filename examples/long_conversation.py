@@ -1,6 +1,6 @@
-"""A conversation that outgrows its window: what is stored of it, and what is sent.
+"""A conversation that outgrows its context window: it is stored whole, and sent shortened.
 
-Runs as it is, without a key; with one, name a real model:
+The example runs without a key. With a key, name a real model:
 
 python examples/long_conversation.py
 python examples/long_conversation.py openai:gpt-5-mini
@@ -23,42 +23,42 @@ from toolbus.testing import ScriptedProvider, calls, text
 WINDOW_TOKENS = 2_000
 KEEP_TURNS = 4
 SESSION = "s-4711"
-ROOMS = ["kitchen", "hall", "study", "attic", "cellar", "garage"]
-temperatures = dict.fromkeys(ROOMS, 18)
+ZONES = ["kitchen", "hall", "study", "attic", "cellar", "garage"]
+temperatures = dict.fromkeys(ZONES, 18)
 
 
 @tool(sensitive_history=True)
 async def log_in(user: str) -> str:
-    """Log in to the house. Gives the session that the other tools want."""
-    return f"Welcome, {user}. Your session is {SESSION}. It ends at midnight; do not tell it to anybody."
+    """Log in to the heating. Returns the session that the other tools need."""
+    return f"Welcome, {user}. Your session is {SESSION}. It ends at midnight; keep it to yourself."
 
 
 def check(session: str) -> None:
     if session != SESSION:
-        raise ToolError("there is no such session; log in first")
+        raise ToolError("this session does not exist; log in first")
 
 
 @tool(kind="query")
 async def get_state(session: str) -> dict[str, dict[str, object]]:
-    """The state of all rooms."""
+    """Return the state of all zones."""
     check(session)
-    return {room: {"celsius": warm, "window": "closed", "light": "off"} for room, warm in temperatures.items()}
+    return {zone: {"celsius": warm, "window": "closed", "light": "off"} for zone, warm in temperatures.items()}
 
 
 @tool(kind="action")
-async def set_temperature(session: str, room: str, celsius: int) -> str:
-    """Set the temperature of a room."""
+async def set_temperature(session: str, zone: str, celsius: int) -> str:
+    """Set the temperature of a zone."""
     check(session)
-    temperatures[room] = celsius
-    log = " ".join(f"Valve {number} of the {room} has been moved." for number in range(1, 9))
-    return f"The {room} is set to {celsius} degrees. {log}"
+    temperatures[zone] = celsius
+    log = " ".join(f"Valve {number} of the {zone} has been moved." for number in range(1, 9))
+    return f"The {zone} is set to {celsius} degrees. {log}"
 
 
-PROMPTS = ["Log in as Ada.", *(f"Make the {ROOMS[number % 6]} {18 + number % 5} degrees." for number in range(15))]
+PROMPTS = ["Log in as Ada.", *(f"Make the {ZONES[number % 6]} {18 + number % 5} degrees." for number in range(15))]
 
 
 def play(request: ModelRequest) -> Step:
-    """In the place of a model: looks, sets, and says that it is done."""
+    """Play the model: look, set the temperature, and report that it is done."""
     asked = max(place for place, each in enumerate(request.messages) if isinstance(each, UserMessage))
     prompt = str(request.messages[asked].content)  # type: ignore[union-attr]
     rounds = len(request.messages) - asked - 1
@@ -66,14 +66,14 @@ def play(request: ModelRequest) -> Step:
         return text("You are logged in.") if rounds else calls(("log_in", {"user": "Ada"}))
     if not rounds:
         return calls(("get_state", {"session": SESSION}))
-    room, celsius = prompt.split()[2:4]
+    zone, celsius = prompt.split()[2:4]
     if rounds == 2:
-        return calls(("set_temperature", {"session": SESSION, "room": room, "celsius": int(celsius)}))
-    return text(f"The {room} is set to {celsius} degrees.")
+        return calls(("set_temperature", {"session": SESSION, "zone": zone, "celsius": int(celsius)}))
+    return text(f"The {zone} is set to {celsius} degrees.")
 
 
 class Scales(Interceptor):
-    """Weighs the transcript, and what is sent of it, before each call of the model."""
+    """An interceptor that records the transcript, and the messages that are sent, at each call of the model."""
 
     def __init__(self) -> None:
         self.whole: list[Message] = []
@@ -89,14 +89,14 @@ def weight(messages: list[Message]) -> int:
 
 
 async def main(provider: Provider | str) -> None:
-    """One conversation, a line for each turn: of its last request, the whole and what was sent."""
+    """Run a conversation, and print a line for each turn: the size of the transcript, and of what was sent last."""
     scales = Scales()
     compression = Compression(max_context_tokens=WINDOW_TOKENS, keep_turns=KEEP_TURNS)
     tools = [log_in, get_state, set_temperature]
     print(f"{'turn':>4}  {'prompt':<34}{'messages':>9} {'sent':>5}   {'tokens':>7} {'sent':>6} {'saved':>6}")
     async with Runtime(provider, tools=tools, compression=compression, interceptors=[scales]) as runtime:
         for turn, prompt in enumerate(PROMPTS, 1):
-            await runtime.run(prompt, conversation_id="house", raise_on_failure=True)
+            await runtime.run(prompt, conversation_id="heating", raise_on_failure=True)
             whole, sent = weight(scales.whole), weight(scales.sent)
             counts = f"{len(scales.whole):>9} {len(scales.sent):>5}   {whole:>7,} {sent:>6,} {1 - sent / whole:>6.0%}"
             print(f"{turn:>4}  {prompt:<34}{counts}")

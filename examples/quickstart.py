@@ -1,6 +1,6 @@
 """Ask a model that may call a tool.
 
-Runs as it is, without a key; with one, name a real model:
+The example runs without a key. With a key, name a real model:
 
 python examples/quickstart.py
 python examples/quickstart.py openai:gpt-5-mini
@@ -14,11 +14,11 @@ from toolbus.testing import ScriptedProvider, calls, text
 
 @tool
 async def get_weather(city: str) -> dict[str, str]:
-    """Current weather in a city."""
+    """Return the current weather in a city."""
     return {"city": city, "sky": "clear"}
 
 
-# In the place of a model: it says what its script says.
+# The script replaces a model: it replies what is written here.
 script = ScriptedProvider([calls(("get_weather", {"city": "Paris"})), text("The sky over Paris is clear.")])
 
 runtime = Runtime(sys.argv[1] if len(sys.argv) > 1 else script, tools=[get_weather])

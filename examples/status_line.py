@@ -1,7 +1,7 @@
-"""A status line: what a request is doing, while it does it, told by the bus alone.
+"""A status line that shows what a request is doing, only from events on the bus.
 
-The line subscribes to the bus and knows neither the provider nor the tools; they know nothing of it. It is an onlooker:
-were it slow, the bus would drop signals for it and say so, and nobody would wait.
+The line subscribes to the bus. It knows neither the provider nor the tools, and they know nothing of it. Nothing waits
+for it: if it is too slow, the bus drops signals for it, and publishes an event that says so.
 
 python examples/status_line.py
 """
@@ -32,11 +32,11 @@ from toolbus.testing import ScriptedProvider, calls, text
 
 
 class Status:
-    """Folds events into one sentence."""
+    """A fold of events into one sentence."""
 
     def __init__(self) -> None:
         self.sentence = ""
-        self._running: dict[str, str] = {}  # what each open call is doing, by its id
+        self._running: dict[str, str] = {}  # the activity of each open call, by its id
 
     def on_event(self, event: Event) -> None:
         """Take one event into account."""
@@ -74,7 +74,7 @@ async def show_status(events: Subscription, show: Callable[[str], None]) -> None
 
 
 def on_one_line(sentence: str) -> None:
-    """On a terminal the line is written over; elsewhere each sentence gets a line."""
+    """Overwrite the line on a terminal; elsewhere, write a line for each sentence."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{sentence}")
     else:
@@ -92,11 +92,11 @@ async def count_sheep(upto: int, context: ToolContext[None]) -> int:
 
 
 async def main() -> None:
-    """One request, with a status line beside it."""
+    """Run one request with a status line."""
     provider = ScriptedProvider([calls(("count_sheep", {"upto": 3})), text("There are three sheep.")])
     async with Runtime(provider, tools=[count_sheep]) as runtime:
         session = runtime.start("How many sheep are there?")
-        await show_status(session.events(), on_one_line)  # ends with the request; elsewhere, start it in a task
+        await show_status(session.events(), on_one_line)  # ends with the request; an application starts it in a task
         result = await session.result()
     print(f"\n{result.text}")
 

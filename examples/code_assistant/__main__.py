@@ -1,7 +1,7 @@
 """An assistant for a source tree in the terminal: answers fill in place, tool calls show as they run, Escape cancels.
 
-Without `--provider` a script answers, which is no language model: it asks for the code that fits the question, and
-shows the best of it.
+Without `--provider`, a script answers instead of a language model: it asks for the code that fits the question, and
+shows the best match.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .scripted import scripted_model
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer as the arguments say; the exit status."""
+    """Answer as the arguments ask, and return the exit status."""
     options = _parser().parse_args(arguments)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
-        reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
+        reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     question: str | None = options.ask
     if question is None and not all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)):
         return _told('the screen needs a terminal; for pipes there is --ask "QUESTION"')
@@ -44,14 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0 if turn.status == "completed" else 1
         from .screen import show  # noqa: PLC0415 -- Textual is not needed for anything else
 
-        model = options.provider or "a script, no language model (--provider NAME asks one)"
+        model = options.provider or "a script, not a language model (--provider NAME asks one)"
         return anyio.run(show, runtime, index, f"Model: {model}.\n\n{directory}")
     except ToolbusError as wrong:
         return _told(str(wrong))
     except KeyboardInterrupt:
         print()
         return 130
-    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
+    except BrokenPipeError:  # nobody reads the output any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as wrong:  # a full disk
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
     parser.add_argument("--ask", metavar="QUESTION", help="answer one question, without a screen")
     parser.add_argument("--words-only", action="store_true", help="search by words, without the model for the order")
-    parser.add_argument("--no-index", action="store_true", help="see what becomes of a tool that fails")
+    parser.add_argument("--no-index", action="store_true", help="show what happens when a tool fails")
     return parser
 
 
@@ -76,5 +76,5 @@ def _told(problem: str) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
+    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # the screen shows what it would log
     sys.exit(main())

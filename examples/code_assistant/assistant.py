@@ -1,4 +1,4 @@
-"""The assistant without a face: one runtime with its tools, its model and its words."""
+"""The assistant without a user interface: one runtime with its tools, its model and its instructions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["make_runtime"]
 
 INSTRUCTIONS = """\
 You answer questions about the source tree that your tools look into. Ask request_code_context for code before you
-answer, with names or words of your own as the hint where the question's are not the code's. Name the places that you
-rely on as path:line. Say so when you have not found it."""
+answer. Use names or words of your own as the hint if the code uses other words than the question. Give the sources
+that you rely on as path:line. Say so when you have not found an answer."""
 
 
 def make_runtime(provider: Provider | str, directory: Path, retriever: Retriever | None) -> Runtime:
-    """A runtime over `directory`, to be entered. Without a retriever, each call for code context fails and says so.
+    """A runtime over `directory`, for `async with`. Without a retriever, each call for code context fails and says so.
 
-    Raises `ConfigurationError`: for an unknown provider or one without a key, and for what is no directory.
+    Raises `ConfigurationError` for an unknown provider, a missing key, or a path that is not a directory.
     """
     return Runtime(
         provider,
         tools=[code_context_tool(retriever), *workspace_tools(directory)],
         instructions=INSTRUCTIONS,
-        note_failures=True,  # beside {"ok": false, ...} as the call's result, a system message says what failed
+        note_failures=True,  # the result is {"ok": false, ...}, and a system message says what failed
         compression=Compression(max_context_tokens=100_000),
-        drain_seconds=0,  # who leaves does not wait for answers
+        drain_seconds=0,  # leaving does not wait for answers
     )

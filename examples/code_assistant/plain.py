@@ -1,4 +1,4 @@
-"""The assistant without a screen: one question, its lines as they come, and the answer. For pipes and tests."""
+"""The assistant without a screen: one question, lines of progress, and the answer. For pipes and tests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def ask(runtime: Runtime, index: CodeIndex | None, question: str) -> Turn:
     print(f"You: {question}\n{turn.head}", flush=True)
     async with runtime:
         if index is not None:
-            with contextlib.suppress(ToolbusError):  # the calls for code will say it
-                await index.refresh()  # the first one takes longer than a call may
+            with contextlib.suppress(ToolbusError):  # the calls for code report the error
+                await index.refresh()  # the first indexing takes longer than a call may
         async for event in runtime.start(question).events():
             for line in turn.take(event):
                 print(line, flush=True)

@@ -1,6 +1,6 @@
 """The assistant on a screen: a message for each answer, which fills in place, and a panel beside them.
 
-The request's events drive it. Textual runs on asyncio alone, so this does too.
+The events of the requests drive the screen. Textual runs only on asyncio, so the example does, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STYLES = {"✓": "$text-success", "✗": "$text-error", "!": "$text-warning", "
 
 
 class Message(Static):
-    """An answer: pending at first, then filled piece by piece, then completed, failed or cancelled, always here."""
+    """An answer in one widget: pending at first, then filled piece by piece, then completed, failed or cancelled."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__(markup=False)
@@ -46,7 +46,7 @@ class Message(Static):
 
 
 class CodeAssistant(App[None]):
-    """Questions below, messages above, the state of the newest request on the right. The runtime has to run."""
+    """The application: questions below, messages above, the newest request on the right. The runtime must run."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -64,7 +64,7 @@ class CodeAssistant(App[None]):
     """
 
     def __init__(self, runtime: Runtime, about: str) -> None:
-        """`about` stands at the foot of the panel: who answers, and from which sources."""
+        """`about` is the text at the foot of the panel: which model answers, and from which sources."""
         super().__init__()
         self.runtime = runtime
         self.index_state = "none"
@@ -81,22 +81,22 @@ class CodeAssistant(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one("#messages").anchor()  # stays at its end
+        self.query_one("#messages").anchor()  # the view follows the end
         self.query_one(Input).focus()
         self.draw_panel()
 
     async def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Begin a request: its message is there at once, and waits its turn if another one runs."""
+        """Begin a request: its message appears at once, and waits its turn if another request is running."""
         question = submitted.value.strip()
         if not question:
             return
         submitted.input.clear()
         try:
             session = self.runtime.start(question, conversation_id=self._conversation_id)
-        except ToolbusError as refused:  # there is no place for it
+        except ToolbusError as refused:  # too many requests are waiting
             self.notify(str(refused), severity="error")
             return
-        events = session.events()  # before anything is awaited, so that none is missed
+        events = session.events()  # subscribe before anything is awaited, so that no event is missed
         self._conversation_id = session.conversation_id
         self._sessions.append(session)
         message = Message(Turn(question))
@@ -112,12 +112,12 @@ class CodeAssistant(App[None]):
         self._sessions.remove(session)
 
     def action_cancel(self) -> None:
-        """Cancel the request that runs; those behind it go on."""
+        """Cancel the running request; those that wait after it still run."""
         for session in self._sessions[:1]:
             session.cancel("you pressed Escape")
 
     def draw_panel(self) -> None:
-        """Where the newest request stands."""
+        """Show the state of the newest request."""
         turn = self._turn or Turn("", status="ready")
         rows = {
             "Status": turn.doing or turn.status,
@@ -136,14 +136,14 @@ class CodeAssistant(App[None]):
         try:
             report = await index.refresh()
             self.index_state = f"{report.files:,} files, {report.chunks:,} pieces"
-        except ToolbusError as broken:  # the calls for code will say it too
+        except ToolbusError as broken:  # the calls for code report the error, too
             self.index_state = str(broken)
         if self.is_running:
             self.call_later(self.draw_panel)
 
 
 async def show(runtime: Runtime, index: CodeIndex | None, about: str) -> int:
-    """Run the screen until it is left; then what still runs is cancelled. The exit status."""
+    """Run the screen until the user leaves, cancel what still runs, and return the exit status."""
     app = CodeAssistant(runtime, about)
     async with runtime, anyio.create_task_group() as group:
         if index is not None:

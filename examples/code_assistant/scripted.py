@@ -1,6 +1,6 @@
-"""The model that is there without a key: a script that asks for code by the question, and answers from what it is sent.
+"""A script that replaces the model when there is no key: it asks for code, and answers from what it is sent.
 
-No language model takes part, and its answers say so.
+No language model takes part, and the answers say so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_MODEL = "(Put together by a script; no language model took part. --provider 
 
 
 def scripted_model(piece_seconds: float = 0.02) -> ScriptedProvider:
-    """The script, which streams its answer in pieces that come `piece_seconds` apart."""
+    """The scripted provider, which streams its answer in pieces, `piece_seconds` apart."""
 
     def step(request: ModelRequest) -> Any:
         asked = max(place for place, each in enumerate(request.messages) if isinstance(each, UserMessage))
@@ -41,7 +41,7 @@ def scripted_model(piece_seconds: float = 0.02) -> ScriptedProvider:
 
 
 def _wanted(question: str) -> list[tuple[str, dict[str, Any]]]:
-    """A call for the question as it stands, and one for each name in it; all at once."""
+    """A call for the whole question, and one for each name in it, all in one reply."""
     names = dict.fromkeys(quoted or plain for quoted, plain in _NAME.findall(question))
     wanted: list[dict[str, Any]] = [{"token_budget": 2_000}]
     wanted += [{"token_budget": 1_000, "hint": name} for name in list(names)[:_MOST_NAMES]]
@@ -50,11 +50,11 @@ def _wanted(question: str) -> list[tuple[str, dict[str, Any]]]:
 
 def _answer(results: list[dict[str, Any]]) -> str:
     errors = [each["error"] for each in results if not each["ok"]]
-    # What is looked for by name comes last, and is more to the point than what the whole question finds.
+    # The calls for names come last, and their results are more relevant than those for the whole question.
     found = {each["id"]: each for result in reversed(results) if result["ok"] for each in result["results"]}
     if not found:
         why = f"The search failed: {errors[0]}." if errors else "Nothing in the sources fits these words."
-        return f"I cannot tell you. {why}\n\n{_NO_MODEL}"
+        return f"I cannot answer that. {why}\n\n{_NO_MODEL}"
     best, *others = found.values()
     see = ", ".join(each["id"] for each in others[:3])
     also = f"\n\nSee also {see}." if see else ""

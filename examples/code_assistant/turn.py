@@ -1,6 +1,6 @@
-"""What a question and its answer look like, folded from the events of the request. Knows no screen and no runtime.
+"""A question and its answer for display, folded from the events of the request, without any screen or runtime.
 
-The screen draws a whole `Turn` after each event; `--ask` prints the lines that `take` returns.
+The screen draws the whole `Turn` after each event; `--ask` prints the lines that `take` returns.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from toolbus.messages import SystemMessage, ToolMessage, Usage
 
 __all__ = ["Line", "Turn"]
 
-_PLACES = 5  # of those found, how many are shown
-_LONGEST = 300  # characters of what somebody else wrote, on one line
+_PLACES = 5  # how many of the results are shown
+_LONGEST = 300  # characters of a foreign text on one line
 
 
 @dataclass
 class Line:
-    """One line under the answer's head: a tool call, which changes in place, or what the system says."""
+    """One line under the answer's heading: a tool call, which changes in place, or a note of the system."""
 
     mark: str
     text: str
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass
 class Turn:
-    """A question, and what there is of its answer. `status` is pending until the request ends, then its outcome."""
+    """A question, and its answer so far. `status` is pending until the request ends, then its outcome."""
 
     question: str
     status: str = "pending"
@@ -61,22 +61,22 @@ class Turn:
 
     @property
     def head(self) -> str:
-        """Who speaks, how far he is, and why he stopped there."""
+        """The heading: the speaker, the status, and the reason of an early end."""
         return f"Assistant ({self.status}{f': {self.reason}' if self.reason else ''})"
 
     @property
     def text(self) -> str:
-        """The answer so far, with nothing in it that steers a terminal."""
+        """The answer so far, without control sequences of terminals."""
         return clean(self._text)
 
     @property
     def figures(self) -> str:
-        """The rounds and tokens so far."""
+        """The rounds, tool calls and tokens so far."""
         tokens = f"{self.usage.input_tokens:,} in, {self.usage.output_tokens:,} out"
         return f"rounds: {self.round}; tool calls: {len(self.calls)}; tokens: {tokens}"
 
     def take(self, event: Event) -> list[Line]:
-        """Take the request's next event into account; the lines that are new or have changed."""
+        """Take the request's next event into account, and return the lines that are new or have changed."""
         match event:
             case StatusChanged():
                 self.doing = event.text
@@ -86,7 +86,7 @@ class Turn:
                 if event.message_id != self._message_id:
                     self._message_id, self._text = event.message_id, ""
                 self._text += event.text
-            case ModelRetrying():  # what came of this reply is void
+            case ModelRetrying():  # the pieces of this reply so far are void
                 self._text = ""
                 return self._add("!", f"asking the model again: {event.error or event.reason}")
             case ModelResponded():
@@ -111,16 +111,16 @@ class Turn:
         return []
 
     def _responded(self, event: ModelResponded) -> list[Line]:
-        """The whole reply, which is right also where pieces of it were missed."""
+        """Take the whole reply, which is complete even if pieces of it were missed."""
         self.usage += event.usage
         said = self._text = getattr(event.message, "text", "")
         if not getattr(event.message, "tool_calls", ()):
             return []
-        self._text = ""  # what it says before it calls is no answer
+        self._text = ""  # text before a call is not the answer
         return self._add("·", said) if said.strip() else []
 
     def _settled(self, event: ToolCallCompleted | ToolCallFailed) -> Line:
-        # A call that was refused was never requested: its arguments break the tool's schema, say.
+        # A refused call was never requested, for example because its arguments break the tool's schema.
         if event.call_id not in self.calls:
             self.lines.append(self.calls.setdefault(event.call_id, Line("…", event.name)))
         line = self.calls[event.call_id]
@@ -137,7 +137,7 @@ class Turn:
         return line
 
     def _told(self, event: MessageAppended) -> list[Line]:
-        """What the model is sent about a failure."""
+        """The lines on what the model is sent about a failure."""
         match event.message:
             case ToolMessage(is_error=True, content=content):
                 return self._add("!", f"the model reads: {content}")

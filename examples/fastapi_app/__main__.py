@@ -1,4 +1,4 @@
-"""A web backend: answers, streams of events and of text, over HTTP. `PORT` is where it listens, 8000 without it."""
+"""A web backend: answers, streams of events and of text, over HTTP. It listens on `PORT`, or 8000 by default."""
 
 import os
 
@@ -7,5 +7,5 @@ import uvicorn
 from .app import create_app
 
 if __name__ == "__main__":
-    # A stop signal lets running answers end, but not for ever: then the runtime drains, which ends them.
+    # After a stop signal, running answers may end for a limited time. Then the runtime drains, which ends the others.
     uvicorn.run(create_app(), port=int(os.environ.get("PORT", "8000")), timeout_graceful_shutdown=20)

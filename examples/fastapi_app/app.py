@@ -1,7 +1,7 @@
 """The application: one toolbus runtime for the process, and the routes around it.
 
-The runtime lives as long as the server, in the lifespan. Each route starts a request on it and passes on what comes of
-it, so a route is a few lines; limits, tools, conversations and shutting down are the runtime's business.
+The runtime lives as long as the server, in the lifespan. Each route starts a request on it and passes its outcome on,
+so a route is a few lines; the runtime handles limits, tools, conversations and the shutdown.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _logger = logging.getLogger(__name__)
 router = APIRouter(route_class=StrictRoute)
 
 MAX_BODY_BYTES = 256 * 1024
-"""A question of 20,000 characters takes at most 240,000 bytes, where each is a pair of JSON's escapes."""
+"""The bound of a body. A question of 20,000 characters takes at most 240,000 bytes, if each is a pair of escapes."""
 END_SECONDS = 5.0
-"""What a client has to read the end of its response, once the runtime has drained."""
+"""The time in which a client may read the end of its response, once the runtime has drained."""
 
 
 def get_runtime(request: Request) -> Runtime:
@@ -47,7 +47,7 @@ def get_runtime(request: Request) -> Runtime:
 
 TheRuntime = Annotated[Runtime, Depends(get_runtime)]
 OnDisconnect = Literal["cancel", "continue"]
-"""What becomes of a request when its client goes away before the end: it is cancelled, or runs on."""
+"""The effect on a request when its client disconnects before the end: it is cancelled, or it continues."""
 
 
 # ------------------------------------------------------------------------------------------------- routes
@@ -61,7 +61,7 @@ async def ask(
     response: Response,
     on_disconnect: OnDisconnect = "cancel",
 ) -> Answer:
-    """Ask, and get the whole result once it is there."""
+    """Ask, and get the whole result when the request has ended."""
     with started(runtime, question) as session:
         response.headers.update(headers_of(session, runtime))
         async with watched(request, session, on_disconnect):
@@ -77,7 +77,7 @@ async def ask_stream(
 ) -> EventStreamResponse:
     """Ask, and get every event of the request as a server-sent event; the request's ending is the last one."""
     with started(runtime, question) as session:
-        # Subscribed before anything is awaited, so nothing of the request can have happened yet.
+        # The subscription begins before anything is awaited, so no event of the request is missed.
         return stream(request, session, event_frames(session.events()), on_disconnect)
 
 
@@ -104,7 +104,7 @@ async def cancel(request_id: str, runtime: TheRuntime) -> dict[str, str]:
 
 @contextmanager
 def started(runtime: Runtime, question: Question) -> Generator[RequestSession]:
-    """Begin the request, and cancel it where no response can be made. `Overloaded` and `NotRunning` have handlers."""
+    """Begin the request, and cancel it if no response can be made. `Overloaded` and `NotRunning` have handlers."""
     session = runtime.start(question.prompt, conversation_id=question.conversation_id)
     try:
         yield session
@@ -116,11 +116,11 @@ def started(runtime: Runtime, question: Question) -> Generator[RequestSession]:
 def stream(
     request: Request, session: RequestSession, frames: AsyncGenerator[bytes], on_disconnect: OnDisconnect
 ) -> EventStreamResponse:
-    """The response that sends `frames` and does as `on_disconnect` says when the client goes away."""
+    """The response that sends `frames`, and does what `on_disconnect` says when the client disconnects."""
 
     def on_close() -> None:
         if on_disconnect == "cancel":
-            session.cancel("the client went away")  # does nothing when the request has ended
+            session.cancel("the client went away")  # this has no effect once the request has ended
 
     return EventStreamResponse(
         frames,
@@ -132,7 +132,7 @@ def stream(
 
 @asynccontextmanager
 async def watched(request: Request, session: RequestSession, on_disconnect: OnDisconnect) -> AsyncGenerator[None]:
-    """Do as `on_disconnect` says when the client goes away inside the block: a server does not do it by itself."""
+    """Do what `on_disconnect` says when the client disconnects in the block, since a server does not do so itself."""
 
     async def watch() -> None:
         await until_disconnected(request.receive)
@@ -146,7 +146,7 @@ async def watched(request: Request, session: RequestSession, on_disconnect: OnDi
 
 
 def headers_of(session: RequestSession, runtime: Runtime) -> dict[str, str]:
-    """What a client wants to know before the body: how to cancel, how to continue, and who answers.
+    """The headers that a client needs before the body: how to cancel, how to continue, and which model answers.
 
     Headers are ASCII, so the conversation's id is percent-encoded.
     """
@@ -161,7 +161,7 @@ def headers_of(session: RequestSession, runtime: Runtime) -> dict[str, str]:
 
 
 def create_app(runtime: Runtime | None = None, *, heartbeat_seconds: float = 15.0) -> FastAPI:
-    """The application around `runtime`, or around one made from the environment."""
+    """The application around `runtime`, or around a runtime that the environment configures."""
     served = runtime if runtime is not None else runtime_from_environment()
     responses = OpenResponses()
 
@@ -183,7 +183,7 @@ def create_app(runtime: Runtime | None = None, *, heartbeat_seconds: float = 15.
 
 
 async def refuse(_request: Request, exc: Exception) -> JSONResponse:
-    """503 for a request that was not started: no place is free, or the server is closing."""
+    """Answer 503 for a request that was not started: too many are running, or the server is closing."""
     seconds = exc.retry_after_seconds if isinstance(exc, Overloaded) else 1.0
     return JSONResponse({"detail": str(exc)}, 503, {"Retry-After": str(math.ceil(seconds))})
 
@@ -191,16 +191,16 @@ async def refuse(_request: Request, exc: Exception) -> JSONResponse:
 def runtime_from_environment() -> Runtime:
     """The provider that the environment names, and read-only tools over the directory in `ASK_DIR` (or this one).
 
-    A demonstration has to run without a key, so it falls back to the extractive provider, which is no language model:
-    it quotes files. An application of yours would rather fail when its provider is not configured.
+    A demonstration has to run without a key, so it falls back to the extractive provider, which is not a language
+    model: it quotes files. Your application should fail instead if its provider is not configured.
     """
     provider = choose_from_environment()
     if provider is None:
-        _logger.warning("no provider is configured: 'extractive' answers, which quotes files and is no language model")
+        _logger.warning("no provider is configured: 'extractive' answers: it quotes files, and is not a language model")
         provider = "extractive"
     return Runtime(
         provider,
         tools=workspace_tools(os.environ.get("ASK_DIR", ".")),
         max_sessions=100,
-        max_queued=0,  # a browser that waits is better told to come back than kept in a queue
+        max_queued=0,  # a browser should get an error at once and try again, and not wait in a queue
     )

@@ -19,14 +19,14 @@ __all__ = ["OpenResponses", "SentByOwnTask"]
 
 
 class OpenResponses:
-    """The tasks that send responses, while the application lives."""
+    """The tasks that send responses while the application runs."""
 
     def __init__(self) -> None:
         self._group: TaskGroup | None = None
 
     @asynccontextmanager
     async def kept(self, *, end_seconds: float) -> AsyncGenerator[None]:
-        """Send responses by tasks of this block; those that are open at its end get `end_seconds` more."""
+        """Send responses in tasks of this block; open ones have `end_seconds` to end when the block does."""
         async with anyio.create_task_group() as group:
             self._group = group
             try:
@@ -36,8 +36,8 @@ class OpenResponses:
                 group.cancel_scope.deadline = anyio.current_time() + end_seconds
 
     async def send(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, to the end even if the server cancels this."""
-        if self._group is None:  # no lifespan, or it is over
+        """Answer one HTTP request to its end, even if the server cancels this call."""
+        if self._group is None:  # there is no lifespan, or it is over
             await app(scope, receive, send)
             return
         ended = anyio.Event()
@@ -55,7 +55,7 @@ class OpenResponses:
         try:
             await ended.wait()
         except anyio.get_cancelled_exc_class():
-            # The server waits no longer. It ends the lifespan next, where the runtime drains.
+            # The server does not wait any longer. It ends the lifespan next, where the runtime drains.
             with anyio.CancelScope(shield=True):
                 await ended.wait()
         if failures:
@@ -63,7 +63,7 @@ class OpenResponses:
 
 
 class SentByOwnTask:
-    """The ASGI middleware that has `responses` send whatever the application answers."""
+    """The ASGI middleware that sends the application's responses through `responses`."""
 
     def __init__(self, app: ASGIApp, responses: OpenResponses) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What goes over HTTP: the question that comes in, and the whole result that goes out."""
+"""The bodies that go over HTTP: the question, and the whole result."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _ConversationId = Annotated[str, Field(min_length=1, max_length=200), AfterValid
 class Question(BaseModel):
     """The prompt, and the conversation that it continues; without one it begins a new conversation.
 
-    Whoever knows a conversation's id can read it back by asking: where users must not see each other's, put the
-    user's own id in front of it before you hand it to the runtime.
+    Anybody who knows a conversation's id can ask about its content. If users must not see one another's conversations,
+    put the user's own id in front of it before you pass it to the runtime.
     """
 
     prompt: _Prompt
@@ -44,7 +44,7 @@ class Question(BaseModel):
 
 
 class Call(BaseModel):
-    """One tool call: a `toolbus.request_result.CallRecord` without what is of this process only."""
+    """One tool call: a `toolbus.request_result.CallRecord` without the values that exist only in this process."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -60,10 +60,10 @@ class Call(BaseModel):
 
 
 class Answer(BaseModel):
-    """A `toolbus.RequestResult` as JSON. `messages` is what this turn added to the conversation.
+    """A `toolbus.RequestResult` as JSON. `messages` are those that this turn added to the conversation.
 
     A request that failed, was cancelled or was stopped by a limit is an answer too: `outcome` says so, and the status
-    is 200, because the request was carried out. `provider` says who answered: "extractive" is no language model.
+    is 200, because the request was carried out. `provider` says what answered: "extractive" is not a language model.
     """
 
     model_config = ConfigDict(from_attributes=True)

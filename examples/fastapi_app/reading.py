@@ -1,7 +1,7 @@
-"""Reading what clients send, before anything is started: JSON as its standard has it, and errors that can be sent.
+"""Bodies of requests, read before anything is started: strict JSON, and errors that can always be sent.
 
-FastAPI reads JSON with the standard library, which takes NaN and half characters, and its answer to an invalid question
-quotes the question, which such values turn into a 500.
+FastAPI reads JSON with the standard library, which accepts NaN and lone surrogates. Its answer to an invalid question
+quotes the question, and such values would turn that answer into a 500.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class _StrictRequest(Request):
     """A request whose body is read by orjson."""
 
     async def json(self) -> Any:
-        return orjson.loads(await self.body())  # its error is a `json.JSONDecodeError`, and FastAPI makes a 422 of it
+        return orjson.loads(await self.body())  # FastAPI answers 422 to its error, a `json.JSONDecodeError`
 
 
 class StrictRoute(APIRoute):
-    """A route that takes no NaN, no half characters and no broken UTF-8 for JSON."""
+    """A route that refuses NaN, lone surrogates and broken UTF-8 in JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -38,6 +38,6 @@ class StrictRoute(APIRoute):
 
 
 async def refuse_invalid(_request: Request, exc: Exception) -> JSONResponse:
-    """422 with the place and the reason of each error, and without the values, which may be no JSON."""
+    """Answer 422 with the location and the reason of each error, without the values, which may not be JSON."""
     errors = cast("RequestValidationError", exc).errors()
     return JSONResponse({"detail": [{name: each[name] for name in ("type", "loc", "msg")} for each in errors]}, 422)

@@ -1,6 +1,6 @@
 """Server-sent events: toolbus events and text as frames, and a response that keeps the connection alive.
 
-Knows HTTP and sessions; the routes are in `app`.
+This module knows HTTP and sessions; the routes are in `app`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def frame(event: str, data: bytes, event_id: int | None = None) -> bytes:
 
 
 async def event_frames(events: Subscription) -> AsyncGenerator[bytes]:
-    """The events of one request. Ids count them from 1, missed ones included, so that a jump in the ids is a gap.
+    """The events of one request. Ids count them from 1, including missed ones, so that a jump in the ids is a gap.
 
-    A client that reads too slowly misses signals such as text deltas, and is told by `subscriber_lagged`. Facts are
-    never dropped: when it is too slow even for those, `stream_overflow` is the last frame.
+    A client that reads too slowly misses signals such as text deltas, and `subscriber_lagged` says how many. Facts are
+    never dropped: if it is too slow even for those, `stream_overflow` is the last frame.
     """
     number = 0
     async with events:
@@ -52,19 +52,19 @@ async def text_frames(session: RequestSession) -> AsyncGenerator[bytes]:
 
 
 async def until_disconnected(receive: Receive) -> None:
-    """Return once the client is gone."""
+    """Return once the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class EventStreamResponse(StreamingResponse):
-    """Sends `frames`, and a comment whenever nothing was sent for `heartbeat_seconds`.
+    """A response that sends `frames`, and a comment whenever nothing was sent for `heartbeat_seconds`.
 
-    Heartbeats keep proxies from closing a quiet connection, and find out that a client has vanished. However the
-    sending ends (the last frame was sent, the client went away, the server gave up), `on_close` is called.
+    Heartbeats keep proxies from closing a quiet connection, and detect that a client has vanished. `on_close` is called
+    however the sending ends: after the last frame, when the client disconnects, or when the server gives up.
 
-    It does the sending itself, because the base class leaves an async generator behind when a client goes away, and
-    Python closes that at some later time only: here, what has to happen on a disconnect happens at once.
+    This class sends by itself, because the base class leaves an async generator open when a client disconnects, and
+    Python closes it only at some later time. Here, the effects of a disconnect follow at once.
     """
 
     media_type = "text/event-stream"
@@ -89,7 +89,7 @@ class EventStreamResponse(StreamingResponse):
                 group.start_soon(self._watch, receive, group.cancel_scope)
                 await self._send_all(send)
                 group.cancel_scope.cancel()
-        except* OSError:  # how servers of ASGI 2.4 tell in `send` that the client is gone
+        except* OSError:  # servers of ASGI 2.4 raise it in `send` when the client has disconnected
             pass
         finally:
             self._on_close()

@@ -1,4 +1,4 @@
-"""A game client: a model plays a game behind an MCP server by itself, and you may type into the same conversation."""
+"""A game client: a model plays a game on an MCP server by itself, and you may type into the same conversation."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .screen import Screen
 
 
 def usual_store() -> Path:
-    """Where it is kept unless somebody says otherwise; the folder is made. Raises `OSError` and `RuntimeError`."""
+    """Return the default file of the store, and make its folder. Raises `OSError` and `RuntimeError`."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "toolbus"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / "game_client.db"
 
 
 async def typed_lines(source: int = 0) -> AsyncIterator[str]:
-    """What is typed into a file (by its descriptor; stdin), line by line, until its end."""
+    """Yield the lines that are typed into a file (by its descriptor; stdin), until its end."""
     send, receive = anyio.create_memory_object_stream[str](100)
     token = anyio.lowlevel.current_token()
 
-    # In a thread of its own that nobody waits for, since a reading cannot be ended; and not from sys.stdin, which the
-    # interpreter locks at its end.
+    # A thread of its own reads, because a read cannot be cancelled, and nothing waits for the thread. It does not read
+    # from sys.stdin, because the interpreter locks that when it ends.
     def read() -> None:
         with open(source, closefd=False, errors="replace") as stdin:
             try:
@@ -48,7 +48,7 @@ async def typed_lines(source: int = 0) -> AsyncIterator[str]:
                         anyio.from_thread.run(send.send, line.strip(), token=token)
                 anyio.from_thread.run(send.aclose, token=token)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, RuntimeError):
-                return  # nobody listens any more
+                return  # the reader of the lines has left
 
     threading.Thread(target=read, daemon=True).start()
     async with receive:
@@ -57,13 +57,13 @@ async def typed_lines(source: int = 0) -> AsyncIterator[str]:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags."""
+    """Read the flags."""
     parser = argparse.ArgumentParser(prog="game_client", description=__doc__)
     parser.add_argument("--turns", type=int, default=None, metavar="N", help="turns of autoplay (15; with --chat 0)")
-    parser.add_argument("--chat", action="store_true", help="go on with what you type, until Ctrl-D")
+    parser.add_argument("--chat", action="store_true", help="continue with what you type, until Ctrl-D")
     parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
     parser.add_argument("--conversation", default="ada", metavar="NAME", help="the pilot, and the conversation (ada)")
-    parser.add_argument("--store", type=Path, metavar="FILE", help="where it is kept (among the user's state)")
+    parser.add_argument("--store", type=Path, metavar="FILE", help="the file to save in (default: in the state folder)")
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="which galaxy (7)")
     given = parser.parse_args(arguments)
     if given.turns is None:
@@ -76,10 +76,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play; the exit status."""
+    """Play, and return the exit status."""
     given = parse(arguments)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
-        reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
+        reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     password = secrets.token_hex(8)
     try:
         path: Path = given.store or usual_store()
@@ -102,23 +102,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             typed=typed_lines(),
             waits=given.chat,
         )
-        print(f"Model: {given.provider or 'a script, no language model (--provider NAME asks one)'}.")
+        print(f"Model: {given.provider or 'a script, not a language model (--provider NAME asks one)'}.")
         if given.chat:
             print("Type to the model; Ctrl-D ends it.")
         came_through = anyio.run(game)
-    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
+    except BrokenPipeError:  # nobody reads the output any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ConfigurationError, StoreError, OSError, RuntimeError) as exc:
         print(f"game_client: {exc}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nLeft; the same command goes on.", file=sys.stderr)
+        print("\nLeft; the same command continues.", file=sys.stderr)
         return 130
-    print(f"Kept in {path}; the same command goes on with it.")
+    print(f"Saved in {path}; the same command continues from there.")
     return 0 if came_through else 1
 
 
 if __name__ == "__main__":
-    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
+    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # the screen shows what it would log
     sys.exit(main())

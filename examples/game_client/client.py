@@ -1,4 +1,4 @@
-"""The client: one conversation, on which autoplay and whoever types take their turns."""
+"""The client: one conversation, in which autoplay and the user take turns."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from .screen import SHOWN, Scales, Screen
 __all__ = ["COMPRESSION", "LIMITS", "TOOLS", "play"]
 
 LIMITS = replace(Limits.thorough(), on_limit="stop", max_repeats=20, max_consecutive_errors=20)
-"""20 rounds, and then the turn ends with an error. In a game the same move several times in a row is nothing odd."""
+"""The limits of a turn: after 20 rounds, it ends with an error. In a game, repeated equal moves are normal."""
 
 COMPRESSION = Compression(keep_turns=10, max_context_tokens=8_000)
-"""Ten turns whole; of older ones queries become a line and actions 200 characters; and never more than the window."""
+"""The compression: ten turns are sent whole. In older ones, results of queries become a line, and those of actions keep
+200 characters. The window is never exceeded."""
 
 TOOLS: Mapping[str, McpToolOptions] = {
-    "login": {"sensitive_history": True},  # it has the session
+    "login": {"sensitive_history": True},  # its result contains the session
     **{name: {"kind": "action"} for name in ("travel", "mine", "sell", "refuel")},
 }
-"""What the server's hints do not say. They say which tools only look, and its schemas, what of them is secret."""
+"""The options that the server does not state. Its hints say which tools only read, and its schemas what is secret."""
 
 FAILURES = 3
-"""Turns in a row that may fail until autoplay stops."""
+"""The number of failed turns in a row after which autoplay stops."""
 
 INSTRUCTIONS = (
     "You play a space trader by its tools, as the pilot {pilot}, password {password}. Log in when you have no session, "
-    "or yours is not known. Mine at belts, sell at ports, and earn as much as you can. What a tool says is an error, "
-    "is for you to act on. When a turn is done, say in one sentence what you have done."
+    "or yours is not known. Mine at belts, sell at ports, and earn as much as you can. When a tool reports an "
+    "error, act on it. When a turn is done, say in one sentence what you have done."
 )
 
 
@@ -51,20 +52,20 @@ async def play(
     typed: AsyncIterable[str],
     waits: bool,
 ) -> bool:
-    """Play `turns` turns, and what is `typed` meanwhile; with `waits`, on until its end. Whether autoplay came through.
+    """Play `turns` turns and the lines of `typed`, with `waits` until its end. Return whether autoplay was not stopped.
 
-    The pilot's name is the conversation's id. Raises `ConfigurationError`, `StoreError`, and what the screen raises.
+    The pilot's name is the conversation's id. Raises `ConfigurationError`, `StoreError`, and the screen's errors.
     """
     scales = Scales()
     runtime = Runtime(
         provider,
         store=store,
         instructions=INSTRUCTIONS.format(pilot=pilot, password=password),
-        secrets=[("password", password)],  # by its name it is the new one in a turn that an earlier start has begun
+        secrets=[("password", password)],  # thanks to its name, a turn from an earlier start gets the new password
         limits=LIMITS,
         compression=COMPRESSION,
         interceptors=[scales],
-        drain_seconds=LIMITS.timeout_seconds,  # what was typed last is answered
+        drain_seconds=LIMITS.timeout_seconds,  # so the last typed line is answered
     )
     runtime.bus.connect(SHOWN, screen.on_event)
     failures = 0
@@ -73,12 +74,12 @@ async def play(
             raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].why}")
         async with runtime:
             known = len(await store.history(pilot))
-            screen.show(f"conversation {pilot!r} {'goes on' if known else 'begins'}; messages stored: {known}")
+            screen.show(f"conversation {pilot!r} {'continues' if known else 'begins'}; messages stored: {known}")
             for cut_off in await runtime.resume():
                 await cut_off.result()
 
             async def listen() -> None:
-                async for line in typed:  # a turn that is under way goes first, and autoplay's next one comes later
+                async for line in typed:  # it runs after the current turn, and before autoplay's next one
                     try:
                         runtime.start(line, conversation_id=pilot, metadata={"who": "you"})
                         screen.heard(line)
@@ -89,7 +90,7 @@ async def play(
                 group.start_soon(listen)
                 for turn in range(1, turns + 1):
                     who = {"who": f"autoplay {turn}/{turns}"}
-                    result = await runtime.run(f"Turn {turn}: go on playing.", conversation_id=pilot, metadata=who)
+                    result = await runtime.run(f"Turn {turn}: keep playing.", conversation_id=pilot, metadata=who)
                     failures = failures + 1 if result.outcome == "failed" else 0
                     if failures == FAILURES:
                         screen.show(f"\nautoplay stops: {FAILURES} turns in a row have failed")

@@ -1,7 +1,7 @@
-"""The scripted player: in the place of a model. It knows nothing but what it is sent, as a model would.
+"""The scripted player, instead of a model. Like a model, it knows only what it is sent.
 
 It mines until the hold is full, sells at a port, refuels when the tank is too empty, and logs in when it has no session
-or its session is no longer known. So it makes mistakes, and reads the errors. Typed words, it takes as orders.
+or its session is no longer known. It makes mistakes, and reads the errors. It takes typed words as orders.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["MISHAP_TURN", "play"]
 MISHAP_TURN = 6
 """The autoplay turn in which the model fails once, to show that this ends the turn and nothing else."""
 
-_DIGS = 3  # days of mining in one turn
+_DIGS = 3  # how many days it mines in one turn
 _ORDERS = {"status": "get_status", "map": "get_map", "mine": "mine", "refuel": "refuel"}
 
 
 @dataclass
 class _Turn:
-    """What a request says: all results that are `known`, and the `results` of this turn since the newest login."""
+    """The content of a request: all results that are `known`, and the `results` of this turn since the newest login."""
 
     prompt: str
     known: list[ToolMessage]
@@ -53,7 +53,7 @@ def play(request: ModelRequest) -> Step:
         return calls(("game__login", {"pilot": pilot, "password": password}))
     if autoplay := re.match(r"Turn (\d+)", turn.prompt):
         if int(autoplay[1]) == MISHAP_TURN and turn.newest("get_status"):
-            return error(ProviderError("the model's server has said 400 (as this script wants it in this turn)"))
+            return error(ProviderError("the model's server has answered 400 (this script plans it for this turn)"))
         return _go_on(turn, is_new=not any(_tool(each) == "mine" for each in turn.known))
     return _obey(turn)
 
@@ -77,7 +77,7 @@ def _tool(result: ToolMessage) -> str:
 
 
 def _go_on(turn: _Turn, *, is_new: bool) -> Step:
-    """One leg of the round trip: out to a belt, dig, back to a port, sell."""
+    """The next step of the round trip: fly to a belt, mine, fly back to a port, sell."""
     status, chart = turn.newest("get_status"), turn.newest("get_map")
     if status is None or chart is None or status.is_error or chart.is_error:
         return calls(turn.call("get_status"), turn.call("get_map"))
@@ -102,7 +102,7 @@ def _go_on(turn: _Turn, *, is_new: bool) -> Step:
 
 
 def _away(turn: _Turn, ship: dict[str, Any], chart: dict[str, Any]) -> Step:
-    """To a port that pays well if there is anything to sell, else to a belt, another one from day to day."""
+    """Fly to a port that pays well if there is anything to sell, otherwise to a belt, which changes from day to day."""
     if ship["cargo"]:
         worth = {each["port"]: sum(each["pays"][ore] for ore in ship["cargo"]) for each in chart["ports"]}
         return calls(turn.call("travel", to=max(worth, key=lambda name: worth[name])))
@@ -111,9 +111,9 @@ def _away(turn: _Turn, ship: dict[str, Any], chart: dict[str, Any]) -> Step:
 
 
 def _obey(turn: _Turn) -> Step:
-    """An order that was typed."""
+    """Carry out a typed order."""
     word, _, rest = turn.prompt.strip().partition(" ")
-    if word == "loop":  # a model that is stuck
+    if word == "loop":  # this plays a model that is stuck
         return calls(turn.call(("get_status", "get_map")[len(turn.results) % 2]))
     if turn.results:
         last = turn.results[-1]

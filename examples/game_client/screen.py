@@ -1,4 +1,4 @@
-"""What the user sees: a line for each thing that happens, made of the events on the bus. And what compression saves."""
+"""The output for the user: a line for each event of interest, and the effect of compression."""
 
 from __future__ import annotations
 
@@ -48,34 +48,34 @@ def _print(line: str) -> None:
 
 
 class Screen:
-    """A receiver for the bus. Turns of one conversation run one at a time, so their lines never mix."""
+    """A receiver on the bus. Turns of one conversation run one at a time, so their lines never mix."""
 
     def __init__(self, show: Callable[[str], None] = _print) -> None:
         self.show = show
-        self._arguments: dict[str, str] = {}  # of calls that are not answered yet
+        self._arguments: dict[str, str] = {}  # those of unanswered calls, by the call's id
         self._is_busy = False
         self._gone: OSError | None = None
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody reads it any more."""
+        """True once nobody reads the output any more."""
         return self._gone is not None
 
     def check(self) -> None:
-        """Raise what showing an event has raised: on the bus, a receiver that fails harms nobody."""
+        """Raise the error from showing an event, since the bus contains the errors of receivers."""
         if self._gone is not None:
             raise self._gone
 
     def heard(self, line: str) -> None:
-        """Something was typed."""
+        """Take note of a typed line."""
         if self._is_busy:
             self.show(f"   … {cut(line)!r} comes next, when this turn is over")
 
     def on_event(self, event: Event) -> None:
-        """Show what there is to be seen of it."""
+        """Show the event, if it is of interest."""
         try:
             self._show(event)
-        except OSError as exc:  # nobody reads any more, say
+        except OSError as exc:  # for example because nobody reads the output any more
             self._gone = exc
 
     def _show(self, event: Event) -> None:
@@ -85,14 +85,14 @@ class Screen:
                 self.show(f"\n── {(event.metadata or {}).get('who', '')}: {cut(event.prompt)}")
             case RequestResumed():
                 self._is_busy = True
-                self.show("\n── a turn that was cut off goes on")
+                self.show("\n── a turn that was cut off continues")
             case ModelResponded(message=AssistantMessage(tool_calls=asked)):
                 self._arguments |= {each.call_id: each.arguments for each in asked}
             case ModelRetrying():
                 self.show(f"   … the model is asked again: {cut(event.error)}")
             case ToolCallCompleted() | ToolCallFailed():
                 mark, told = ("✓", event.content) if isinstance(event, ToolCallCompleted) else ("✗", event.error)
-                arguments = self._arguments.pop(event.call_id, "")  # of calls before a restart they are not known
+                arguments = self._arguments.pop(event.call_id, "")  # they are unknown for calls before a restart
                 self.show(f"   {mark} {cut(event.name)} {cut(arguments, 44)} → {cut(told)}".replace("  →", " →"))
             case HistoryCompressed():
                 saved = 1 - event.after_tokens / event.before_tokens
@@ -114,18 +114,18 @@ class Screen:
             case RequestCompleted():
                 self.show(f"   ✗ turn aborted: {cut(event.reason, 300)}")
             case RequestFailed():
-                self.show(f"   ✗ turn aborted: {cut(event.error, 300)}; the conversation goes on")
+                self.show(f"   ✗ turn aborted: {cut(event.error, 300)}; the conversation continues")
             case _:
                 self.show("   ✗ turn cancelled")
 
 
 def cut(text: str, chars: int = 72) -> str:
-    """The beginning of a text, on one line, with nothing in it that steers a terminal: others may have written it."""
+    """The beginning of a foreign text on one line, without control sequences of terminals."""
     return clip(one_line(text), chars)
 
 
 class Scales(Interceptor):
-    """Weighs, at each call of the model, what is stored of the conversation and what is sent of it. In tokens."""
+    """An interceptor that compares, at each call of the model, the conversation's stored tokens with those sent."""
 
     def __init__(self) -> None:
         self.calls = self.stored = self.sent = 0
@@ -133,7 +133,7 @@ class Scales(Interceptor):
 
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
         """See `Interceptor`."""
-        whole = [*request.messages[:1], *context.messages]  # the first are the instructions
+        whole = [*request.messages[:1], *context.messages]  # the first message has the instructions
         stored, sent = (sum(map(estimate_message, each)) for each in (whole, request.messages))
         self.calls, self.stored, self.sent = self.calls + 1, self.stored + stored, self.sent + sent
         self.last = (
@@ -143,7 +143,7 @@ class Scales(Interceptor):
         return await ask(request)
 
     def report(self) -> str:
-        """Two lines."""
+        """Summarise the comparison in two lines."""
         saved = 1 - self.sent / self.stored if self.stored else 0.0
         return (
             f"At the last call of the model: {self.last}.\n"

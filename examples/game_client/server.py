@@ -1,7 +1,7 @@
-"""The game: a small space trader behind an MCP server over stdio. The client starts it, as it would start any other.
+"""The game: a small space trader as an MCP server over stdio. The client starts it like any other MCP server.
 
-The galaxy is made from `--seed`, the pilots' ships are kept in the file of `--save`, and the password is in the
-variable GAME_PASSWORD. It stands alone: it knows nothing of toolbus.
+The galaxy is made from `--seed`, the pilots' ships are saved in the file `--save`, and the password is in the
+variable GAME_PASSWORD. The server is independent of toolbus.
 
 python server.py --seed 7 --save galaxy.json
 """
@@ -29,11 +29,11 @@ PORTS = ("Harbour", "Lantern", "Quay", "Old Dock")
 BELTS = {"Rust Belt": "iron", "Shallows": "ice", "Glint": "gold", "Veil": "helium", "Crumbs": "nickel"}
 QUERY = ToolAnnotations(read_only_hint=True)
 ACTION = ToolAnnotations(read_only_hint=False, destructive_hint=False)
-Session = Annotated[SecretStr, Field(description="The session that login gave.")]  # "format": "password" in the schema
+Session = Annotated[SecretStr, Field(description="The session that login returned.")]  # "format": "password"
 
 
 class Welcome(BaseModel):
-    """What a login gives. The session is marked as `Session` is, but no SecretStr, which would be sent as asterisks."""
+    """The result of a login. The session is marked like `Session`, but not a SecretStr, which would send asterisks."""
 
     session: Annotated[str, Field(json_schema_extra={"format": "password"})]
     welcome: str
@@ -42,7 +42,7 @@ class Welcome(BaseModel):
 
 @dataclass
 class Ship:
-    """A pilot's ship, and how the pilot is doing."""
+    """The state of a pilot and of the ship."""
 
     at: str = PORTS[0]
     day: int = 0
@@ -51,12 +51,12 @@ class Ship:
     cargo: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
-    def room(self) -> int:
+    def free(self) -> int:
         return HOLD - sum(self.cargo.values())
 
 
 class Game:
-    """The rules. Equal seeds and equal moves give equal games."""
+    """The rules of the game. Equal seeds and equal moves give equal games."""
 
     def __init__(self, seed: int, password: str, save: Path | None = None) -> None:
         self._seed, self._password, self._save = seed, password, save
@@ -65,10 +65,10 @@ class Game:
         self.prices = {port: {ore: chance.randrange(4, 20) for ore in BELTS.values()} for port in PORTS}
         kept: dict[str, Any] = json.loads(save.read_text()) if save is not None and save.exists() else {}
         self.ships = {pilot: Ship(**ship) for pilot, ship in kept.items()}
-        self._sessions: dict[str, str] = {}  # not kept: whoever comes back has to log in again
+        self._sessions: dict[str, str] = {}  # these are not saved, so that pilots log in again after a restart
 
     def login(self, pilot: str, password: SecretStr) -> Welcome:
-        """Log in. Gives the session that all other tools want."""
+        """Log in. Returns the session that all other tools need."""
         if not secrets.compare_digest(password.get_secret_value(), self._password):
             raise ToolError("the password is wrong")
         session = secrets.token_hex(16)
@@ -78,12 +78,12 @@ class Game:
         return Welcome(session=session, welcome=f"Welcome aboard, {pilot}.", rules=rules.strip())
 
     def get_status(self, session: Session) -> dict[str, Any]:
-        """Where the ship is, what it carries, and how much money there is."""
+        """Show the ship's location, its cargo, and the money."""
         ship = self._ship(session)
-        return {**asdict(ship), "room": ship.room, "is_port": ship.at in PORTS, "tank": TANK}
+        return {**asdict(ship), "free": ship.free, "is_port": ship.at in PORTS, "tank": TANK}
 
     def get_map(self, session: Session) -> dict[str, Any]:
-        """All ports and belts: how far away they are, what is mined there, what they pay for ore."""
+        """List all ports and belts: their distances, what can be mined there, and what they pay for ore."""
         ship = self._ship(session)
         ports = [
             {"port": name, "distance": self._distance(ship.at, name), "pays": prices}
@@ -93,10 +93,10 @@ class Game:
         return {"ports": ports, "belts": belts}
 
     def travel(self, to: str, session: Session) -> str:
-        """Fly to a port or a belt. Takes fuel, one unit for each unit of distance."""
+        """Fly to a port or a belt. This uses one unit of fuel for each unit of distance."""
         ship = self._ship(session)
         if to not in self.places:
-            raise ToolError(f"there is no {to!r}; get_map tells what there is")
+            raise ToolError(f"there is no {to!r}; get_map lists all ports and belts")
         distance = self._distance(ship.at, to)
         home = min(self._distance(to, port) for port in PORTS)
         if ship.fuel < distance + home:
@@ -113,13 +113,13 @@ class Game:
         ore = BELTS.get(ship.at)
         if ore is None:
             raise ToolError(f"there is nothing to mine at {ship.at}; belts are {', '.join(BELTS)}")
-        if not ship.room:
+        if not ship.free:
             raise ToolError(f"the hold is full: {HOLD} units; sell them at a port")
-        units = min(ship.room, random.Random(f"{self._seed} {ship.at} {ship.day}").randrange(4, 10))
+        units = min(ship.free, random.Random(f"{self._seed} {ship.at} {ship.day}").randrange(4, 10))
         ship.cargo[ore] = ship.cargo.get(ore, 0) + units
         ship.day += 1
         log = "; ".join(f"drill {number}: rock cracked, sorted and stowed" for number in range(1, units + 1))
-        return self._kept(f"Mined {units} {ore}; there is room for {ship.room}. Drill log: {log}.")
+        return self._kept(f"Mined {units} {ore}; {ship.free} more will fit. Drill log: {log}.")
 
     def sell(self, ore: str, units: Annotated[int, Field(gt=0)], session: Session) -> str:
         """Sell ore, at a port."""
@@ -136,7 +136,7 @@ class Game:
         return self._kept(f"Sold {units} {ore} for {units * price}; you have {ship.credits}. Receipt: {receipt}.")
 
     def refuel(self, session: Session) -> str:
-        """Fill the tank up, at a port, as far as the money goes."""
+        """Fill the tank at a port, as far as the money lasts."""
         ship = self._ship(session)
         if ship.at not in PORTS:
             raise ToolError(f"there is no fuel at {ship.at}; ports are {', '.join(PORTS)}")
@@ -147,7 +147,7 @@ class Game:
     def _ship(self, session: SecretStr) -> Ship:
         pilot = self._sessions.get(session.get_secret_value())
         if pilot is None:
-            raise ToolError("there is no such session; log in first")
+            raise ToolError("this session does not exist; log in first")
         return self.ships[pilot]
 
     def _distance(self, here: str, there: str) -> int:
@@ -157,12 +157,12 @@ class Game:
         if self._save is not None:
             new = self._save.with_name(f"{self._save.name}.new")
             new.write_text(json.dumps({pilot: asdict(ship) for pilot, ship in self.ships.items()}))
-            new.replace(self._save)  # whole, or not at all
+            new.replace(self._save)  # the file is replaced whole, or not at all
         return told
 
 
 def server_for(game: Game) -> MCPServer:
-    """The game's tools, with what a client has to know of them: which only look, and which do something."""
+    """The game's tools, with hints for clients: which tools only read, and which act."""
     server = MCPServer("game")
     server.tool(annotations=ACTION)(game.login)
     for query in (game.get_status, game.get_map):
@@ -180,5 +180,5 @@ if __name__ == "__main__":
     try:
         game = Game(given.seed, os.environ["GAME_PASSWORD"], given.save)
     except (ValueError, TypeError):
-        sys.exit(f"{given.save} is no saved game; delete it to begin anew")
+        sys.exit(f"{given.save} is not a saved game; delete it to begin a new one")
     server_for(game).run("stdio")

@@ -1,4 +1,4 @@
-"""An assistant for a graph: questions in words, answers made of what the tools have found. See README.md."""
+"""An assistant for a graph: questions in words, answers from the results of tools. See README.md."""
 
 from .assistant import ask, make_runtime
 

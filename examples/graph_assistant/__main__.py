@@ -1,4 +1,4 @@
-"""An assistant for a graph: tools in several rounds, each step shown, and answers made of what the tools found."""
+"""An assistant for a graph: tools in several rounds, each step shown, and answers from the results of tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DIALOGUES = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer the questions; the exit status: 0 when all have an answer."""
+    """Answer the questions, and return the exit status: 0 if all have an answer."""
     options = _options(arguments)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="replace")  # a model may write what this terminal cannot show
@@ -62,7 +62,7 @@ def _answers(options: argparse.Namespace) -> list[RequestResult[None]]:
         max_result_chars=options.max_result_chars,
         include_data=not options.no_data,
     )
-    who = options.provider or "a script, no language model (--provider NAME asks one)"
+    who = options.provider or "a script, not a language model (--provider NAME asks one)"
     print(f"A graph of {len(graph.nodes)} nodes and {len(graph.edges)} edges. Model: {who}.")
     if not options.chat:
         return anyio.run(ask, runtime, _announced(DIALOGUES if options.ask is None else [options.ask]))
@@ -77,7 +77,7 @@ def _announced(questions: Sequence[str]) -> Iterator[str]:
 
 
 def _typed() -> Iterator[str]:
-    """What the user types, until the end of the input."""
+    """Yield the lines that the user types, until the end of the input."""
     print("Ask about the graph; Ctrl-D ends it.")
     try:
         while True:
@@ -99,12 +99,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=4_000,
         metavar="N",
-        help="sent of one result (default: 4000, least: 200)",
+        help="characters that are sent of one result (default: 4000, at least 200)",
     )
-    parser.add_argument("--no-data", action="store_true", help="send the model the messages of results alone")
+    parser.add_argument("--no-data", action="store_true", help="send the model only the messages of results")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells
+    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # the screen shows what it would log
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The assistant: a runtime with the tools and the limits, and questions to it. All that there is of toolbus is here."""
+"""The assistant: a runtime with its tools and limits, and questions to it. Only this module configures toolbus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_runtime(
     max_result_chars: int = 4_000,
     include_data: bool = True,
 ) -> Runtime:
-    """The runtime of an assistant for `graph`. Raises `ConfigurationError` for a provider or a limit that cannot be."""
+    """The runtime of an assistant for `graph`. Raises `ConfigurationError` for an invalid provider or limit."""
     return Runtime(
         provider,
         tools=TOOLS,
@@ -47,7 +47,7 @@ async def ask(
     show: Callable[[str], object] = print,
     conversation_id: str | None = None,
 ) -> list[RequestResult[None]]:
-    """Ask one question after the other, and show how each is answered. Without an id, each is a conversation."""
+    """Ask one question after the other, and show the answers. Without an id, each question begins a conversation."""
     results: list[RequestResult[None]] = []
     async with runtime:
         for question in questions:

@@ -1,7 +1,7 @@
-"""The graph that the assistant knows: three cats, and the people around them. Knows networkx, and no tools."""
+"""The graph that the assistant works on: three cats, and the people around them, in networkx."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
-# networkx has no types.
+# networkx has no type hints.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STREETS = [
 
 
 class Graph:
-    """A networkx graph whose nodes and edges have `data`, what they are, and a `color`, how they are drawn."""
+    """A networkx graph whose nodes and edges have descriptive `data`, and the `color` in which they are drawn."""
 
     def __init__(self) -> None:
         self._graph: Any = nx.DiGraph()
@@ -46,15 +46,15 @@ class Graph:
         return list(self._graph.edges.data("data"))
 
     def values(self, name: str) -> list[str | int]:
-        """The values that nodes have for a property, each once; none for a property that there is not."""
+        """The distinct values that nodes have for a property; empty for an unknown property."""
         return list(dict.fromkeys(data[name] for data in self.nodes.values() if name in data))
 
     def find(self, conditions: Collection[Condition]) -> dict[str, Properties]:
-        """The nodes that fulfil all of them."""
+        """The nodes that fulfil all conditions."""
         return {node: data for node, data in self.nodes.items() if all(each.holds(data) for each in conditions)}
 
     def edges_of(self, nodes: Collection[str]) -> list[Edge]:
-        """The edges that begin or end at any of `nodes`, as `edges` has them."""
+        """The edges that begin or end at any of `nodes`, in the order of `edges`."""
         return [(one, other) for one, other, _ in self.edges if one in nodes or other in nodes]
 
     def style(self, nodes: Collection[str], edges: Collection[Edge], color: str) -> None:
@@ -70,7 +70,7 @@ class Graph:
 
 
 def cats_and_humans() -> Graph:
-    """20 nodes: 3 cats, and 17 humans in two streets, who know their neighbours. Every sixth one feeds a cat."""
+    """A graph of 20 nodes: 3 cats, and 17 humans in two streets, who know their neighbours. Every sixth feeds a cat."""
     graph = Graph()
     for number, (name, breed) in enumerate(_CATS, 1):
         graph.add_node(f"cat{number}", name=name, type="cat", breed=breed)

@@ -1,4 +1,4 @@
-"""What is printed while a question is answered: toolbus's events, a line for each. Knows no graph, no model."""
+"""The output while a question is answered: a line for each event of toolbus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST = 500  # characters of a result; the model reads more
 
 
 def line(event: Event) -> str:
-    """One of the `SHOWN` events in words; tools and models may have written anything, so it is cleaned and clipped."""
+    """One of the `SHOWN` events in words, cleaned and clipped, because tools and models may have written anything."""
     match event:
         case StatusChanged():
             said = f"[{event.stage}] {event.text}"
@@ -57,7 +57,7 @@ def line(event: Event) -> str:
 
 
 def ending(result: RequestResult[None]) -> str:
-    """The answer, and what it has changed; or why there is none."""
+    """The answer and its changes, or the reason why there is no answer."""
     said = [f"Assistant: {clean(result.text)}"] if result.text else []
     if result.limit == "max_rounds":
         said.append(f"Maximum tool iterations reached ({result.reason}).")

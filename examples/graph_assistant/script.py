@@ -1,6 +1,6 @@
-"""In the place of a model: understands a few questions, and answers from what the tools have told it.
+"""A script that plays the model: it understands a few questions, and answers from the results of tools.
 
-It knows no graph. Everything in its answers stands in the messages that it was sent; only what to call is its own.
+It never sees the graph. Everything in its answers is in the messages that it was sent; it decides only what to call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNT = re.compile(r"how many (node|edge)s", re.IGNORECASE)
 _SAMPLE = re.compile(r"(\d+)? ?sample (nodes|edges)", re.IGNORECASE)
 _STYLE = re.compile(rf"all (\w+?)s\b(?: older than (\d+))?.*?\b({'|'.join(_COLORS)})", re.IGNORECASE)
 _HELP = (
-    "I am a script and no language model. I understand: How many nodes (or edges) are there? What are some sample "
+    "I am a script, not a language model. I understand: How many nodes (or edges) are there? What are some sample "
     f"nodes? Find all cats and make them blue (or {', '.join(list(_COLORS)[1:])}). "
     "With --provider a real model answers."
 )
@@ -37,8 +37,8 @@ def play(request: ModelRequest) -> Step:
     results = [each for each in request.messages[last:] if isinstance(each, ToolMessage)]
     if match := _STYLE.search(question):
         step = _find_and_style(match, results, with_edges="edges" in question)
-        if step.calls and not request.tools:  # the rounds are used up
-            return text(f"I have to stop here. The last that I know: {_message(results[-1])}")
+        if step.calls and not request.tools:  # no rounds are left
+            return text(f"I have to stop here. The last result: {_message(results[-1])}")
         return step
     if match := _COUNT.search(question):
         if results:
@@ -56,18 +56,18 @@ def _told(result: ToolMessage) -> dict[str, Any]:
 
 
 def _message(result: ToolMessage) -> str:
-    """The message of a success, or what went wrong."""
+    """The message of a success, or the error."""
     told = _told(result)
     return str(told.get("message") or told.get("error"))
 
 
 def _samples(target: str, result: ToolMessage) -> str:
-    """The samples in words. Without data there is only the message to pass on."""
+    """The samples in words, or, without data, the message of the result."""
     given: list[Any] = _told(result).get("data", {}).get(target, [])
     if not given:
         return _message(result)
     samples = [cast("dict[str, Any]", each) for each in given if isinstance(each, dict)]
-    # Of a list that was cut the last item is a text, which says how many are missing.
+    # If a list was cut, its last item is a text that says how many items are missing.
     lines = [f"{number}. {_described(each)}" for number, each in enumerate(samples, 1)]
     lines += [each for each in given if isinstance(each, str)]
     names = list(dict.fromkeys(str(name) for each in samples for name in each["data"]))
@@ -86,7 +86,7 @@ def _described(sample: dict[str, Any]) -> str:
 def _find_and_style(match: re.Match[str], results: Sequence[ToolMessage], *, with_edges: bool) -> Step:
     kind, age, color = match[1].lower(), match[2], match[3].lower()
     if not results:
-        # Long selectors it gets wrong at first, as models do: here the quotes are missing.
+        # The script gets long selectors wrong at first, as models do: here the quotes are missing.
         return calls(("find_nodes", {"selector": f"type == {kind} and age > {age}" if age else f"type == '{kind}'"}))
     newest = _told(results[-1])
     if newest.get("ok") is False:

@@ -1,4 +1,4 @@
-"""Selectors, such as `type == 'human' and age > 30`: read by a pattern, never evaluated. Knows no graph, no tools."""
+"""Selectors, such as `type == 'human' and age > 30`: they are read by a pattern, and never evaluated."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _GRAMMAR = (
 
 @dataclass(frozen=True)
 class Condition:
-    """What one property of a node has to be."""
+    """A condition on one property of a node."""
 
     name: str
     operator: str
     value: str | float
 
     def holds(self, data: Mapping[str, Any]) -> bool:
-        """Whether the property is there and is so. A text is never less or more than a number."""
+        """Return whether the property exists and fulfils the condition. A text is never less or more than a number."""
         if self.name not in data:
             return False
         try:
@@ -49,7 +49,7 @@ class Condition:
 
 
 def read_selector(text: str) -> list[Condition]:
-    """The conditions of a selector, at least one. Raises `ValueError` with what is wrong and how to write it."""
+    """The conditions of a selector, at least one. Raises `ValueError` with the mistake and the correct form."""
     conditions: list[Condition] = []
     place, more = 0, True
     while more:

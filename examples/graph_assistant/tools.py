@@ -1,7 +1,7 @@
 """The four tools, and the form in which the model reads their results.
 
-A tool gets the graph as `context.deps`. What it has changed goes into `affected`, "node cat1" or "edge human1-cat1":
-toolbus gathers that over all rounds of a turn, on the `RequestResult`.
+A tool gets the graph as `context.deps`. It lists its changes in `affected`, as "node cat1" or "edge human1-cat1";
+toolbus collects them over all rounds of a turn, on the `RequestResult`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MOST_VALUES = 10
 async def sample_data(
     target: Literal["nodes", "edges"], context: ToolContext[Graph], count: Annotated[int, Field(ge=1, le=100)] = 3
 ) -> ToolResult:
-    """A few nodes or edges with their data: the first ones of the graph.
+    """Return a few nodes or edges with their data: the first ones of the graph.
 
     Args:
-        target: Of what.
-        count: How many.
+        target: Nodes or edges.
+        count: The number of samples.
     """
     graph = context.deps
     nodes: list[dict[str, Any]] = [{"id": node, "data": data} for node, data in graph.nodes.items()]
@@ -45,10 +45,10 @@ async def sample_data(
 async def query_graph(
     query: Literal["node_count", "edge_count", "node_types"], context: ToolContext[Graph]
 ) -> ToolResult:
-    """Figures of the whole graph.
+    """Return figures of the whole graph.
 
     Args:
-        query: How many nodes, how many edges, or which types of nodes and how many of each.
+        query: The number of nodes, the number of edges, or the types of nodes with the number of each.
     """
     graph = context.deps
     if query == "node_types":
@@ -61,10 +61,10 @@ async def query_graph(
 
 @tool(sequential=True, kind="query", status="Looking for nodes where {selector}")
 async def find_nodes(selector: Annotated[str, Field(max_length=500)], context: ToolContext[Graph]) -> ToolResult:
-    """The nodes whose properties fulfil a selector; where there are none, the values that there are.
+    """Find the nodes whose properties fulfil a selector. If no node does, return the values that exist.
 
     Args:
-        selector: For example type == 'cat', or type == 'human' and age > 30. Texts stand in quotes.
+        selector: For example type == 'cat', or type == 'human' and age > 30. Write texts in quotes.
     """
     graph = context.deps
     try:
@@ -91,19 +91,19 @@ async def style_nodes(
     node_ids: Annotated[list[str], Field(min_length=1)],
     color: Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")],
     context: ToolContext[Graph],
-    with_edges: bool = False,  # noqa: FBT001, FBT002 -- an argument of the model's
+    with_edges: bool = False,  # noqa: FBT001, FBT002 -- the model passes it by name
 ) -> ToolResult:
     """Draw nodes in a color.
 
     Args:
-        node_ids: Which ones: the ids that find_nodes gives.
+        node_ids: The ids of the nodes, as find_nodes returns them.
         color: The color, such as #0000ff.
-        with_edges: Draw their edges in it, too.
+        with_edges: Draw their edges in this color, too.
     """
     graph = context.deps
     unknown = [each for each in node_ids if each not in graph.nodes]
     if unknown:
-        raise ToolError(f"there is no node {', '.join(unknown)}; find_nodes gives the ids that there are")
+        raise ToolError(f"there is no node {', '.join(unknown)}; find_nodes returns the ids that exist")
     nodes = list(dict.fromkeys(node_ids))
     edges = graph.edges_of(nodes) if with_edges else []
     graph.style(nodes, edges, color)
@@ -118,15 +118,15 @@ TOOLS = [sample_data, query_graph, find_nodes, style_nodes]
 
 
 class ResultForm(Interceptor):
-    """Puts results into the assistant's own form: success, message, data, affected_nodes, affected_edges.
+    """An interceptor that gives results a form of their own: success, message, data, affected_nodes, affected_edges.
 
-    Without it the model reads toolbus's: ok, message, data, affected. Failures stay in that one.
+    Without it, the model reads toolbus's form: ok, message, data, affected. Failures keep that form.
     """
 
     async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:  # noqa: ARG002
         if result.message is None:
-            return result  # of a tool that returns no ToolResult
-        told = json.loads(result.content)  # without data where the application sends none
+            return result  # the tool has not returned a ToolResult
+        told = json.loads(result.content)  # without data, if the application sends none
         form: dict[str, Any] = {"success": told["ok"], "message": result.message}
         if "data" in told:
             form["data"] = told["data"]
@@ -138,10 +138,10 @@ class ResultForm(Interceptor):
 
 
 def affected_nodes(affected: list[str] | tuple[str, ...]) -> list[str]:
-    """The nodes among what was affected."""
+    """The nodes among the affected things."""
     return [each.removeprefix("node ") for each in affected if each.startswith("node ")]
 
 
 def affected_edges(affected: list[str] | tuple[str, ...]) -> list[str]:
-    """The edges among what was affected."""
+    """The edges among the affected things."""
     return [each.removeprefix("edge ") for each in affected if each.startswith("edge ")]

@@ -1,1 +1,1 @@
-"""A chat that says what it is doing while it does it, and why it stopped; see README.md."""
+"""A chat that shows what it is doing, and why it stopped; see README.md."""

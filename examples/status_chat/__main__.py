@@ -1,4 +1,4 @@
-"""A chat that says live what it is doing, and why it stopped: a tour of nine endings, over Ollama or a stub of it."""
+"""A chat that shows live what it is doing, and why it stopped: a tour of nine endings, over Ollama or a stub of it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .screen import Screen, open_screen
 from .stub import MODEL, QUICK, stub_ollama
 from .tools import Backend
 
-_WORD_SECONDS = 0.05  # the stub's, for each word
-_STATUS = {"completed": 0, "stopped": 0, "cancelled": 130, "failed": 1}  # a limit is no failure of the program
+_WORD_SECONDS = 0.05  # the time that the stub takes for each word
+_STATUS = {"completed": 0, "stopped": 0, "cancelled": 130, "failed": 1}  # a limit is not a failure of the program
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags."""
+    """Read the flags."""
     names = "\n".join(f"  {each.name:15} {each.shows}" for each in SCENARIOS.values())
     parser = argparse.ArgumentParser(
         prog="status_chat",
@@ -40,14 +40,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--scenario", metavar="NAME", choices=SCENARIOS, help="one scenario, instead of all of them")
     what.add_argument("--chat", action="store_true", help="type your own questions, until Ctrl-D")
     parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
-    parser.add_argument("--quick", metavar="NAME", help="the model that words the status line (that of --provider)")
+    parser.add_argument("--quick", metavar="NAME", help="the model for the status line (default: that of --provider)")
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="for a request (120; 3 in the time-out's scene)"
+        "--timeout", type=float, metavar="SECONDS", help="the time of a request (120; 3 in the time-out scenario)"
     )
     parser.add_argument(
-        "--pace", type=float, default=1.0, metavar="FACTOR", help="of the stub and the tools: 0 is fastest"
+        "--pace", type=float, default=1.0, metavar="FACTOR", help="slows the stub and the tools down; 0 is fastest"
     )
-    parser.add_argument("--timeline", action="store_true", help="behind each answer: what was called, when, how long")
+    parser.add_argument("--timeline", action="store_true", help="after each answer, list its calls with their times")
     parser.add_argument("--debug", action="store_true", help="log what toolbus does, on standard error")
     given = parser.parse_args(arguments)
     if not 0 <= given.pace <= 10:
@@ -56,13 +56,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the flags say; the exit status."""
+    """Run what the flags select, and return the exit status."""
     given = parse(arguments)
     out = sys.stdout
     if reconfigure := getattr(out, "reconfigure", None):
-        reconfigure(errors="replace")  # a terminal without the answer's letters shows question marks
+        reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     if reconfigure := getattr(sys.stdin, "reconfigure", None):
-        reconfigure(errors="replace")  # what is typed may be in another encoding
+        reconfigure(errors="replace")  # the input may have another encoding
     if given.debug:
         logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
         logging.getLogger("toolbus").setLevel(logging.DEBUG)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print()
         return 130
-    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
+    except BrokenPipeError:  # nobody reads the output any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return 141
     except OSError as exc:  # a full disk
@@ -96,17 +96,17 @@ class _Program:
         self._screen = screen
         self._provider = given.provider or MODEL
         self._quick = given.quick or given.provider or QUICK
-        self._model = f"Model: {given.provider or 'a script, no language model (--provider NAME asks one)'}."
+        self._model = f"Model: {given.provider or 'a script, not a language model (--provider NAME asks one)'}."
 
     def run(self) -> int:
-        """The exit status."""
+        """Run all of it, and return the exit status."""
         given = self._given
         if given.chat:
             return self._chat()
         return self._tour([SCENARIOS[given.scenario]] if given.scenario else SCENARIOS.values())
 
     def _tour(self, scenarios: Iterable[Scenario]) -> int:
-        """Each scenario, up to one whose model cannot be reached, and how they ended."""
+        """Run the scenarios until one cannot reach its model, and print how each of them ended."""
         told: list[str] = []
         status = 0
         for each in scenarios:
@@ -124,7 +124,7 @@ class _Program:
         return status
 
     def _chat(self) -> int:
-        """One conversation, line by line."""
+        """Run one conversation, line by line."""
         runtime = self._make(LIMITS.timeout_seconds)
         self._screen.tell(f"{self._model}\nType to it; Ctrl-C stops an answer, Ctrl-D ends the chat.")
         while True:
@@ -134,11 +134,11 @@ class _Program:
                 self._screen.tell()
                 return 0
             if question:
-                with contextlib.suppress(KeyboardInterrupt):  # it stops the answer, not the chat
+                with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C stops the answer, not the chat
                     self._ask(runtime, question, conversation_id="chat")
 
     def _make(self, seconds: float) -> Runtime:
-        """A runtime whose requests have so many seconds, unless a flag says otherwise."""
+        """A runtime whose requests have so many seconds, unless a flag sets another time."""
         given = self._given
         return make_runtime(
             self._provider,
@@ -156,5 +156,6 @@ class _Program:
 
 
 if __name__ == "__main__":
-    logging.getLogger("toolbus").setLevel(logging.CRITICAL)  # what it tells, the screen tells; --debug says otherwise
+    # The screen shows what toolbus would log, unless --debug asks for the log.
+    logging.getLogger("toolbus").setLevel(logging.CRITICAL)
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""The assistant: one runtime with its tools and limits, one question asked of it, and how the end is told.
+"""The assistant: one runtime with its tools and limits, and a loop that shows one question and its ending.
 
-This is all that a status line needs of an application. The sentences are toolbus's own, those on running calls a quick
-model's; the limits are toolbus's, and so is what the transcript looks like after any of them.
+This is all that an application needs for a status line. toolbus writes the sentences, and a quick model those about
+running calls; toolbus also applies the limits, and leaves a valid transcript after any of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["LIMITS", "ask", "make_runtime"]
 LIMITS = Limits(max_rounds=10, max_consecutive_errors=3, timeout_seconds=120, stop_on=frozenset({"unknown_tool"}))
 
 INSTRUCTIONS = """\
-You are a helpful assistant. Answer briefly, and only from what your tools have told you or what everybody knows."""
+You are a helpful assistant. Answer briefly, and only from the results of your tools or from common knowledge."""
 
 
 def make_runtime(
@@ -33,13 +33,13 @@ def make_runtime(
     backend: Backend | None = None,
     timeout_seconds: float = LIMITS.timeout_seconds,
 ) -> Runtime:
-    """The runtime: `provider` answers, `quick` words the status line while tools run. Raises `ConfigurationError`."""
+    """The runtime: `provider` answers, `quick` writes the status line while tools run. Raises `ConfigurationError`."""
     return Runtime(
         provider,
-        tools=[*TOOLS, give_up],  # with `give_up` a model can say that it cannot be done, and why
-        narrator=quick,  # in at most 10 words and 2 seconds, which are its defaults
+        tools=[*TOOLS, give_up],  # with `give_up`, a model can say that a task is impossible, and why
+        narrator=quick,  # the defaults allow it 10 words and 2 seconds
         instructions=INSTRUCTIONS,
-        guidance=True,  # lists the tools, and says when to try another one and when to stop
+        guidance=True,  # tells the model which tools exist, when to try another one, and when to stop
         note_failures=True,  # small models overlook errors among results
         limits=replace(LIMITS, timeout_seconds=timeout_seconds),
         deps=backend or Backend(),
@@ -47,10 +47,10 @@ def make_runtime(
 
 
 async def ask(runtime: Runtime, question: str, screen: Screen, **options: Any) -> RequestResult[Any]:
-    """Ask, and show on `screen` what is being done, the answer as it comes, and how it ended."""
+    """Ask, and show the progress, the answer as it arrives, and the ending on `screen`."""
     async with runtime:
         session = runtime.start(question, **options)
-        said: dict[int, str] = {}  # by round
+        said: dict[int, str] = {}  # the texts by round
         with screen.turn():
             async for event in session.events(StatusChanged, TextDelta, ModelRetrying):
                 match event:
@@ -60,12 +60,12 @@ async def ask(runtime: Runtime, question: str, screen: Screen, **options: Any) -
                         said[event.round] = said.get(event.round, "") + event.text
                         screen.say(event.text, event.round)
                     case ModelRetrying():
-                        said.pop(event.round, "")  # what came of this reply is void: it begins anew
+                        said.pop(event.round, "")  # the pieces of this reply are void: it begins again
                         screen.take_back(event.round)
                     case _:
-                        pass  # the end, which the result tells better
+                        pass  # the result describes the ending better
             result = await session.result()
-            if result.text and result.text not in said.values():  # it came whole: of an interceptor, or a tool
+            if result.text and result.text not in said.values():  # it came whole, from an interceptor or a tool
                 screen.say(result.text, result.rounds)
             screen.end(note_of(result), status_of(result))
     return result

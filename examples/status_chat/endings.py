@@ -1,4 +1,4 @@
-"""How a request ended, in words for people: from the result's `outcome` and `reason`."""
+"""The ending of a request in words for people, from the result's `outcome` and `reason`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toolbus.core.plain_text import one_line
 
 __all__ = ["note_of", "status_of", "why"]
 
-# What a limit means to the person who asked. One that is not here is told as toolbus has it: max_tool_calls=100.
+# These sentences explain limits to the person who asked. Other limits are shown in the form max_tool_calls=100.
 _LIMITS = {
     "max_rounds": "all {} rounds of tool calls are used up",
     "max_tool_calls": "all {} tool calls are used up",
@@ -34,12 +34,12 @@ def status_of(result: RequestResult[Any]) -> str:
 
 
 def note_of(result: RequestResult[Any]) -> str:
-    """What stands behind the answer's text, so that nobody takes half an answer for a whole one."""
+    """The note after the answer's text, so that nobody takes half an answer for a whole one."""
     return "" if result.ok else f"[Unable to complete task: {why(result)}]"
 
 
 def why(result: RequestResult[Any]) -> str:
-    """Why it is no answer, in words on one line: the limit that was reached, what the model said, or the error."""
+    """The reason why there is no answer, on one line: the limit, the model's own words, or the error."""
     return one_line(_why(result))  # models and servers may have written anything
 
 

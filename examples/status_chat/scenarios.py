@@ -1,7 +1,7 @@
-"""What a model does in each scenario: the questions, and a script that plays the model.
+"""The scenarios: their questions, and a script that plays the model.
 
-`play` answers as a model would, from the messages that it is sent: it looks at what its tools have told it. `word` is
-the quick model that finds the status line's sentences. Both serve a `ScriptedProvider` and the stub of a server alike.
+`play` answers as a model would, from the messages that it is sent, with the results of its tools. `word` is the quick
+model that writes the status line's sentences. Both work with a `ScriptedProvider` and with the stub of a server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["SCENARIOS", "Scenario", "play", "word"]
 
 
 class Asked(Protocol):
-    """What a script looks at: a `ModelRequest`, or a `WireRequest` that came over a socket."""
+    """The request that a script reads: a `ModelRequest`, or a `WireRequest` that came over a socket."""
 
     @property
     def messages(self) -> Sequence[Message]: ...
@@ -32,7 +32,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """The turn so far, as the model sees it: how often it was asked, and what its calls have brought."""
+    """The turn so far, as the model sees it: the number of its replies, and the results of its calls."""
 
     round: int
     results: Sequence[str]
@@ -45,7 +45,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A question, what it shows, how it ends, and the model that answers it so."""
+    """A question, what it shows, how it ends, and the script that plays the model."""
 
     name: str
     shows: str
@@ -82,10 +82,10 @@ def _sequential(turn: Turn) -> Step:
 
 def _recovery(turn: Turn) -> Step:
     match turn.round:
-        case 0:  # two at once: neither needs what the other brings
+        case 0:  # two calls at once, because neither needs the other's result
             return calls(("lookup_user", {"user_id": 123}), ("file_read", {"name": "setings.toml"}))
         case 1:
-            there = re.findall(r"\w+\.toml", turn.results[1])  # in the error; what was asked for is the first of them
+            there = re.findall(r"\w+\.toml", turn.results[1])  # the error lists the files after the wrong name
             return calls(("file_read", {"name": next(name for name in there[1:] if name.startswith("set"))}))
         case _:
             theme = tomllib.loads(turn.results[2])["appearance"]["theme"]
@@ -121,7 +121,7 @@ def _unknown_tool(_turn: Turn) -> Step:
 
 
 def _free(question: str, turn: Turn) -> Step:
-    """Whatever is typed in the chat: this one knows users, files and sums by their looks."""
+    """Answer anything that is typed in the chat: this script recognises users, files and sums."""
     if turn.results:
         return text(f"This is what I found: {' '.join(turn.results)}")
     if user := re.search(r"user (\d+)", question, re.IGNORECASE):
@@ -130,7 +130,7 @@ def _free(question: str, turn: Turn) -> Step:
         return calls(("file_read", {"name": file[0]}))
     if total := re.search(r"[\d(][\d\s.()+*/-]*[\d)]", question):
         return calls(("calculator", {"expression": total[0]}))
-    return text("I am a stub, and know users (user 7), files (settings.toml) and sums (2 + 3 * 4).")
+    return text("I am a stub, and I know users (user 7), files (settings.toml) and sums (2 + 3 * 4).")
 
 
 # ------------------------------------------------------------------------------------------------- the scenarios
@@ -141,7 +141,7 @@ SCENARIOS = {
         Scenario("single", "one call, then the answer", "Who is user 123?", "completed", _single),
         Scenario(
             "sequential",
-            "four calls, each from what the one before it brought",
+            "four calls, each of which uses the result before it",
             "For how many months has user 123 storage left, at 12.5 GB a month?",
             "completed",
             _sequential,
@@ -174,7 +174,7 @@ _MODELS = {each.question: each.model for each in SCENARIOS.values()}
 
 
 def play(asked: Asked) -> Step:
-    """What the model says next."""
+    """The next reply of the model."""
     start, message = max((at, each) for at, each in enumerate(asked.messages) if isinstance(each, UserMessage))
     question, since = user_text(message), asked.messages[start + 1 :]
     turn = Turn(
@@ -187,7 +187,7 @@ def play(asked: Asked) -> Step:
 
 
 def word(asked: Asked) -> Step:
-    """What the quick model says of a call. Of files it says nothing in time, so "Using File Read..." stays."""
+    """The quick model's sentence about a call. For files it comes too late, so "Using File Read..." stays."""
     prompt = "".join(user_text(each) for each in asked.messages if isinstance(each, UserMessage))
     if "Tool: Lookup User" in prompt:
         return text("Looking up the user in the database")

@@ -1,6 +1,6 @@
-"""Where a turn is shown: a status line, and the answer below it as it comes.
+"""The screen that shows a turn: a status line, and the answer below it as it arrives.
 
-`Screen` writes lines, for pipes and logs. `LiveScreen` draws the status anew in its place, with rich, for terminals.
+`Screen` writes lines, for pipes and logs. `LiveScreen` redraws one status line with rich, for terminals.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from toolbus.core.plain_text import clean
 
 __all__ = ["LiveScreen", "Screen", "open_screen"]
 
-_NOTE = -1  # a paragraph behind all of the model's
+_NOTE = -1  # a paragraph after all those of the model
 
 
 class Screen:
-    """Each status is a line, and each piece of the answer is written as it comes."""
+    """A screen that writes a line for each status, and each piece of the answer as it arrives."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
         self._said = ""
-        self._paragraph: int | None = None  # the one that is being written
-        self._is_open = False  # whether a line of text is not ended yet
+        self._paragraph: int | None = None  # the number of the paragraph that is being written
+        self._is_open = False  # true while a line of text has no end
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """Around one request. An exception that leaves the block, Ctrl-C too, was its end."""
+        """Show one request in this block. An exception that leaves it, such as Ctrl-C, also ends the request."""
         self._said, self._paragraph = "", None
         try:
             yield
@@ -41,18 +41,18 @@ class Screen:
             raise
 
     def tell(self, line: str = "") -> None:
-        """A line of the application's own, between turns."""
+        """Write a line of the application itself, between turns."""
         self._write(f"{line}\n")
 
     def status(self, text: str) -> None:
-        """What is being done now. Said again (of another stage), it is no news."""
+        """Show the current status. A repeated sentence (of another stage) is not shown again."""
         if text != self._said:
             self._said = text
             self._end_line()
             self._write(f"  - {text}\n")
 
     def say(self, piece: str, paragraph: int) -> None:
-        """A piece of the answer; each paragraph, by its number, begins on a line of its own."""
+        """Write a piece of the answer. Each paragraph, by its number, begins on a line of its own."""
         if paragraph != self._paragraph:
             self._end_line()
         self._paragraph = paragraph
@@ -60,12 +60,12 @@ class Screen:
         self._is_open = not piece.endswith("\n")
 
     def take_back(self, paragraph: int) -> None:
-        """The paragraph that was begun is void; here it cannot be unwritten, so it begins anew below."""
+        """Begin the paragraph again, because its text is void. Written text cannot be removed, so it begins below."""
         if paragraph == self._paragraph:
             self._paragraph = None
 
     def end(self, note: str, status: str) -> None:
-        """The turn is over: `note`, if any, stands behind the answer."""
+        """End the turn, and write `note`, if any, after the answer."""
         if note:
             self.say(f"{note}\n", _NOTE)
         self.status(status)
@@ -81,7 +81,7 @@ class Screen:
 
 
 class LiveScreen(Screen):
-    """One status line that changes in its place, and the answer below it."""
+    """A screen that redraws one status line, with the answer below it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console.file)
@@ -102,7 +102,7 @@ class LiveScreen(Screen):
         self._said = text
         self._spinner.update(text=Text(text))
         if self._live is not None:
-            self._live.refresh()  # a status that is there for a moment is drawn as well
+            self._live.refresh()  # even a very short status is drawn
 
     def say(self, piece: str, paragraph: int) -> None:
         self._paragraphs[paragraph] = self._paragraphs.get(paragraph, "") + piece
@@ -117,7 +117,7 @@ class LiveScreen(Screen):
         self._is_over = True
 
     def _picture(self) -> Group:
-        """The status, and as much of the answer's end as the window holds; in the end, all of it."""
+        """The status, and as much of the answer's end as the window can show; at the end, the whole answer."""
         answer = "\n\n".join(clean(each).strip() for each in self._paragraphs.values())
         lines = list(Text(answer).wrap(self._console, self._console.width)) if answer else []
         if self._is_over:
@@ -126,7 +126,7 @@ class LiveScreen(Screen):
 
 
 def open_screen(out: IO[str]) -> Screen:
-    """The screen that `out` can bear."""
+    """The kind of screen that `out` supports."""
     console = Console(file=out, highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console)

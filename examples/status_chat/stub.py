@@ -1,6 +1,6 @@
-"""A stub that stands in for Ollama: real HTTP on the loopback, in Ollama's real words, and a script for a model.
+"""A stub of Ollama: real HTTP on the loopback interface, Ollama's real protocol, and a script as the model.
 
-Delete this file in your application: with `ollama serve` everything else stays as it is.
+Delete this file in your application: with `ollama serve`, everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OLLAMA = dialect_of("ollama")
 
 
 class StubOllama(WireServer):
-    """The server. Its model takes `seconds` for each word; the quick one takes none."""
+    """The server. Its model takes `seconds` for each word; the quick model takes no time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(self._next, dialect=_OLLAMA)
@@ -49,7 +49,7 @@ class StubOllama(WireServer):
         return WireBreak(reply=whole, how="stall", after=None) if sentence.hangs else whole
 
     def answer_of(self, step: WireStep) -> Answer:
-        """What is sent for a step; of the model's, text goes word by word."""
+        """The pieces to send for a step; the model's text is sent word by word."""
         if not isinstance(step, Step):
             return super().answer_of(step)
         words = tuple(re.findall(r"\S+\s*", step.text))
@@ -59,13 +59,13 @@ class StubOllama(WireServer):
 
     def _slowly(self, frames: Iterable[bytes]) -> Iterator[bytes]:
         for each in frames:
-            time.sleep(self._seconds)  # in the connection's own thread
+            time.sleep(self._seconds)  # this blocks only the connection's own thread
             yield each
 
 
 @contextmanager
 def stub_ollama(seconds: float) -> Generator[StubOllama]:
-    """The stub, where OLLAMA_HOST says that Ollama is: so `ollama:...` is asked there."""
+    """Run the stub, and point OLLAMA_HOST at it, so that requests to `ollama:...` go there."""
     with StubOllama(seconds) as server:
         here = {"OLLAMA_HOST": server.base_url, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         with patch.dict(os.environ, here):

@@ -1,7 +1,7 @@
 """The assistant's tools: users in a database, files in a folder, sums, and an archive that takes for ever.
 
-What they work on comes with the request, as its `deps`; they know nothing of status lines, and raise `ToolError` in
-words that help a model to do better.
+Their data comes with the request, as its `deps`. They know nothing of status lines, and raise `ToolError` with texts
+that help a model to correct its call.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def _users() -> dict[int, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Backend:
-    """What stands behind the tools. `seconds` is how long the database and the disk take."""
+    """The data of the tools. `seconds` is the time that the database and the disk take."""
 
     seconds: float = 0.5
     files: Path = HERE / "files"
     users: dict[int, dict[str, Any]] = field(default_factory=_users)
 
 
-# None of the next two says what it does (`@tool(status=...)`): a quick model finds the words for them.
+# The next two tools have no sentence of their own (`@tool(status=...)`): a quick model writes one for each call.
 @tool(idempotent=True)
 async def lookup_user(user_id: int, context: ToolContext[Backend]) -> dict[str, Any]:
     """Look up a user's name, plan, used storage (in gigabytes) and favourite drink in the database."""
@@ -56,7 +56,7 @@ async def file_read(name: str, context: ToolContext[Backend]) -> str:
     """Read a configuration file by its name, such as settings.toml."""
     backend = context.deps
     await anyio.sleep(backend.seconds)
-    files = {path.name: path for path in sorted(backend.files.iterdir())}  # by name, so no path leads out of the folder
+    files = {path.name: path for path in sorted(backend.files.iterdir())}  # so no path can leave the folder
     if name not in files:
         raise ToolError(f"there is no file {name!r}; there are {', '.join(files)}")
     return files[name].read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def _value(node: ast.expr) -> float:
             raise ValueError("it has more than numbers, + - * / and brackets")
 
 
-@tool(timeout_seconds=3_600)  # the archive may take its hour; the whole request may not
+@tool(timeout_seconds=3_600)  # the archive may take an hour, but the request may not
 async def search_archive(words: str) -> str:
     """Search the tape archive of old messages. Slow."""
     await anyio.sleep(3_000)

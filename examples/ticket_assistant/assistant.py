@@ -1,4 +1,4 @@
-"""The assistant: what it is made of, and for how long. All that there is of toolbus is here and in `tools`."""
+"""The assistant: its parts and their lifetime. Only this module and `tools` use toolbus."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["Application", "Assistant"]
 
 INSTRUCTIONS = """\
 You are an assistant for an issue tracker. Look tickets up with your tools, and name each with its id. \
-What you have seen earlier in the conversation you know without looking again. When a tool fails, tell the user why."""
+Do not look up again what you have seen earlier in the conversation. When a tool fails, tell the user why."""
 
 Approve = Callable[[ApprovalRequested], Awaitable[bool]]
 Hook = Callable[[httpx2.Response], Awaitable[None]]
 
 
 async def nobody(_question: ApprovalRequested) -> bool:
-    """Nobody is there to be asked, so nothing is approved."""
+    """Deny the call, because nobody is there to approve it."""
     return False
 
 
 class Sent(Interceptor):
-    """Notes what the model was sent last at the beginning of a turn, to show it."""
+    """An interceptor that records the messages sent at the beginning of the last turn, to show them."""
 
     def __init__(self) -> None:
         self.messages: Sequence[Message] = ()
@@ -50,18 +50,18 @@ class Sent(Interceptor):
 
 @dataclass
 class Application:
-    """What the assistant is made of. `open` may be called again, as after a restart: it starts from the database."""
+    """The parts of the assistant. `open` may be called again, as after a restart: it starts from the database."""
 
     provider: Provider | str
     new_store: Callable[[], Store]
     service: str
     """The tracker's URL."""
     approve: Approve = nobody
-    """Asks a person whether a call may run."""
+    """The function that asks a person whether a call may run."""
     show: Callable[[str], object] = print
     transport: httpx2.AsyncBaseTransport | None = None
     on_response: list[Hook] = field(default_factory=list[Hook])
-    """What is told of each answer of the tracker, and may hold it back."""
+    """A function that gets each answer of the tracker, and may delay it."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Assistant]:
@@ -92,7 +92,7 @@ class Application:
 
 
 async def ask_people(bus: EventBus, approve: Approve, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    """Ask about each call that needs approval, one at a time."""
+    """Ask a person about each call that needs approval, one at a time."""
     async with bus.subscribe(ApprovalRequested) as questions:
         task_status.started()
         async for question in questions:
@@ -108,11 +108,11 @@ class Assistant:
     show: Callable[[str], object]
 
     async def say(self, text: str, conversation_id: str) -> RequestResult[Any]:
-        """Take a turn, and show it."""
+        """Run a turn, and show it."""
         return await self.follow(self.runtime.start(text, conversation_id=conversation_id))
 
     async def follow(self, session: RequestSession) -> RequestResult[Any]:
-        """Show what happens in a turn until its end; of one that was resumed, what happened before as well."""
+        """Show the events of a turn until its end; for a resumed turn, also the earlier ones."""
         async for event in session.events(*screen.SHOWN):
             self.show(screen.line(event))
         result = await session.result()

@@ -1,4 +1,4 @@
-"""The chat: what is typed goes to the assistant, or answers its question whether a call may run."""
+"""The chat: a typed line goes to the assistant, or answers its question whether a call may run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def chat(
     typed: AsyncGenerator[str],
     conversation_id: str,
 ) -> None:
-    """Talk until the end of what is typed. What an earlier process has left unfinished goes on first."""
+    """Talk until the end of the input. Turns that an earlier process has left unfinished continue first."""
 
     async def ask(question: ApprovalRequested) -> bool:
         print(screen.question(question), flush=True)
@@ -52,15 +52,15 @@ async def chat(
 
 
 async def typed_lines(source: int = 0) -> AsyncGenerator[str]:
-    """What is typed into a file (by its descriptor; stdin), line by line, until its end."""
+    """Yield the lines that are typed into a file (by its descriptor; stdin), until its end."""
     send, receive = anyio.create_memory_object_stream[str](100)
     token = anyio.lowlevel.current_token()
 
-    def read() -> None:  # in a thread of its own that nobody waits for, since a reading cannot be ended
+    def read() -> None:  # nothing waits for its thread, because a read cannot be cancelled
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, RuntimeError):
             with open(
                 source, closefd=False, errors="replace"
-            ) as stdin:  # and not sys.stdin, which the interpreter locks at its end
+            ) as stdin:  # not sys.stdin, which the interpreter locks when it ends
                 for line in stdin:
                     anyio.from_thread.run(send.send, line.strip(), token=token)
             anyio.from_thread.run(send.aclose, token=token)

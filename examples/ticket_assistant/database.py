@@ -1,4 +1,4 @@
-"""The collection of messages as another application sees it, by MongoDB's own driver: to show it, to write into it."""
+"""The collection of messages as another application reads and writes it, through MongoDB's own driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["documents", "write_old_conversation"]
 
 
 def documents(url: str, database: str, conversation_id: str) -> list[dict[str, Any]]:
-    """The documents of a conversation in order. Blocks. Raises `PyMongoError`."""
+    """Return the documents of a conversation in order. Blocks. Raises `PyMongoError`."""
     with MongoClient[dict[str, Any]](url) as client:
         ids = [conversation_id, *([ObjectId(conversation_id)] if ObjectId.is_valid(conversation_id) else [])]
         found = client[database]["messages"].find({"sessionId": {"$in": ids}})
@@ -20,9 +20,9 @@ def documents(url: str, database: str, conversation_id: str) -> list[dict[str, A
 
 
 def write_old_conversation(url: str, database: str) -> str:
-    """Write what the application before this one has left: a turn with calls, results and answer in one document.
+    """Write a turn as an earlier application would have: calls, results and answer in one document.
 
-    Its tools had other names and arguments. Gives the conversation's id. Blocks. Raises `PyMongoError`.
+    Its tools had other names and arguments. Returns the conversation's id. Blocks. Raises `PyMongoError`.
     """
     session, at = ObjectId(), datetime(2025, 6, 1, 12, tzinfo=UTC)
     ticket = {"id": "AAD-7", "summary": "Sign-in loops on the staging system", "created": "2024-11-05"}

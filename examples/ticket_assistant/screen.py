@@ -1,4 +1,4 @@
-"""Events, messages and documents as lines to read. Knows no runtime and no database."""
+"""Events, messages and documents as lines of text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WIDTH = 98
 
 
 def line(event: Event) -> str:
-    """An event of `SHOWN`."""
+    """Describe one of the `SHOWN` events."""
     match event:
         case ToolCallRequested():
             arguments = ", ".join(f"{name}={_json(value)}" for name, value in event.arguments.items())
@@ -49,25 +49,25 @@ def line(event: Event) -> str:
         case ToolCallFailed():
             return _clipped(f"  failed {event.error}")
         case RequestResumed():
-            return "  goes on after a restart"
+            return "  continues after a restart"
         case _:
             raise TypeError(event)
 
 
 def question(asked: ApprovalRequested) -> str:
-    """What a person is asked."""
+    """The question to a person."""
     return f"  May {asked.name} run with {one_line(_json(asked.arguments))}? y or n:"
 
 
 def ending(result: RequestResult[Any]) -> str:
-    """The answer, or why there is none."""
+    """The answer, or the reason why there is no answer."""
     if result.ok:
         return f"Assistant: {clean(result.text)}"
     return f"Assistant ({result.outcome}: {one_line(str(result.error or result.reason))})"
 
 
 def as_stored(documents: Iterable[Mapping[str, Any]]) -> str:
-    """Documents of messages, without what is toolbus's own in them."""
+    """Documents of messages, without the fields that only toolbus uses."""
     lines: list[str] = []
     for document in documents:
         kept: Mapping[str, Any] = document.get("data") or {}

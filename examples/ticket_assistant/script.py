@@ -1,7 +1,7 @@
-"""The model that is there without a key: a script that reads what it was sent, calls by it, and answers from results.
+"""A script that replaces the model when there is no key: it calls tools by the prompt, and answers from results.
 
-No language model takes part. It knows only what stands in the messages, as a model does: what it says of earlier
-tickets it has from the results of earlier calls, which toolbus has put back into the history.
+No language model takes part. Like a model, the script knows only the messages: it knows earlier tickets from results of
+earlier calls, which toolbus has put back into the history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolbus.testing import ScriptedProvider, calls, text
 
 __all__ = ["scripted_model"]
 
-_ASKED = [  # what is asked, and the call that answers it; the groups are its arguments
+_ASKED = [  # patterns of prompts, and the tools to call; groups are arguments
     (r"tickets for project (?P<project>\w+)", "get_tickets"),
     (r"create a ticket in project (?P<project>\w+): (?P<summary>.+)", "create_ticket"),
     (r"comment on (?P<ticket>\w+): (?P<text>.+)", "add_comment"),
@@ -28,7 +28,7 @@ _HELP = 'I am a script. Try "Show me tickets for project X.", "Close T1." or "Wh
 
 
 def scripted_model() -> ScriptedProvider:
-    """The script, good for any number of conversations."""
+    """The scripted provider, for any number of conversations."""
     return ScriptedProvider(_step, record=False)
 
 
@@ -56,7 +56,7 @@ def _value(name: str, said: str) -> str:
 
 
 def _tickets(result: ToolMessage) -> list[dict[str, Any]]:
-    """The tickets in a result: that of a list, that of one, or none."""
+    """The tickets in a result: a list of them, one, or nothing."""
     try:
         found: Any = json.loads(result.content)
     except ValueError:

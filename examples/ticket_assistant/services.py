@@ -1,6 +1,6 @@
-"""What the demonstration starts, so that it needs no server: the tracker in a thread, and one for MongoDB's driver.
+"""The servers that the demonstration starts by itself: the tracker in a thread, and a server for MongoDB's driver.
 
-An application has them elsewhere, and needs nothing of this.
+An application has its own servers, and does not need this module.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["mongo_server", "serve_tracker", "tracker_in_a_thread"]
 
 _HOST = "127.0.0.1"
 _PATIENCE_SECONDS = 30.0
-# The wheel nx-27017 speaks MongoDB's wire protocol. It and its data go with this process, whose end of the pipe closes
-# however it ends.
+# nx-27017 is a server that speaks MongoDB's wire protocol. It ends, and deletes its data, when this process ends in any
+# way and so closes its end of the pipe.
 _NX = """\
 import os, shutil, sys, threading
 from nx_27017.nx_27017 import main
@@ -47,7 +47,7 @@ def serve_tracker(port: int) -> None:
 
 @contextlib.contextmanager
 def tracker_in_a_thread() -> Generator[str]:
-    """The tracker on a free port; its URL. uvicorn needs asyncio: in a thread it has its own, whatever runs here."""
+    """Start the tracker on a free port, and return its URL. It runs in a thread, because uvicorn needs asyncio."""
     with socket.create_server((_HOST, 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(create_tracker(), log_config=None, timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -61,14 +61,14 @@ def tracker_in_a_thread() -> Generator[str]:
 
 @contextlib.contextmanager
 def mongo_server() -> Generator[str]:
-    """A server, empty, on a free port; its URL. Its data goes with it. Raises `OSError` when it does not start."""
+    """Start an empty server on a free port, and return its URL. Its data is deleted when it ends. Raises `OSError`."""
     with tempfile.TemporaryDirectory(prefix="ticket-assistant-") as folder, socket.create_server((_HOST, 0)) as probe:
         port = probe.getsockname()[1]
         probe.close()
         place = [f"--port={port}", f"--data-dir={folder}/data", f"--log-file={folder}/log", f"--pid-file={folder}/pid"]
         command = [sys.executable, "-I", "-c", _NX, *place]
         nowhere = subprocess.DEVNULL
-        # In a session of its own, since Ctrl-C on the terminal is this process's business.
+        # The server gets a session of its own, because only this process handles Ctrl-C on the terminal.
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, cwd=folder, start_new_session=True
         )
@@ -80,7 +80,7 @@ def mongo_server() -> Generator[str]:
 
 
 def _wait_for(server: subprocess.Popen[bytes], port: int) -> None:
-    """Until it takes connections."""
+    """Wait until the server accepts connections."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=1):

@@ -1,4 +1,4 @@
-"""The tools: each is one request to the issue tracker. `context.deps` is the HTTP client of the application."""
+"""The tools: each one sends a request to the issue tracker. `context.deps` is the HTTP client of the application."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from toolbus import ToolContext, ToolError, tool
 __all__ = ["TOOLS", "TrackerDown"]
 
 Context = ToolContext[httpx2.AsyncClient]
-# These go into paths of URLs, so they are letters and digits and nothing else.
+# These values go into paths of URLs, so they consist only of letters and digits.
 Project = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]*$", description="The project's key, such as X.")]
 TicketId = Annotated[str, Field(pattern=r"^T[0-9]+$", description="Such as T1.")]
 Text = Annotated[str, Field(min_length=1, max_length=2_000)]
 
 
 class TrackerDown(ToolError):
-    """The tracker does not answer, or is out of order: worth another try."""
+    """An error of the tracker itself, which may be gone at the next attempt."""
 
 
 async def request(context: Context, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """Ask the tracker; its answer. What it refuses becomes a `ToolError`, in words that the model can use.
+    """Send a request to the tracker, and return its answer. A refusal becomes a `ToolError` with a text for the model.
 
-    The idempotency key is the same for each attempt, also of a process that goes on after a restart: so nothing is made
-    twice, and the tools below may say that they are idempotent.
+    The idempotency key is the same for each attempt, even after a restart of the process. So nothing is created twice,
+    and the tools below may be marked as idempotent.
     """
     headers = {"Idempotency-Key": context.idempotency_key}
     try:
@@ -42,7 +42,7 @@ async def request(context: Context, method: str, path: str, body: dict[str, Any]
 
 
 def _detail(response: httpx2.Response) -> str:
-    """What the service says is wrong, in the form of FastAPI's errors."""
+    """The service's error message, from the form of FastAPI's errors."""
     try:
         return str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
@@ -51,7 +51,7 @@ def _detail(response: httpx2.Response) -> str:
 
 @tool(idempotent=True, kind="query", retries=2, retry_on=(TrackerDown,), status="Looking for tickets of {project}")
 async def get_tickets(project: Project, context: Context) -> list[dict[str, Any]]:
-    """Show the tickets of a project: id, summary, status, when each was created, and its comments."""
+    """Show the tickets of a project: id, summary, status, date of creation, and comments."""
     return await request(context, "GET", f"/projects/{project}/tickets")
 
 
@@ -69,13 +69,13 @@ async def add_comment(ticket: TicketId, text: Text, context: Context) -> dict[st
 
 @tool(idempotent=True, kind="action", retries=2, retry_on=(TrackerDown,), status="Moving {ticket}")
 async def move_ticket(ticket: TicketId, status: Literal["open", "in_progress"], context: Context) -> dict[str, Any]:
-    """Say how far a ticket is."""
+    """Set the status of a ticket."""
     return await request(context, "PATCH", f"/tickets/{ticket}", {"status": status})
 
 
 @tool(destructive=True, idempotent=True, kind="action", retries=2, retry_on=(TrackerDown,), status="Closing {ticket}")
 async def close_ticket(ticket: TicketId, context: Context) -> dict[str, Any]:
-    """Close a ticket, for good. The user is asked before, so do not ask yourself."""
+    """Close a ticket for good. The user is asked for approval, so do not ask yourself."""
     return await request(context, "PATCH", f"/tickets/{ticket}", {"status": "closed"})
 
 

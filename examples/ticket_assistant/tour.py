@@ -1,4 +1,4 @@
-"""The tour: one conversation through three restarts, and one that another application has begun."""
+"""The tour: one conversation with three restarts, and one that another application has begun."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Tour", "TurnFailed"]
 
 
 class TurnFailed(Exception):
-    """A turn had no answer, so the tour ends. Why not was shown."""
+    """The end of the tour after a turn without an answer; the reason was shown before."""
 
 
 class Tour:
-    """The scenes, over an application whose conversations are in `database` of the server at `url`."""
+    """The scenes of the tour. The conversations are in `database` of the server at `url`."""
 
     def __init__(self, application: Application, url: str, database: str) -> None:
         self._application = application
@@ -32,7 +32,7 @@ class Tour:
         self._show: Callable[[str], object] = application.show
 
     async def run(self, conversation_id: str) -> None:
-        """All scenes."""
+        """Play all scenes."""
         self._title("1. A dialogue with a tool call")
         await self._say(conversation_id, "Show me tickets for project X.")
 
@@ -48,7 +48,7 @@ class Tour:
         await self._say(conversation_id, "Close T1.", "Move T1 to in_progress.")
 
         self._title(
-            "5. A restart in the middle of creating a ticket: asked for again with the same key, it is made once"
+            "5. A restart while a ticket is created: the same key is sent again, and the ticket is created once"
         )
         await self._restart(conversation_id, "Create a ticket in project Y: Dark mode is too dark")
         await self._say(conversation_id, "Show me tickets for project Y.")
@@ -68,7 +68,7 @@ class Tour:
         self._show(f"\n=== {title}")
 
     async def _say(self, conversation_id: str, *texts: str) -> Sequence[Message]:
-        """Say this to an application that has just been started; what the model was sent in the end."""
+        """Send prompts to a newly started application, and return what the model was sent last."""
         async with self._application.open() as assistant:
             for text in texts:
                 self._show(f"\nYou: {text}")
@@ -84,14 +84,12 @@ class Tour:
         self._show(f"\nSent to the model with that question:\n{screen.as_sent(messages)}")
 
     async def _restart(self, conversation_id: str, text: str) -> None:
-        """Close the runtime when the tracker has made a ticket and its answer is lost; open another, which goes on."""
+        """Close the runtime when a ticket was created and the answer is lost, and continue in another one."""
         lost = anyio.Event()
 
         async def lose(response: httpx2.Response) -> None:
             if response.request.method == "POST" and not lost.is_set():
-                self._show(
-                    f"    the tracker answers {response.status_code}; the answer is lost, and this process has to go"
-                )
+                self._show(f"    the tracker answers {response.status_code}; the answer is lost, and this process ends")
                 lost.set()
                 await anyio.sleep_forever()
 
@@ -102,7 +100,7 @@ class Tour:
 
             async def follow() -> None:
                 await assistant.follow(session)
-                lost.set()  # a model that has not created anything
+                lost.set()  # the model has not created anything
 
             group.start_soon(follow)
             await lost.wait()
@@ -110,6 +108,6 @@ class Tour:
         self._show("(the next process)")
         self._application.on_response.remove(lose)
         async with self._application.open() as assistant:
-            # After a crash, not before the lease of the process that is gone has run out: lease_seconds, 30.
+            # After a crash, this works only once the lease of the dead process has run out (lease_seconds, 30).
             for session in await assistant.runtime.resume():
                 await assistant.follow(session)

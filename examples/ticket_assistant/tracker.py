@@ -1,7 +1,7 @@
-"""The issue tracker: a small HTTP service of its own, in memory. It stands alone: it knows nothing of toolbus.
+"""The issue tracker: a small HTTP service in memory, which is independent of toolbus.
 
-What changes something takes the header `Idempotency-Key`: a second request with the same key changes nothing, and is
-answered as the first one was, with 200.
+Requests that change something have the header `Idempotency-Key`: a second request with the same key changes nothing,
+and gets the same answer as the first one, with status 200.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Tracker:
         return ticket
 
     def once(self, key: str | None, change: Callable[[], Ticket], response: Response) -> Ticket:
-        """Make the change, unless one with this key was made."""
+        """Make the change, unless a change with this key was made before."""
         if key is not None and key in self._done:
             response.status_code = 200
             return self._done[key]
@@ -89,7 +89,7 @@ class Tracker:
 
 
 def create_tracker() -> FastAPI:
-    """The service, with two projects and three tickets in it."""
+    """The service, with two projects and three tickets."""
     app, tracker = FastAPI(title="Issue tracker"), Tracker()
 
     @app.get("/projects/{project}/tickets")

@@ -100,7 +100,7 @@ def test_main_answers_from_a_folder_without_a_screen(
     assert main(["--ask", "What is a lease?", "--dir", str(tree), "--words-only"]) == 0
     assert "Look at lease.py#1:3:" in capsys.readouterr().out
     assert main(["--ask", "What is a lease?", "--dir", str(tree), "--no-index"]) == 0
-    assert "I cannot tell you. The search failed: there is no retriever" in capsys.readouterr().out
+    assert "I cannot answer that. The search failed: there is no retriever" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

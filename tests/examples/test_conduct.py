@@ -95,7 +95,7 @@ def test_the_readme_has_each_flag_and_no_other(name: str, capsys: pytest.Capture
 def test_each_says_that_a_script_plays_the_model(name: str, arguments: list[str], run: Any) -> None:
     status, said = run(name, arguments)
     assert status == 0
-    assert "Model: a script, no language model (--provider NAME asks one)." in said.splitlines()[0]
+    assert "Model: a script, not a language model (--provider NAME asks one)." in said.splitlines()[0]
 
 
 def test_a_terminal_that_knows_ascii_alone_shows_question_marks(run: Any) -> None:

@@ -544,7 +544,7 @@ def test_without_a_key_the_extractive_provider_is_taken_and_told(
     for name in ("TOOLBUS_PROVIDER", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     assert runtime_from_environment().provider.vendor == "extractive"
-    assert "is no language model" in caplog.text
+    assert "is not a language model" in caplog.text
 
 
 def test_the_provider_that_the_environment_names_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ async def test_fifteen_turns_of_autoplay_recover_from_errors_and_say_what_compre
     assert re.search(r'✗ game__travel \{"to":"Shallows".{1,30}… → .*not enough fuel.*\n +✓ game__refuel', seen)
     # A model that fails ends its turn, and nothing else.
     assert re.search(
-        r"6/15:.*(\n   ✓ .*){2}\n   ✗ turn aborted: the model's server has said 400.*\n\n── autoplay 7", seen
+        r"6/15:.*(\n   ✓ .*){2}\n   ✗ turn aborted: the model's server has answered 400.*\n\n── autoplay 7", seen
     )
     # Compression is told while it happens, and summed up.
     told = re.findall(r"▾ history: [\d,]+ tokens stored, [\d,]+ sent, (\d+)% saved \((\d+) results", seen)
@@ -150,13 +150,13 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
     table.lines.clear()
     await table.play(typed=lines("status"), waits=True)
     unfinished, mine = table.screen.split("\n\n── ")[1:]
-    assert re.match(r"a turn that was cut off goes on\n   ✗ game__refuel → .*it may have had its effect", unfinished)
+    assert re.match(r"a turn that was cut off continues\n   ✗ game__refuel → .*it may have had its effect", unfinished)
     assert re.match(
         r"you: status\n   ✗ game__get_status .* no longer known.*\n   ✓ game__login .*\n   ✓ game__get_st", mine
     )
     table.lines.clear()
     await table.play(typed=lines("map"), waits=True)
-    assert table.lines[0] == "conversation 'ada' goes on; messages stored: 14"
+    assert table.lines[0] == "conversation 'ada' continues; messages stored: 14"
     assert [user_text(each) for each in table.provider.requests[-1].messages if isinstance(each, UserMessage)] == [
         "refuel",
         "status",
@@ -167,7 +167,7 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
 async def test_autoplay_stops_when_three_turns_in_a_row_have_failed(table: Table) -> None:
     table.provider = ScriptedProvider(lambda _request: error(ProviderError("there is no such model")))
     assert not await table.play(turns=15, typed=lines())
-    assert table.screen.count("✗ turn aborted: there is no such model; the conversation goes on") == 3
+    assert table.screen.count("✗ turn aborted: there is no such model; the conversation continues") == 3
     assert "autoplay stops: 3 turns in a row have failed" in table.screen
 
 
@@ -197,10 +197,10 @@ def test_the_command_plays_over_stdio_and_says_where_it_is_kept(
     assert command.main(["--turns", "1", "--store", "game.db", "--conversation", "grace"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(
-        "Model: a script, no language model (--provider NAME asks one).\nconversation 'grace' begins"
+        "Model: a script, not a language model (--provider NAME asks one).\nconversation 'grace' begins"
     )
     assert "Welcome aboard, grace." in said
-    assert said.splitlines()[-1] == "Kept in game.db; the same command goes on with it."
+    assert said.splitlines()[-1] == "Saved in game.db; the same command continues from there."
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ async def test_calls_of_one_reply_run_in_order_and_all_their_results_are_collect
     (result,) = await ask(make_runtime(provider, cats_and_humans()), ["Do it"], lambda _line: None)
     assert [each.get("error", each.get("message")) for each in told(list(provider.requests[1].messages))] == [
         "no node has a property 'tpye'; the properties are name, type, breed, age",
-        "there is no node dog1; find_nodes gives the ids that there are",
+        "there is no node dog1; find_nodes returns the ids that exist",
         "Styled 1 nodes.",
         "Styled 1 nodes.",
     ]
@@ -204,7 +204,7 @@ def test_a_chat_is_one_conversation(capsys: pytest.CaptureFixture[str], monkeypa
     assert main(["--chat"]) == 0
     shown = capsys.readouterr().out
     assert "  turn 1 starts: 5 messages" in shown
-    assert "I am a script and no language model." in shown
+    assert "I am a script, not a language model." in shown
 
 
 @pytest.mark.parametrize(

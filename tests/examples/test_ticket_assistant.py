@@ -62,7 +62,7 @@ def test_the_command_starts_what_it_needs_gives_the_tour_and_leaves_nothing(caps
     assert main([]) == 0
     shown = capsys.readouterr().out
     check_tour(Screen([shown]).words)
-    assert "Model: a script, no language model (--provider NAME asks one)." in shown.splitlines()[0]
+    assert "Model: a script, not a language model (--provider NAME asks one)." in shown.splitlines()[0]
     host, _, port = shown.split("Tracker: http://")[1].split(". ")[0].partition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))
